@@ -156,7 +156,9 @@ class RegressionModel(nn.Module):
         outputs = {"logits": predicted * self.deviation + self.mean}
         if labels is None:
             return outputs
-        return {"loss": nn.functional.mse_loss(predicted, (labels - self.mean) / self.deviation), **outputs}
+        is_number = ~labels.isnan()
+        errors = predicted[is_number] - (labels[is_number] - self.mean) / self.deviation
+        return {"loss": (errors**2).sum() / is_number.sum().clamp_min(1), **outputs}
 
 
 def shift_right(labels: Tensor, first: float) -> Tensor:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ..environment import ROOT
 from . import results, workloads
-from .environment import ROOT
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..environment import ROOT
 from . import plots, tables
-from .environment import ROOT
 from .results import FOLDER, Records, devices, load
 
 README = ROOT / "README.md"

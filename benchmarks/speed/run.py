@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from . import environment, gate, measure, results, workloads
+from .. import environment
+from . import gate, measure, results, workloads
 from .providers import Provider, providers_of
 from .steps import Outcome, Step
 from .workloads import Case, Workload
@@ -62,7 +63,7 @@ def run(settings: Settings, folder: Path) -> Path:
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
     """
-    described = environment.describe(settings.device, settings.threads, settings.commit)
+    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
     target = folder / environment.slug(described["device"])
     chosen = suite_of(settings)
     is_whole = settings.names == "*" and settings.providers == "*"

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from . import environment, results
+from .. import environment
+from . import results
 from .providers import Provider, ours, providers_of
 from .run import Settings, run_workload, suite_of, summary
 from .steps import Step, by_autograd
@@ -30,7 +31,7 @@ FILE = "tune"
 
 def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
-    described = environment.describe(settings.device, settings.threads, settings.commit)
+    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
     target = folder / environment.slug(described["device"])
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     rows = []

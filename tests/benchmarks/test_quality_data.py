@@ -191,6 +191,19 @@ def test_the_mean_of_the_readings_errs_as_the_docstring_says() -> None:
     assert statistics.fmean(errors) == pytest.approx(9.2, rel=0.05)
 
 
+def test_rents_err_as_the_docstring_says() -> None:
+    pairs = datasets.rents(4000, 3)
+    assert pairs == datasets.rents(4000, 3) and pairs != datasets.rents(4000, 4)
+    tables = datasets.SIZES, datasets.PLACES, datasets.STATES
+    errors = []
+    for question, answer in pairs:
+        rooms = [f" of {name} room" in question for name in datasets.ROOMS].index(True)
+        extras = [value for name, value in datasets.EXTRAS.items() if name and f"{name}. What" in question]
+        words = [next(value for name, value in table.items() if name in question) for table in tables]
+        errors.append(abs(int(answer) - 400 - 130 * rooms - sum(words) - sum(extras)))
+    assert statistics.fmean(errors) == pytest.approx(40 * math.sqrt(2 / math.pi), rel=0.05)
+
+
 @pytest.mark.parametrize("kind", ["plain", "digits", "rt"])
 @pytest.mark.parametrize("text", AWKWARD)
 def test_awkward_texts_come_back_exactly(kind: str, text: str) -> None:

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
-MEASURED = ("ntl_kernels", "benchmarks/speed")
 
 
-def describe(device: torch.device, threads: int, commit: str | None = None) -> dict[str, Any]:
-    """Everything a reader needs to repeat a measurement."""
+def describe(program: str, device: torch.device, threads: int, commit: str | None = None) -> dict[str, Any]:
+    """Everything a reader needs to repeat a measurement of ``benchmarks.<program>``."""
     return {
         "device": device_name(device),
         "kind": "gpu" if device.type == "cuda" else "cpu",
@@ -30,8 +29,8 @@ def describe(device: torch.device, threads: int, commit: str | None = None) -> d
         "system": platform.platform(),
         "versions": {package: version_of(package) for package in PACKAGES},
         "commit": commit or git("rev-parse", "HEAD") or "unknown",
-        "changed_files": (git("status", "--porcelain", "--", *MEASURED) or "").splitlines(),
-        "command": " ".join(["python -m benchmarks.speed", *sys.argv[1:]]),
+        "changed_files": changed_files("ntl_kernels", f"benchmarks/{program}"),
+        "command": " ".join([f"python -m benchmarks.{program}", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
 
@@ -93,6 +92,11 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def changed_files(*folders: str) -> list[str]:
+    """What is not committed of the folders that a result depends on."""
+    return (git("status", "--porcelain", "--", *folders) or "").splitlines()
 
 
 def git(*arguments: str) -> str | None:
