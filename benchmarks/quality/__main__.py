@@ -4,6 +4,7 @@ python -m benchmarks.quality [--data FILE] [--device D] [--steps N] [--seed N]  
 python -m benchmarks.quality dataset=D model=M loss=L trainer=T [...] [-m]        one experiment, or a sweep (Hydra)
 python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION        splits of an original download
 python -m benchmarks.quality report RUN_FOLDER... [--out FOLDER]                  tables and plots over seeds
+python -m benchmarks.quality time [OVERRIDE...] [--rounds N]                      a training step with and without NTL
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ def main(arguments: list[str]) -> int:
         from .summary import main as report
 
         return report(arguments[1:])
+    if arguments[:1] == ["time"]:
+        from .timing import main as timing
+
+        return timing(arguments[1:])
     if any("=" in argument and not argument.startswith("--") for argument in arguments) or "-m" in arguments:
         from .experiment import main as experiment
 

@@ -19,7 +19,13 @@ from .datasets import Splits, load
 from .tasks import make_task
 from .trainers import Answering
 
+CONFIGURATIONS = Path(__file__).parent / "conf"
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
+
+
+def load_splits(config: DictConfig) -> Splits:
+    """The data that a configuration names."""
+    return load(**OmegaConf.to_container(config.dataset, resolve=True), seed=config.data_seed)  # type: ignore[arg-type]
 
 
 def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
@@ -73,8 +79,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         DataError: data or checkpoints missing or malformed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data = OmegaConf.to_container(config.dataset, resolve=True)
-    splits = load(**data, seed=config.data_seed)  # type: ignore[arg-type]
+    splits = load_splits(config)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
     arguments = training_arguments(config, folder)
@@ -107,7 +112,7 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
     return result
 
 
-@hydra.main(config_path=str(Path(__file__).parent / "conf"), config_name="experiment", version_base="1.3")
+@hydra.main(config_path=str(CONFIGURATIONS), config_name="experiment", version_base="1.3")
 def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:

@@ -1,0 +1,112 @@
+"""What the Number Token Loss costs in a training step, by the Trainer's own timer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from tqdm import tqdm
+from transformers import Trainer
+from transformers.utils.logging import set_verbosity_error
+
+from ntl_kernels.integrations.transformers import remove_ntl_from_model
+
+from ..environment import describe
+from .arithmetic import DataError
+from .experiment import CONFIGURATIONS, load_splits, training_arguments
+from .tasks import make_task
+
+LOSSES = {"stock": "ce", "ce": "ce", "ntl": "ntl_was"}
+"""Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer."""
+TITLES = {"stock": "stock Trainer, CE", "ce": "NTLTrainer, CE", "ntl": "NTLTrainer, CE + NTL-WAS"}
+
+
+def make_trainer(name: str, config: DictConfig, folder: Path) -> Trainer:
+    """A contestant; all have the same weights and see the same batches."""
+    splits = load_splits(config)
+    task = make_task(config, splits)
+    shared = {"args": training_arguments(config, folder), "train_dataset": splits.train, "data_collator": task.collate}
+    if name == "stock":
+        remove_ntl_from_model(task.model)
+        return Trainer(task.model, **shared)
+    return task.trainer(task.model, **shared, **task.trainer_arguments)
+
+
+def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of a step in every round, from ``train_runtime``: collator, forward, backward and optimizer.
+
+    A round trains each contestant for ``steps`` steps, in an order that rotates from round to round.
+    """
+    fixed = ["trainer=curve", f"trainer.arguments.max_steps={steps}", "trainer.arguments.eval_strategy=no"]
+    fixed += [f"trainer.arguments.logging_steps={steps + 1}", "+trainer.arguments.disable_tqdm=true"]
+    seconds: dict[str, list[float]] = {name: [] for name in LOSSES}
+    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
+        trainers = {
+            name: make_trainer(name, compose("experiment", [*fixed, *overrides, f"loss={loss}"]), Path(folder, name))
+            for name, loss in LOSSES.items()
+        }
+        names = list(trainers)
+        for trainer in trainers.values():
+            trainer.train()  # warm-up
+        for number in tqdm(range(rounds), desc="rounds"):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                seconds[name].append(trainers[name].train().metrics["train_runtime"] / steps)
+    return seconds
+
+
+def ratios(seconds: dict[str, list[float]], base: str) -> list[float]:
+    """Step with CE + NTL over step with ``base``, round by round."""
+    return [ours / theirs for ours, theirs in zip(seconds["ntl"], seconds[base], strict=True)]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 20th and 80th percentile."""
+    fifths = quantiles(values, n=5, method="inclusive")
+    return {"median": median(values), "low": fifths[0], "high": fifths[-1]}
+
+
+def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies."""
+    return {
+        "milliseconds": {name: spread([1e3 * value for value in values]) for name, values in seconds.items()},
+        "ratios": {base: spread(ratios(seconds, base)) for base in ("stock", "ce")},
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="of the configuration, as for an experiment")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20, help="of each contestant in a round (default: 20)")
+    parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < 2 or chosen.steps < 1:
+        parser.error(f"needs at least two rounds of one step; got --rounds {chosen.rounds} --steps {chosen.steps}")
+    set_verbosity_error()
+    device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
+    try:
+        seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    environment = describe("quality", device, torch.get_num_threads())
+    result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
+    result |= {"seconds": seconds, **summary(seconds)}
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, value in result["milliseconds"].items():
+        print(f"{TITLES[name]:26s} {value['median']:8.1f} ms a step ({value['low']:.1f} to {value['high']:.1f})")
+    for base, value in result["ratios"].items():
+        print(f"CE + NTL / {TITLES[base]}: {value['median']:.4f} ({value['low']:.4f} to {value['high']:.4f})")
+    print(f"JSON: {chosen.out}")
+    return 0
