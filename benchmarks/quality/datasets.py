@@ -200,6 +200,46 @@ def readings(count: int, seed: int) -> list[Pair]:
     return pairs
 
 
+OPERANDS, OPERAND_SHARES = (1, 2, 3, 4), (0.03, 0.47, 0.3, 0.2)
+LIMITS, NEGATIVE_SHARE = (10, 10, 30, 100), 0.3
+TEMPLATES = ("{}", "Calculate {}.", "Evaluate {}.", "What is {}?", "What is the value of {}?")
+
+
+def generated_expressions(limits: dict[str, int | None], seed: int) -> Splits:
+    """Sums and differences of up to four integers, and a test on those of five."""
+    train, validation, test = split_sizes(limits)
+    rng = random.Random(seed)
+    pairs = expressions(train + validation + test, OPERANDS, OPERAND_SHARES, rng)
+    tests = {"interpolate": pairs[train + validation :], "extrapolate": expressions(test, (5,), (1.0,), rng)}
+    return Splits(pairs[:train], pairs[train : train + validation], tests)
+
+
+def expressions(count: int, operands: Sequence[int], shares: Sequence[float], rng: random.Random) -> list[Pair]:
+    """Distinct nested sums and differences in the style of DeepMind's ``add_sub_multiple``, and their values."""
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        text, value = expression(rng.choices(operands, shares)[0], rng)
+        pairs[rng.choice(TEMPLATES).format(text)] = str(value)
+    shuffled = [Pair(question, answer) for question, answer in pairs.items()]
+    rng.shuffle(shuffled)
+    return shuffled
+
+
+def expression(operands: int, rng: random.Random) -> tuple[str, int]:
+    """A random expression and its value; a left part that is one itself stands in brackets every other time."""
+    if operands == 1:
+        value = rng.randrange(rng.choice(LIMITS)) * (-1 if rng.random() < NEGATIVE_SHARE else 1)
+        return str(value), value
+    split = rng.randrange(1, operands)
+    (left, first), (right, second) = expression(split, rng), expression(operands - split, rng)
+    if split > 1 and rng.random() < 0.5:
+        left = f"({left})"
+    if operands - split > 1:
+        right = f"({right})"
+    sign = rng.choice("+-")
+    return f"{left} {sign} {right}", first + second if sign == "+" else first - second
+
+
 ROOMS = ("one", "two", "three", "four", "five")
 SIZES = {"tiny": -150, "small": -70, "plain": 0, "large": 90, "huge": 210}
 PLACES = {"by the station": -60, "on a main road": -40, "at the edge of town": 0, "near the park": 80, "downtown": 160}
@@ -233,6 +273,7 @@ def rents(count: int, seed: int) -> list[Pair]:
 
 GENERATORS: dict[str, Callable[[dict[str, int | None], int], Splits]] = {
     "generated": generated_sums,
+    "expressions": generated_expressions,
     "readings": generated_readings,
     "rents": generated_rents,
 }

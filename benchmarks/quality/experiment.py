@@ -15,6 +15,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..environment import describe
 from .arithmetic import DataError, Pair
+from .codecs import Codec
 from .datasets import Splits, load
 from .tasks import make_task
 from .trainers import Answering
@@ -44,6 +45,13 @@ def write_answers(path: Path, pairs: list[Pair], answers: list[str]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for pair, answer in zip(pairs, answers, strict=True):
             file.write(json.dumps({"question": pair.question, "truth": pair.answer, "answer": answer}) + "\n")
+
+
+def save_model(trainer: Answering, codec: Codec, folder: Path) -> None:
+    """Weights, configuration and tokenizer, as ``model.checkpoint`` reads them."""
+    trainer.save_model(str(folder))
+    if trainer.is_world_process_zero():
+        codec.tokenizer.save_pretrained(folder)
 
 
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
@@ -97,6 +105,8 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         trainer.train(resume_from_checkpoint=checkpoint)
     elif checkpoint:
         trainer._load_from_checkpoint(checkpoint)
+    if config.trainer.save_model:
+        save_model(trainer, task.codec, folder / "model")
     log = list(trainer.state.log_history)
     result = {
         "config": OmegaConf.to_container(config, resolve=True),

@@ -20,7 +20,7 @@ from .codecs import Codec, RTCodec, XValCodec
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
 SIZES = {
     "test": (16, 1, 2, 32),
-    "tiny": (128, 3, 4, 512),
+    "tiny": (128, 3, 8, 512),
     "mini": (256, 4, 4, 1024),
     "small": (512, 6, 8, 2048),
     "base": (768, 12, 12, 3072),

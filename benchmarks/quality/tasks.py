@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,19 +112,21 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     base = transformer(config.model.architecture, config.model.size, config.model.checkpoint, codec, config.seed)
     if config.model.numeric_embeddings:
         base.set_input_embeddings(NumericEmbedding(base.get_input_embeddings(), codec))
+    longest = longest_answer(codec, splits)
     if config.model.head == "value":
-        return value_task(ValueModel(base, codec), codec)
+        return value_task(ValueModel(base, codec), codec, longest)
     if config.model.head == "regression":
         return regression_task(base, codec, splits)
-    return token_task(config, base, codec)
+    return token_task(config, base, codec, longest)
 
 
-def token_task(config: DictConfig, model: Any, codec: Codec) -> Task:
+def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Task:
     """Answers as tokens, under CE and a Number Token Loss."""
     is_seq2seq = model.config.is_encoder_decoder
     collate = seq2seq_batch if is_seq2seq else causal_batch
     answer = seq2seq_answers if is_seq2seq else causal_answers
-    trainer, arguments = TokenTrainer, {}
+    trainer: type[Trainer] = TokenTrainer
+    arguments: dict[str, Any] = {}
     if config.loss.level == "number":
         loss = CodecNumberLevelLoss(codec, config.loss.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
@@ -131,63 +134,56 @@ def token_task(config: DictConfig, model: Any, codec: Codec) -> Task:
     else:
         names = ("kind", "weight", "reweigh", "squash_factor")
         apply_ntl_to_model(model, codec.numbers(), NTLConfig(**{name: config.loss[name] for name in names}))
-    return make(model, codec, config.loss.name, trainer, collate, answer, **arguments)
+    arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest)
+    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec))
 
 
-def value_task(model: ValueModel, codec: Codec) -> Task:
+def value_task(model: ValueModel, codec: Codec, longest: int) -> Task:
     """xVal, by CE + MSE whatever the loss configured: its numbers are no tokens that NTL could compare."""
     measures = {"compute_metrics": token_metrics, "preprocess_logits_for_metrics": token_scores}
-    return make(model, codec, "ce_mse", PlainTrainer, value_batch, value_answers, **measures)
+    arguments = {"answer": lambda pairs: value_answers(model, codec, pairs, longest), **measures}
+    return Task(model, codec, "ce_mse", PlainTrainer, arguments, partial(value_batch, codec))
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
     """A value for each question, by MSE whatever the loss configured: there are no number tokens."""
     values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None] or [0.0]
     model = RegressionModel(base, statistics.fmean(values), statistics.pstdev(values))
-    return make(model, codec, "mse", PlainTrainer, regression_batch, regression_answers)
-
-
-def make(
-    model: Any, codec: Codec, loss: str, trainer: type[Trainer], collate: Any, answer: Any, **arguments: Any
-) -> Task:
-    """A task of functions that take the codec, and the model where they need it."""
-
-    def answer_pairs(pairs: Sequence[Pair]) -> list[str]:
-        return answer(model, codec, pairs)
-
-    arguments = {"answer": answer_pairs, **arguments}
-    return Task(model, codec, loss, trainer, arguments, lambda pairs: collate(codec, pairs))
+    arguments = {"answer": lambda pairs: regression_answers(model, codec, pairs)}
+    return Task(model, codec, "mse", PlainTrainer, arguments, partial(regression_batch, codec))
 
 
 def device_of(model: Any) -> torch.device:
     return next(model.parameters()).device
 
 
-def longest_answer(codec: Codec, pairs: Sequence[Pair]) -> int:
-    return max(len(answer_ids(codec, pair)[0]) for pair in pairs) + 2
+def longest_answer(codec: Codec, splits: Splits) -> int:
+    """Tokens that an answer may have: those of the longest one in the data, its end, and two more."""
+    parts = [splits.train[:VOCABULARY_TEXTS], splits.validation, *splits.tests.values()]
+    return max(len(answer_ids(codec, pair)[0]) for part in parts for pair in part) + 2
 
 
 @torch.no_grad()
-def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair]) -> list[str]:
+def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
     batch = {k: v.to(device_of(model)) for k, v in seq2seq_batch(codec, pairs).items() if k != "labels"}
-    ids = model.generate(**batch, max_new_tokens=longest_answer(codec, pairs), do_sample=False)
+    ids = model.generate(**batch, max_new_tokens=longest, do_sample=False)
     return [codec.decode(row[1:]) for row in ids.tolist()]
 
 
 @torch.no_grad()
-def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair]) -> list[str]:
+def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
     questions = [[*question_ids(codec, pair)[0], codec.mark] for pair in pairs]
     ids = padded(questions, codec.pad, torch.long, left=True)
     mask = padded([[1] * len(q) for q in questions], 0, torch.long, left=True)
     inputs = {"input_ids": ids.to(device_of(model)), "attention_mask": mask.to(device_of(model))}
-    generated = model.generate(**inputs, max_new_tokens=longest_answer(codec, pairs), do_sample=False)
+    generated = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
     return [codec.decode(row[ids.shape[1] :]) for row in generated.tolist()]
 
 
 @torch.no_grad()
-def value_answers(model: ValueModel, codec: Codec, pairs: Sequence[Pair]) -> list[str]:
+def value_answers(model: ValueModel, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
     batch = {k: v.to(device_of(model)) for k, v in value_batch(codec, pairs).items() if not k.startswith("label")}
-    ids, values = model.answer(**batch, longest=longest_answer(codec, pairs))
+    ids, values = model.answer(**batch, longest=longest)
     return [codec.decode(row, value) for row, value in zip(ids.tolist(), values.tolist(), strict=True)]
 
 

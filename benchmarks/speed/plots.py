@@ -67,14 +67,6 @@ def figures(records: Records) -> dict[str, Callable[[], Any]]:
     }
 
 
-def source_of(path: Path) -> str | None:
-    """The source a plot was drawn from, by its metadata."""
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return image.info.get("Source")
-
-
 def plain_axes(axes: Any) -> None:
     """Ground, ink and grid."""
     axes.set_facecolor(GROUND)

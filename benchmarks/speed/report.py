@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from ..environment import ROOT
+from ..published import README, digest, source_of, with_section
 from . import plots, tables
 from .results import FOLDER, Records, devices, load
 
-README = ROOT / "README.md"
-BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+SECTION = "speed"
 CAUSES = "causes.json"
 """Beside a device's results: why a target is missed, by its key. Written by hand, after profiling."""
 
@@ -27,7 +26,7 @@ def write(folder: Path) -> list[Path]:
         report.write_text(device_report(records, device))
         written.append(report)
     if is_committed(folder):
-        README.write_text(with_section(README.read_text(), section(folder)))
+        README.write_text(with_section(README.read_text(), SECTION, section(folder)))
         written.append(README)
     return written
 
@@ -42,9 +41,9 @@ def check(folder: Path) -> list[str]:
             problems.append(f"{report} differs from the results beside it")
         for name in plot_names(records):
             path = device / f"{name}.png"
-            if not path.exists() or plots.source_of(path) != digest(records):
+            if not path.exists() or source_of(path) != digest(records):
                 problems.append(f"{path} was not drawn from the results beside it")
-    if is_committed(folder) and with_section(README.read_text(), section(folder)) != README.read_text():
+    if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
         problems.append(f"{README}: the section on speed differs from the results in {folder}")
     return [f"{problem}; `python -m benchmarks.speed report` writes it anew" for problem in problems]
 
@@ -53,29 +52,11 @@ def is_committed(folder: Path) -> bool:
     return folder.resolve() == FOLDER.resolve()
 
 
-def digest(records: Records) -> str:
-    """Names the results that a plot was drawn from."""
-    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
-
-
 def plot_names(records: Records) -> list[str]:
     """The plots that the results allow, without drawing them."""
     mains = {record["family"] for record in records.values() if record["group"] == "main" and tables.timed(record)}
     has_sweep = any(r["group"].startswith("vocabulary") and "copy" in tables.timed(r) for r in records.values())
     return [*(family for family in plots.BARS if family in mains), *(["vocabulary"] if has_sweep else [])]
-
-
-def with_section(readme: str, text: str) -> str:
-    """The README with this text between the markers.
-
-    Raises:
-        ValueError: the markers are missing or in disorder.
-    """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the README needs the lines {BEGIN} and {END}, in this order")
-    return f"{before}{BEGIN}\n{text}{END}{after}"
 
 
 def section(folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.quality import datasets, summary
+from benchmarks.quality import datasets
 from benchmarks.quality.arithmetic import DataError, Pair, read
 from benchmarks.quality.codecs import Codec, RTCodec, XValCodec, make_codec, number_tokens, shortest
 from benchmarks.quality.metrics import answer_metrics, final_value, number_metrics, text_metrics
@@ -191,6 +192,20 @@ def test_the_mean_of_the_readings_errs_as_the_docstring_says() -> None:
     assert statistics.fmean(errors) == pytest.approx(9.2, rel=0.05)
 
 
+def test_expressions_are_right_distinct_and_nested() -> None:
+    splits = datasets.generated_expressions({"train": 800, "validation": 50, "test": 100}, 3)
+    for pairs, operands in ((splits.train, {1, 2, 3, 4}), (splits.tests["extrapolate"], {5})):
+        counts = set()
+        for question, answer in pairs:
+            (text,) = re.findall(r"[-(]*\d(?:.*\d)?\)*", question)
+            assert eval(text) == int(answer)
+            counts.add(len(re.findall(r"\d+", text)))
+        assert counts == operands
+    every = [*splits.train, *splits.validation, *splits.tests["interpolate"]]
+    assert len({pair.question for pair in every}) == 950
+    assert any("- (" in pair.question for pair in every) and any(" - -" in pair.question for pair in every)
+
+
 def test_rents_err_as_the_docstring_says() -> None:
     pairs = datasets.rents(4000, 3)
     assert pairs == datasets.rents(4000, 3) and pairs != datasets.rents(4000, 4)
@@ -303,30 +318,6 @@ def test_text_metrics_and_answers_that_are_no_numbers() -> None:
     assert "mae" not in answer_metrics(["Ann"], ["two cats"])
     mixed = answer_metrics(["2 + 2 is 4\n#### 4", "x"], ["so\n#### 5", "many"])
     assert mixed["mae"] == 1 and mixed["exact_match"] == 0
-
-
-def run_of(loss: str, seed: int, mae: float) -> dict[str, Any]:
-    named = {"dataset": {"name": "debug"}, "model": {"name": "t5"}, "loss": {"name": loss}, "seed": seed}
-    log = [{"step": step, "eval_number_mae": mae / step} for step in (1, 2)]
-    return {"config": named, "log": log, "metrics": {"test": {"mae": mae, "ce": 0.5}}}
-
-
-def test_the_report_has_mean_and_deviation_over_seeds(tmp_path: Path, capsys: Any) -> None:
-    for loss, seed, mae in (("ce", 1, 2.0), ("ce", 2, 4.0), ("ntl_was", 1, 1.0)):
-        folder = tmp_path / f"{loss}{seed}"
-        folder.mkdir()
-        write(folder / "metrics.json", json.dumps(run_of(loss, seed, mae)))
-        entries = [{"question": "q", "truth": "3", "answer": answer} for answer in ("3", "13", "none")]
-        write(folder / "predictions-test.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
-        assert summary.errors_of(folder) == pytest.approx([0, math.log10(11)])
-    assert summary.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    ce, ntl = [
-        row.split(" | ") for row in capsys.readouterr().out.splitlines() if row.startswith(("| ce ", "| ntl_was "))
-    ]
-    assert "3 ± 1.4" in ce and ce[-1] == "2 |" and "1" in ntl and ntl[-1] == "1 |"
-    assert (tmp_path / "out" / "debug-t5.png").read_bytes().startswith(b"\x89PNG")
-    assert summary.main([str(tmp_path / "out"), "--out", str(tmp_path / "out")]) == 2
-    assert "no metrics.json" in capsys.readouterr().err
 
 
 def test_codecs_of_different_texts_are_not_mixed_up() -> None:

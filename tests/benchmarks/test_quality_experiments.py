@@ -16,17 +16,20 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.quality import experiment
+from benchmarks.quality import experiment, tasks, timing
+from benchmarks.quality.arithmetic import Pair
 from benchmarks.quality.codecs import RTCodec, make_codec, train_tokenizer
 from benchmarks.quality.datasets import DataError, Splits, load
-from benchmarks.quality.experiment import CodecNumberLevelLoss, run
-from benchmarks.quality.networks import NumericEmbedding
+from benchmarks.quality.experiment import load_splits, run
+from benchmarks.quality.networks import NumericEmbedding, RegressionModel, transformer
+from benchmarks.quality.trainers import CodecNumberLevelLoss, token_metrics, token_scores
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "benchmarks" / "quality" / "conf"
 DATASETS = ("arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "debug")
+"""Those of the paper; ``readings`` and ``rents`` are generated like ``debug``, and tested apart."""
 MODELS = ("t5", "t5_ntl", "rt", "rt_ntl", "xval", "regression_head", "llama")
 LOSSES = ("ce", "ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "number_level")
 SAVE = ["trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=2"]
@@ -48,7 +51,7 @@ MULTIRC = "".join(
                         "question": "How many?",
                         "answers": [
                             {"text": str(n), "label": 1},
-                            {"text": "some", "label": 1},
+                            {"text": "some", "label": n % 2},
                             {"text": "9", "label": 0},
                         ],
                     }
@@ -114,7 +117,7 @@ def test_every_pair_trains_evaluates_and_writes_metrics(
             assert {"exact_match", "bleu", "rougeL", "loss"} <= metrics.keys()
             assert dataset == "multirc" or {"mae", "r2", "no_number"} <= metrics.keys()
             assert len((folder / f"predictions-{split}.jsonl").read_text().splitlines()) == 2
-            if model not in ("xval", "regression_head"):
+            if model != "regression_head":
                 assert metrics["perplexity"] == pytest.approx(math.exp(metrics["ce"]))
                 assert 0 <= metrics["token_accuracy"] <= 1
 
@@ -145,6 +148,52 @@ def test_a_text_answer_may_be_learned_by_heart(tmp_path: Path) -> None:
     finally:
         experiment.load = original
     assert metrics["exact_match"] == 1 and metrics["mae"] == 0 and metrics["no_number"] == 0
+
+
+@pytest.mark.parametrize("dataset", ["expressions", "readings", "rents"])
+def test_generated_data_are_learned_from(dataset: str, tmp_path: Path) -> None:
+    for model in ("llama", "regression_head"):
+        result = small_run(tmp_path / model, f"dataset={dataset}", f"model={model}")
+        assert all({"mae", "no_number"} <= metrics.keys() for metrics in result["metrics"].values())
+    assert result["loss"] == "mse", "whatever loss is configured"
+
+
+def test_a_regression_head_leaves_out_answers_that_are_no_numbers() -> None:
+    codec = make_codec("digits", ["12"], 300)
+    pairs = [Pair("1 + 2", "3"), Pair("who?", "Ann")]
+    batch = tasks.regression_batch(codec, pairs)
+    assert batch["labels"][0] == 3 and batch["labels"][1].isnan()
+    model = RegressionModel(transformer("t5", "test", None, codec, 1), mean=1.0, deviation=2.0)
+    both, alone = model(**batch), model(**tasks.regression_batch(codec, pairs[:1]))
+    assert both["loss"].item() == pytest.approx(alone["loss"].item(), rel=1e-5)
+    assert alone["loss"].item() == pytest.approx(((alone["logits"][0].item() - 3) / 2) ** 2, rel=1e-5)
+    none = model(**tasks.regression_batch(codec, pairs[1:]))["loss"]
+    none.backward()
+    assert none == 0 and not model.head.weight.grad.any()
+
+
+def test_token_metrics_are_means_over_labels() -> None:
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, 4, -100], [-100, 2, 0]])
+    scores = token_scores(logits, (labels, labels))
+    metrics = token_metrics(EvalPrediction(scores.numpy(), (labels.numpy(), labels.numpy())))
+    flat, wanted = logits.flatten(0, 1), labels.flatten()
+    counted = wanted != -100
+    assert metrics["ce"] == pytest.approx(torch.nn.functional.cross_entropy(flat, wanted).item(), rel=1e-5)
+    assert metrics["token_accuracy"] == pytest.approx((flat.argmax(-1) == wanted)[counted].float().mean().item())
+
+
+def test_the_data_does_not_change_with_the_seed() -> None:
+    one, other = (load_splits(configure("dataset=debug", f"seed={seed}")) for seed in (1, 2))
+    assert one == other != load_splits(configure("dataset=debug", "data_seed=1"))
+
+
+def test_answers_are_measured_while_training(tmp_path: Path) -> None:
+    options = ["trainer=curve", "trainer.arguments.max_steps=4", "trainer.arguments.eval_steps=2", "model.size=test"]
+    result = run(configure(*options, *LIMITS, "+trainer.arguments.disable_tqdm=true"), tmp_path)
+    points = [entry for entry in result["log"] if "eval_loss" in entry]
+    assert [point["step"] for point in points] == [2, 4]
+    assert all({"eval_mae", "eval_r2", "eval_exact_match", "eval_no_number"} <= point.keys() for point in points)
+    assert result["environment"]["commit"] and result["environment"]["versions"]["torch"]
 
 
 def losses_of(result: dict[str, Any]) -> dict[int, float]:
@@ -217,6 +266,18 @@ def test_a_checkpoint_brings_its_own_tokenizer(tmp_path: Path) -> None:
     assert rt["parameters"] > result["parameters"]
 
 
+@pytest.mark.parametrize("model", ["llama", "t5_ntl"])
+def test_a_saved_model_is_a_checkpoint(model: str, tmp_path: Path) -> None:
+    """What one run saves another one starts from, on other data, with the same tokens."""
+    first = small_run(tmp_path / "first", f"model={model}", "trainer.save_model=true")
+    options = [f"model.checkpoint={tmp_path}/first/model", f"model={model}", "trainer.arguments.learning_rate=0.0"]
+    second = small_run(tmp_path / "second", *options, "model.vocabulary=7")
+    assert second["parameters"] == first["parameters"]
+    for split, metrics in first["metrics"].items():
+        assert second["metrics"][split]["ce"] == pytest.approx(metrics["ce"], rel=1e-5)
+        assert second["metrics"][split]["exact_match"] == metrics["exact_match"]
+
+
 def test_rt_numbers_count_for_the_number_level_loss() -> None:
     codec = make_codec("rt", ["12"], 300)
     loss = CodecNumberLevelLoss(codec, reweigh=False)
@@ -255,8 +316,55 @@ def test_the_command_line_sweeps_and_reports(tmp_path: Path) -> None:
     done = command("report", "runs/quality", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / "report" / "report.md").read_text().splitlines()
-    assert [row.split(" | ")[-1] for row in rows if row.startswith("| ce ")] == ["2 |"] * 2
-    assert (tmp_path / "report" / "debug-llama.png").read_bytes().startswith(b"\x89PNG")
+    assert [row.split(" | ")[2] for row in rows if row.startswith("| llama | CE | ")].count("2") == 2
+    assert (tmp_path / "report" / "debug.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_processes_share_the_work(tmp_path: Path) -> None:
+    """The losses of one process on the same batches, the same answers in the same order, files written once.
+
+    The learning rate is 0, since what an untrained model answers hangs on the last bit of its weights.
+    """
+    options = ["dataset=debug", "model=llama", *SMALL, *LIMITS, "dataset.limits.test=8", "dataset.limits.train=8"]
+    options += ["trainer.arguments.learning_rate=0.0", "trainer.arguments.weight_decay=0.0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    results = {}
+    for name, launcher, size in (("one", [sys.executable], 4), ("two", torchrun, 2)):
+        batch = [f"trainer.arguments.per_device_train_batch_size={size}", f"hydra.run.dir={tmp_path / name}"]
+        line = [*launcher, "-m", "benchmarks.quality", *options, *batch]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        results[name] = json.loads((tmp_path / name / "metrics.json").read_text())
+    assert losses_of(results["two"]) == pytest.approx(losses_of(results["one"]), rel=1e-5)
+    for split in GENERATED:
+        answers = [(tmp_path / name / f"predictions-{split}.jsonl").read_text().splitlines() for name in results]
+        assert answers[0] == answers[1] and len(answers[0]) == 8
+        one, two = (result["metrics"][split] for result in results.values())
+        for metric in ("ce", "ntl", "token_accuracy"):
+            assert two[metric] == pytest.approx(one[metric], rel=1e-5)
+
+
+def test_a_step_is_timed_with_and_without_the_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "timing.json"
+    sizes = ["model.size=test", *LIMITS]
+    assert timing.main([*sizes, "--rounds", "3", "--steps", "2", "--out", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert {name: len(values) for name, values in result["seconds"].items()} == {"stock": 3, "ce": 3, "ntl": 3}
+    ratios = sorted(a / b for a, b in zip(result["seconds"]["ntl"], result["seconds"]["stock"], strict=True))
+    assert result["ratios"]["stock"]["median"] == ratios[1]
+    assert "CE + NTL / stock Trainer, CE" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        timing.main(["--rounds", "1"])
+
+
+def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:
+    config = configure("trainer=curve", "trainer.arguments.eval_strategy=no", "model.size=test", "loss=ce", *LIMITS)
+    stock, ours = (timing.make_trainer(name, config, tmp_path) for name in ("stock", "ce"))
+    batch = stock.data_collator(stock.train_dataset)
+    losses = [float(trainer.compute_loss(trainer.model.train(), dict(batch))) for trainer in (stock, ours)]
+    assert type(stock).__name__ == "Trainer"
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_the_command_line_says_what_is_missing(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Learning curves and error histograms of experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .records import ERROR_BINS, Groups, at_step, steps_of
+
+LEAST_R2 = -0.5
+"""Where the axis of R2 ends; runs that have learned nothing are below."""
+
+
+def draw(groups: Groups, title: str, path: Path, source: str) -> None:
+    """MAE and R2 over steps on the validation split, mean and standard deviation over seeds, and the errors of the
+    answers to the test questions. ``source`` goes into the PNG's metadata.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    models = {model for model, _ in groups}
+    figure, (mae, r2, errors) = plt.subplots(1, 3, figsize=(15, 4.5))
+    for index, ((model, loss), runs) in enumerate(sorted(groups.items())):
+        style = {"color": f"C{index % 10}", "label": loss if len(models) == 1 else f"{model}, {loss}"}
+        curve(mae, runs, "mae", style)
+        curve(r2, runs, "r2", style)
+        counts = np.sum([histogram for run in runs for histogram in run["errors"].values()], axis=0)
+        errors.stairs(counts / max(counts.sum(), 1), ERROR_BINS, **style)
+    mae.set(xlabel="training step", ylabel="MAE of the answers, validation", yscale="log")
+    r2.set(xlabel="training step", ylabel="R2 of the answers, validation")
+    r2.set_ylim(max(r2.get_ylim()[0], LEAST_R2), min(r2.get_ylim()[1], 1.02))
+    errors.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
+    for axis in (mae, r2, errors):
+        axis.grid(alpha=0.3)
+    mae.legend(fontsize="small")
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Source": source})
+    plt.close(figure)
+
+
+def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: dict[str, Any]) -> None:
+    """Mean over seeds, a band of one standard deviation."""
+    at_steps = [(step, at_step(runs, step, metric)) for step in steps_of(runs)]
+    measured = [(step, values) for step, values in at_steps if values and np.isfinite(values).all()]
+    if not measured:
+        return
+    steps = [step for step, _ in measured]
+    means = np.array([np.mean(values) for _, values in measured])
+    deviations = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
+    axis.plot(steps, means, marker=".", **style)
+    axis.fill_between(steps, means - deviations, means + deviations, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def largest_bin(groups: Groups) -> float:
+    """The right end of the last bin that holds an error."""
+    counts = np.sum([h for runs in groups.values() for run in runs for h in run["errors"].values()], axis=0)
+    filled = np.flatnonzero(counts)
+    return ERROR_BINS[int(filled[-1]) + 1] if filled.size else ERROR_BINS[-1]
