@@ -91,8 +91,21 @@ def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
     return tokenizer
 
 
+def without_prefix(state: Any) -> Any:
+    """A tokenizer's state whose Metaspace parts mark the spaces that are there, and no beginning of a text."""
+    if isinstance(state, list):
+        return [without_prefix(each) for each in state]
+    if not isinstance(state, dict):
+        return state
+    is_metaspace = state.get("type") == "Metaspace"
+    return {k: "never" if is_metaspace and k == "prepend_scheme" else without_prefix(v) for k, v in state.items()}
+
+
 class Codec:
-    """Texts to tokens and back; exactly, if the tokenizer is (byte-level ones are).
+    """Texts to tokens and back; exactly, if the tokenizer is.
+
+    Byte-level ones are, and those that mark spaces (Metaspace). One that drops spaces first (WhitespaceSplit, as T5's)
+    loses those beside the numbers of ``rt`` and ``xval``.
 
     Special and added tokens are never read out of a text: "<eos>" in a question is five characters.
 
@@ -106,10 +119,12 @@ class Codec:
         self.tokenizer = tokenizer
         self.pad, self.eos = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
-        state = json.loads(tokenizer.backend_tokenizer.to_str())
-        self.text_tokenizer = Tokenizer.from_str(
-            json.dumps({**state, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None})
-        )
+        state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
+        state |= {"truncation": None, "padding": None}
+        inner = without_prefix(state) if "WhitespaceSplit" not in json.dumps(state) else state
+        readers = [json.dumps({**each, "added_tokens": []}) for each in (state, inner)]
+        self.first_reader, self.reader = map(Tokenizer.from_str, readers)
+        self.first_writer, self.writer = (Tokenizer.from_str(json.dumps(each)) for each in (state, inner))
 
     @property
     def vocab_size(self) -> int:
@@ -121,8 +136,10 @@ class Codec:
             self.tokenizer, self.vocab_size, digits_only=self.digits, space_prefixed=not self.digits
         )
 
-    def text_ids(self, text: str) -> list[int]:
-        return self.text_tokenizer.encode(text, add_special_tokens=False).ids
+    def text_ids(self, text: str, is_first: bool = True) -> list[int]:
+        """The tokens of a text, or of a piece inside one, which gets no mark of a beginning."""
+        reader = self.first_reader if is_first else self.reader
+        return reader.encode(text, add_special_tokens=False).ids
 
     def encode(self, text: str) -> Encoded:
         ids = self.text_ids(text)
@@ -140,12 +157,13 @@ class Codec:
             if text is None:
                 run.append(token)
             else:
-                joined, run = joined + self.text_of(run) + text, []
-        return joined + self.text_of(run)
+                joined, run = joined + self.text_of(run, not joined) + text, []
+        return joined + self.text_of(run, not joined)
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        ids = [token for token in ids if token != self.pad]
-        return self.tokenizer.decode(ids, clean_up_tokenization_spaces=False) if ids else ""
+    def text_of(self, ids: Sequence[int], is_first: bool = True) -> str:
+        """The inverse of :meth:`text_ids`."""
+        writer = self.first_writer if is_first else self.writer
+        return writer.decode([token for token in ids if token != self.pad], skip_special_tokens=False)
 
     def before_end(self, ids: Sequence[int]) -> list[int]:
         ids = list(ids)
@@ -178,7 +196,7 @@ class RTCodec(Codec):
         ids: list[int] = []
         for part, is_number in parts_of(text):
             tokens = number_tokens(part) if is_number else None
-            ids += self.text_ids(part) if tokens is None else self.tokenizer.convert_tokens_to_ids(tokens)
+            ids += self.text_ids(part, not ids) if tokens is None else self.tokenizer.convert_tokens_to_ids(tokens)
         return Encoded(ids, [1.0] * len(ids))
 
     def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
@@ -198,8 +216,9 @@ class XValCodec(Codec):
         ids: list[int] = []
         values: list[float] = []
         for part, is_number in parts_of(text):
-            encoded = Encoded([self.num], [value_of_number(part)]) if is_number else super().encode(part)
-            ids, values = ids + encoded.ids, values + encoded.values
+            tokens = [self.num] if is_number else self.text_ids(part, not ids)
+            ids += tokens
+            values += [value_of_number(part) if is_number else 1.0] * len(tokens)
         return Encoded(ids, values)
 
     def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:

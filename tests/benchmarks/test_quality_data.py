@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.quality import datasets
 from benchmarks.quality.arithmetic import DataError, Pair, read
@@ -226,6 +228,32 @@ def test_awkward_texts_come_back_exactly(kind: str, text: str) -> None:
     encoded = codec.encode(text)
     assert codec.decode([*encoded.ids, codec.eos, *encoded.ids]) == text
     assert not {codec.pad, codec.eos, codec.mark} & set(encoded.ids)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint's tokenizer that marks spaces, as SentencePiece ones do."""
+    raw = Tokenizer(models.Unigram())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=list(special.values()), unk_token="<unk>", show_progress=False
+    )
+    raw.train_from_iterator([*TEXTS, "8, 9 - -3 a.b"], trainer)
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    PreTrainedTokenizerFast(tokenizer_object=raw, **special).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["What is 12 + 34.5?", "-7", "5 - -3", "to the 12", "a.b 3.1", "9-8, -2", "the"])
+def test_tokenizers_that_mark_spaces_keep_them(kind: str, text: str, sentencepiece: str) -> None:
+    codec = make_codec(kind, [], 0, sentencepiece)
+    encoded = codec.encode(text)
+    assert codec.decode([*encoded.ids, codec.eos], [*encoded.values, 1.0]) == text
+    if kind == "digits":
+        names = codec.tokenizer.convert_ids_to_tokens(encoded.ids)
+        assert all(len(name) == 1 for name in names if any(c.isdigit() for c in name))
 
 
 @settings(max_examples=150, deadline=None)

@@ -235,6 +235,16 @@ def test_early_stopping_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
     assert max(losses_of(small_run(tmp_path, *options))) == 4
 
 
+def test_bf16_and_accumulation_change_little(tmp_path: Path) -> None:
+    config = [*SMALL, *LIMITS, "model=llama", "dataset.limits.train=16"]
+    plain = losses_of(run(configure(*config), tmp_path / "plain"))
+    halves = ["trainer.arguments.per_device_train_batch_size=2", "trainer.arguments.gradient_accumulation_steps=2"]
+    accumulated = losses_of(run(configure(*config, *halves), tmp_path / "halves"))
+    assert accumulated == pytest.approx(plain, rel=1e-5)
+    low = losses_of(run(configure(*config, "trainer.arguments.bf16=true"), tmp_path / "bf16"))
+    assert low == pytest.approx(plain, rel=0.02) and low != plain
+
+
 def test_reports_go_where_configured(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     small_run(tmp_path, "trainer.arguments.report_to=tensorboard")
