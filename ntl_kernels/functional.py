@@ -75,17 +75,8 @@ def cross_entropy_ntl(
     """
     check_logits(logits, labels, numbers)
     check_rows(labels, token_weights, logits.device)
-    check_options(config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
+    spec = checked_spec(config, numbers, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
     check_denominators(num_tokens, num_numbers, reduction, logits.device)
-    spec = LossSpec.resolve(
-        config,
-        numbers,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        softcap=softcap,
-        logit_scale=logit_scale,
-    )
     output = loss_of_logits(
         logits, labels, numbers, spec, reduction, token_weights, num_tokens, num_numbers, inplace, backend
     )
@@ -140,19 +131,10 @@ def linear_cross_entropy_ntl(
     check_linear(hidden, weight, bias, labels, chunk_size)
     check_numbers(numbers, weight.shape[0])
     check_rows(labels, token_weights, hidden.device)
-    check_options(config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
+    spec = checked_spec(config, numbers, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
     check_denominators(num_tokens, num_numbers, reduction, hidden.device)
     hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
     backend = resolve_backend(backend, hidden)
-    spec = LossSpec.resolve(
-        config,
-        numbers,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        softcap=softcap,
-        logit_scale=logit_scale,
-    )
     if backend == "reference":
         logits = torch.nn.functional.linear(hidden, weight, bias)
         arguments = (spec, reduction, token_weights, num_tokens, num_numbers, False, backend)
@@ -339,6 +321,29 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
         raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
     if token_weights.requires_grad:
         raise ValueError("token_weights require grad, but the loss is not differentiated by them; detach them")
+
+
+def checked_spec(
+    config: NTLConfig,
+    numbers: NumberTokens,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    logit_scale: float,
+) -> LossSpec:
+    """The scalar options in one place; raises unless each has the right type and range."""
+    check_options(config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
+    return LossSpec.resolve(
+        config,
+        numbers,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        softcap=softcap,
+        logit_scale=logit_scale,
+    )
 
 
 def check_options(

@@ -55,6 +55,15 @@ def chunks(counts: Optional[Tensor], num_rows: int, size: int) -> Iterator[Chunk
         yield rows if chosen is None or total == num_rows else chosen[rows]
 
 
+def logits_by_chunk(
+    hidden: Tensor, weight: Tensor, bias: Optional[Tensor], counts: Optional[Tensor], size: int, buffer: Tensor
+) -> Iterator[Tuple[Chunk, Tensor, Tensor]]:
+    """(rows, their hidden states [R, H], their logits [R, V]) of every chunk; all logits lie in the same buffer."""
+    for chunk in chunks(counts, hidden.shape[0], size):
+        states = hidden[chunk]
+        yield chunk, states, chunk_logits(states, weight, bias, buffer)
+
+
 def chunk_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], buffer: Tensor) -> Tensor:
     """hidden [R, H] times weight, plus bias, in the first R rows of the buffer."""
     out = buffer[: hidden.shape[0]]
@@ -181,16 +190,14 @@ def linear_one_pass(
     fields = hidden.new_zeros((len(Field), labels.numel()), dtype=loss_dtype(hidden.dtype))
     gradients = LinearGradients(hidden, weight, bias, needs, is_single=chunk_size >= hidden.shape[0])
     counts = rows_that_count(labels, token_weights, loss_spec) if skip_ignored else None
-    for chunk in chunks(counts, labels.numel(), chunk_size):
-        chunk_hidden = hidden[chunk]
-        logits = chunk_logits(chunk_hidden, weight, bias, buffer)
+    for chunk, states, logits in logits_by_chunk(hidden, weight, bias, counts, chunk_size, buffer):
         rows = chunk_rows(logits, labels, token_weights, chunk)
         chunk_fields = fields.new_empty((len(Field), logits.shape[0]))
         target = logits[None] if any(needs) else None
         steps.row_losses(rows, table, loss_spec, reduction, scaled, chunk_fields, target)
         fields[:, chunk] = chunk_fields
         if target is not None:
-            gradients.add(logits, chunk_hidden, chunk)
+            gradients.add(logits, states, chunk)
     loss, parts = steps.finish(fields, denominators, loss_spec, reduction)
     loss = losses_of_rows(fields, loss_spec) if reduction == "none" else loss
     return loss, parts, denominators, fields, *gradients.finish(), unit.reciprocal()
@@ -222,13 +229,11 @@ def linear_gradients(
     buffer = hidden.new_empty((min(chunk_size, hidden.shape[0]), weight.shape[0]))
     gradients = LinearGradients(hidden, weight, bias, needs, is_single=chunk_size >= hidden.shape[0])
     counts = rows_that_count(labels, token_weights, loss_spec) if skip_ignored else None
-    for chunk in chunks(counts, labels.numel(), chunk_size):
-        chunk_hidden = hidden[chunk]
-        logits = chunk_logits(chunk_hidden, weight, bias, buffer)
+    for chunk, states, logits in logits_by_chunk(hidden, weight, bias, counts, chunk_size, buffer):
         rows = chunk_rows(logits, labels, token_weights, chunk)
         upstreams = upstream[chunk].contiguous()
         steps.row_gradients(rows, table, loss_spec, reduction, denominators, lse[chunk], upstreams, logits[None])
-        gradients.add(logits, chunk_hidden, chunk)
+        gradients.add(logits, states, chunk)
     return gradients.finish()
 
 

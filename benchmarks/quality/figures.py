@@ -36,7 +36,7 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
     errors.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
     for axis in (mae, r2, errors):
         axis.grid(alpha=0.3)
-    mae.legend(fontsize="small")
+    errors.legend(fontsize="small")
     figure.suptitle(title)
     figure.tight_layout()
     figure.savefig(path, dpi=110, metadata={"Source": source})

@@ -32,6 +32,8 @@ NAMES = {
     "ce_mse": "CE + MSE",
     "mse": "MSE",
 }
+PLAIN = ("ce", "ce_mse", "mse")
+"""What has no options of NTL."""
 
 Record = dict[str, Any]
 Groups = dict[tuple[str, str], list[Record]]
@@ -45,7 +47,7 @@ def record_of(run: Record, folder: Path) -> Record:
     return {
         "dataset": config["dataset"]["name"],
         "model": config["model"]["name"],
-        "loss": NAMES[run["loss"]].format(weight=config["loss"]["weight"]),
+        "loss": loss_name(run["loss"], config["loss"]),
         "seed": config["seed"],
         "parameters": run["parameters"],
         "sizes": run["sizes"],
@@ -56,6 +58,17 @@ def record_of(run: Record, folder: Path) -> Record:
         "config": config,
         "environment": run["environment"],
     }
+
+
+def loss_name(trained_by: str, config: Record) -> str:
+    """What a run was trained by, in words; what differs from the defaults of NTL is said."""
+    name = NAMES[trained_by].format(weight=config["weight"])
+    if trained_by in PLAIN:
+        return name
+    extras = [] if config["reweigh"] else ["reweigh=False"]
+    if config["squash_factor"] is not None:
+        extras.append(f"squash_factor={config['squash_factor']:g}")
+    return f"{name} ({', '.join(extras)})" if extras else name
 
 
 def error_histogram(path: Path) -> list[int]:

@@ -115,15 +115,15 @@ def row_losses(
         entries[Field.CROSS_ENTROPY] = chosen.weights * cross_entropy(lse, label_logits, mean, spec)
         entries[Field.IS_CORRECT] = label_logits >= highest
         entries[Field.LSE] = lse
-        if terms is not None:
-            mass = number_mass(terms, lse[local])
+        mass = None if terms is None else number_mass(terms, lse[local])
+        if terms is not None and mass is not None:
             entries[Field.NTL, local] = chosen.weights[local] * reweighed(terms.loss, mass, spec)
             entries[Field.ABSOLUTE_ERROR, local] = terms.absolute_error
             entries[Field.MASS, local] = mass
         fields[:, block.rows] = entries
         if block.gradient is not None:
             ab = a[block.rows], b[block.rows]
-            block.write(row_gradient(x, p, lse, local, terms, chosen, *ab, table, spec))
+            block.write(row_gradient(x, p, lse, local, terms, mass, chosen, *ab, table, spec))
 
 
 def finish(fields: Tensor, denominators: Tensor, spec: LossSpec, reduction: str) -> tuple[Tensor, Tensor]:
@@ -154,8 +154,9 @@ def row_gradients(
         local, terms = numbers.of(block)
         x, row_lse = transform_logits(block, spec), lse[block.rows]
         p = torch.sub(x, row_lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
+        mass = None if terms is None else number_mass(terms, row_lse[local])
         ab = a[block.rows], b[block.rows]
-        block.write(row_gradient(x, p, row_lse, local, terms, chosen, *ab, table, spec))
+        block.write(row_gradient(x, p, row_lse, local, terms, mass, chosen, *ab, table, spec))
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -408,6 +409,7 @@ def row_gradient(
     lse: Tensor,
     local: Tensor,
     numbers: NumberRows | None,
+    mass: Tensor | None,
     labels: Labels,
     a: Tensor,
     b: Tensor,
@@ -417,10 +419,9 @@ def row_gradient(
     """The gradient [n, V] of a block (design section 2), computed in the memory of its probabilities p [n, V]."""
     factor = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a.clone()
     pulls = None
-    if numbers is not None:
+    if numbers is not None and mass is not None:
         pulls = b[local, None] * numbers.pulls
         if spec.reweigh:
-            mass = number_mass(numbers, lse[local])
             excess = b[local] * mass * (spec.worst_loss - numbers.loss)
             factor.index_add_(0, local, excess)
             pulls.mul_(mass[:, None]).sub_(excess[:, None])

@@ -34,7 +34,7 @@ def run_of(
     config = {
         "dataset": {"name": dataset},
         "model": {"name": model},
-        "loss": {"name": loss, "weight": 0.3},
+        "loss": {"name": loss, "weight": 0.3, "reweigh": True, "squash_factor": None},
         "trainer": {"arguments": arguments},
         "seed": seed,
     }
@@ -86,6 +86,21 @@ def test_a_record_keeps_what_tables_and_plots_need(tmp_path: Path) -> None:
     assert sum(histogram) == 2 and histogram[0] == 1
     (place,) = [index for index, count in enumerate(histogram) if count and index]
     assert ERROR_BINS[place] <= math.log10(11) < ERROR_BINS[place + 1]
+
+
+@pytest.mark.parametrize(
+    ("trained_by", "changes", "expected"),
+    [
+        ("ce", {"reweigh": False}, "CE"),
+        ("ntl_mse", {"weight": 1.5}, "CE + 1.5 NTL-MSE"),
+        ("ntl_was", {"reweigh": False}, "CE + 0.3 NTL-WAS (reweigh=False)"),
+        ("ntl_was", {"reweigh": False, "squash_factor": 2.0}, "CE + 0.3 NTL-WAS (reweigh=False, squash_factor=2)"),
+        ("mse", {}, "MSE"),
+    ],
+)
+def test_losses_say_what_differs_from_the_defaults(trained_by: str, changes: dict[str, Any], expected: str) -> None:
+    config = {"weight": 0.3, "reweigh": True, "squash_factor": None}
+    assert records.loss_name(trained_by, {**config, **changes}) == expected
 
 
 def test_errors_beyond_the_last_bin_count_in_it(tmp_path: Path) -> None:
