@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed results, made again: benchmarks/quality/rerun.sh FOLDER_OF_MATHEMATICS
-# About three and a half hours on one core: 15 sweeps over five seeds, one after another. The sweeps are independent,
+# Some three and a half hours on one core: 13 pairs of model and loss over five seeds, one after another. The sweeps are independent,
 # except that arithmetic starts from what expressions with CE has saved.
 set -euo pipefail
 mathematics=${1:?the folder with arithmetic_train.txt.gz and its like}
@@ -22,8 +22,10 @@ token_losses arithmetic 1000 125 "dataset.folder=$mathematics" dataset.limits.va
   model.name=llama_pretrained 'model.checkpoint=runs/quality/expressions-llama-ce-seed${seed}/model'
 token_losses rents 800 100 model=llama
 sweep rents 800 100 model=regression_head loss=ce
-token_losses readings 600 75 model=llama
-sweep readings 600 75 model=regression_head loss=ce
+sweep readings 600 75 model=llama loss=ce,ntl_was
+decay=(dataset.name=rents_linear_decay trainer.arguments.lr_scheduler_type=linear)
+sweep rents 800 100 "${decay[@]}" model=llama loss=ntl_was
+sweep rents 800 100 "${decay[@]}" model=regression_head loss=ce
 
 python -m benchmarks.quality report runs/quality --out benchmarks/results/quality
 python -m benchmarks.quality time --out benchmarks/results/quality/timing.json

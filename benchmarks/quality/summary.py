@@ -53,8 +53,14 @@ def spread(values: Sequence[float]) -> str:
         return "-"
     mean = fmean(values)
     if len(values) == 1 or not all(map(math.isfinite, values)):
-        return f"{mean:.3g}"
-    return f"{mean:.3g} ± {stdev(values):.2g}"
+        return rounded(mean, 3)
+    return f"{rounded(mean, 3)} ± {rounded(stdev(values), 2)}"
+
+
+def rounded(value: float, digits: int) -> str:
+    """So many significant digits; in full below a million."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 def below(values: Sequence[float], others: Sequence[float]) -> bool:

@@ -137,6 +137,8 @@ def test_spread_is_mean_and_sample_deviation() -> None:
     assert summary.spread([2.0, 4.0]) == "3 ± 1.4"
     assert summary.spread([2.0]) == "2" and summary.spread([]) == "-"
     assert summary.spread([2.0, math.nan]) == "nan"
+    assert summary.spread([1234.0, 1000.0]) == "1120 ± 170"
+    assert summary.spread([0.0012345]) == "0.00123" and summary.spread([-2.5e7]) == "-2.5e+07"
 
 
 @pytest.mark.parametrize(
