@@ -14,8 +14,8 @@ LEAST_R2 = -0.5
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
-    """MAE and R2 over steps on the validation split, mean and standard deviation over seeds, and the errors of the
-    answers to the test questions. ``source`` goes into the PNG's metadata.
+    """MAE, median error and R2 over steps on the validation split, mean and standard deviation over seeds, and the
+    errors of the answers to the test questions. ``source`` goes into the PNG's metadata.
     """
     import matplotlib
 
@@ -23,23 +23,25 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
     import matplotlib.pyplot as plt
 
     models = {model for model, _ in groups}
-    figure, (mae, r2, errors) = plt.subplots(1, 3, figsize=(15, 4.5))
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8))
+    mae, median, r2, errors = axes.flat
     for index, ((model, loss), runs) in enumerate(sorted(groups.items())):
         style = {"color": f"C{index % 10}", "label": loss if len(models) == 1 else f"{model}, {loss}"}
-        curve(mae, runs, "mae", style)
-        curve(r2, runs, "r2", style)
+        for axis, metric in ((mae, "mae"), (median, "median_error"), (r2, "r2")):
+            curve(axis, runs, metric, style)
         counts = np.sum([histogram for run in runs for histogram in run["errors"].values()], axis=0)
         errors.stairs(counts / max(counts.sum(), 1), ERROR_BINS, **style)
     mae.set(xlabel="training step", ylabel="MAE of the answers, validation", yscale="log")
+    median.set(xlabel="training step", ylabel="median error of the answers, validation", ylim=(0, None))
     r2.set(xlabel="training step", ylabel="R2 of the answers, validation")
     r2.set_ylim(max(r2.get_ylim()[0], LEAST_R2), min(r2.get_ylim()[1], 1.02))
     errors.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
-    for axis in (mae, r2, errors):
+    for axis in axes.flat:
         axis.grid(alpha=0.3)
-    errors.legend(fontsize="small")
+    errors.legend(fontsize="small", loc="upper right")
     figure.suptitle(title)
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Source": source})
+    figure.savefig(path, dpi=90, metadata={"Source": source})
     plt.close(figure)
 
 
