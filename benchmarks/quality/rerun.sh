@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed results, made again: benchmarks/quality/rerun.sh FOLDER_OF_MATHEMATICS
-# Some three and a half hours on one core: 13 pairs of model and loss over five seeds, one after another. The sweeps are independent,
+# Some four hours on one core: 13 pairs of model and loss over five seeds, one after another. The sweeps are independent,
 # except that arithmetic starts from what expressions with CE has saved.
 set -euo pipefail
 mathematics=${1:?the folder with arithmetic_train.txt.gz and its like}

@@ -41,7 +41,8 @@ METRICS = {
 }
 SHORT = ("exact_match", "mae", "median_error", "r2", "no_number")
 """The metrics that the README shows."""
-CURVES = {"mae": "MAE", "r2": "R2"}
+CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
+SHORT_CURVES = ("mae", "median_error")
 MOST_BUDGETS = 6
 LOWER, HIGHER = "▼", "▲"
 """Marks of a value below or above that of CE with standard deviations that do not overlap."""
@@ -249,7 +250,7 @@ def section(folder: Path) -> str:
     for dataset, groups in sorted(by_dataset(runs).items()):
         parts += [f"**{dataset}**: {settings(groups)}"]
         if budgets(groups):
-            parts.append(budget_table(groups, "mae"))
+            parts += [budget_table(groups, metric) for metric in SHORT_CURVES]
         parts += [f"{split}, at the end:\n\n{test_table(groups, split, SHORT)}" for split in splits_of(groups)]
         parts.append(f"![{dataset}: learning curves and errors]({where}/{dataset}.png)")
     return "\n\n".join(parts) + "\n"
