@@ -36,6 +36,27 @@ def digest(results: Any) -> str:
     return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()
 
 
+def outdated(texts: dict[Path, str], plots: dict[Path, str]) -> list[str]:
+    """What does not agree with the results: files that should hold a text, PNGs that should carry a digest."""
+    problems = [
+        f"{path} differs from the results beside it"
+        for path, text in texts.items()
+        if not path.exists() or path.read_text() != text
+    ]
+    problems += [
+        f"{path} was not drawn from the results beside it"
+        for path, source in plots.items()
+        if not path.exists() or source_of(path) != source
+    ]
+    return problems
+
+
+def commit_of(environment: dict[str, Any]) -> str:
+    """The commit that a result was made at, and whether anything was changed beside it."""
+    dirty = " with uncommitted changes" if environment["changed_files"] else ""
+    return f"commit `{environment['commit'][:10]}`{dirty}"
+
+
 def source_of(path: Path) -> str | None:
     """The digest of the results that a PNG was drawn from, by its metadata."""
     from PIL import Image

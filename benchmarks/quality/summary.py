@@ -9,13 +9,14 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from ..environment import ROOT
-from ..published import README, digest, source_of, with_section
+from ..published import README, commit_of, digest, outdated, with_section
 from . import figures, records
 from .records import Groups, Record, at_step, by_dataset, steps_of
 
@@ -87,15 +88,17 @@ def baseline(groups: Groups, model: str) -> list[Record]:
     return groups.get((model, "CE"), [])
 
 
+def cells(groups: Groups, key: tuple[str, str], columns: Sequence[Callable[..., list[float]]]) -> list[str]:
+    """A row's values over seeds, beside those of CE; a column reads its values off runs."""
+    sides = groups[key], baseline(groups, key[0])
+    values = [[column(runs) for runs in sides] for column in columns]
+    return [spread(ours) + mark(ours, theirs) for ours, theirs in values]
+
+
 def test_table(groups: Groups, split: str, metrics: Sequence[str]) -> str:
     """Metrics of a test split after the last step."""
-    rows = []
-    for (model, loss), runs in sorted(groups.items()):
-        cells = []
-        for metric in metrics:
-            ours, theirs = (values_of(group, split, metric) for group in (runs, baseline(groups, model)))
-            cells.append(spread(ours) + mark(ours, theirs))
-        rows.append([model, loss, str(len(runs)), *cells])
+    columns = [partial(values_of, split=split, metric=metric) for metric in metrics]
+    rows = [[*key, str(len(groups[key])), *cells(groups, key, columns)] for key in sorted(groups)]
     return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
 
 
@@ -106,13 +109,8 @@ def values_of(runs: Sequence[Record], split: str, metric: str) -> list[float]:
 def budget_table(groups: Groups, metric: str) -> str:
     """A metric on the validation split after several numbers of steps."""
     steps = budgets(groups)
-    rows = []
-    for (model, loss), runs in sorted(groups.items()):
-        cells = []
-        for step in steps:
-            ours, theirs = (at_step(group, step, metric) for group in (runs, baseline(groups, model)))
-            cells.append(spread(ours) + mark(ours, theirs))
-        rows.append([model, loss, *cells])
+    columns = [partial(at_step, step=step, metric=metric) for step in steps]
+    rows = [[*key, *cells(groups, key, columns)] for key in sorted(groups)]
     return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
 
 
@@ -128,7 +126,7 @@ def splits_of(groups: Groups) -> list[str]:
 
 
 def settings(groups: Groups) -> str:
-    """What the runs of a data set share, and the commands that made them."""
+    """What the runs of a data set share."""
     runs = [run for group in groups.values() for run in group]
     models = ", ".join(
         f"{model} of {min(sizes):,}" + (f" to {max(sizes):,}" if min(sizes) < max(sizes) else "") + " parameters"
@@ -154,9 +152,8 @@ def provenance(runs: Sequence[Record]) -> str:
     lines = []
     for environment in {json.dumps(origin(run["environment"])): run["environment"] for run in runs}.values():
         versions = environment["versions"]
-        dirty = " with uncommitted changes" if environment["changed_files"] else ""
         lines.append(
-            f"- `{environment['command']}`  \n  commit `{environment['commit'][:10]}`{dirty}, "
+            f"- `{environment['command']}`  \n  {commit_of(environment)}, "
             f"{environment['date'].split()[0]}, torch {versions['torch']}, transformers {versions['transformers']}, "
             f"Python {environment['python']}, {environment['device']}, {environment['threads']} thread(s)"
         )
@@ -283,14 +280,8 @@ def source_of_plot(groups: Groups) -> str:
 def check(folder: Path) -> list[str]:
     """Where README, tables and plots differ from the records."""
     runs, timing = load(folder)
-    problems = []
-    path = folder / "report.md"
-    if not path.exists() or path.read_text() != report(runs, timing):
-        problems.append(f"{path} differs from the records beside it")
-    for dataset, groups in by_dataset(runs).items():
-        path = folder / f"{dataset}.png"
-        if not path.exists() or source_of(path) != source_of_plot(groups):
-            problems.append(f"{path} was not drawn from the records beside it")
+    plots = {folder / f"{dataset}.png": source_of_plot(groups) for dataset, groups in by_dataset(runs).items()}
+    problems = outdated({folder / "report.md": report(runs, timing)}, plots)
     if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
         problems.append(f"{README}: the section on quality differs from the records in {folder}")
     return [f"{problem}; `python -m benchmarks.quality report` writes it anew" for problem in problems]

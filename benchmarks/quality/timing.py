@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
+from ..speed.results import percentiles
 from .arithmetic import DataError
 from .experiment import CONFIGURATIONS, load_splits, training_arguments
 from .tasks import make_task
@@ -70,8 +70,8 @@ def ratios(seconds: dict[str, list[float]], base: str) -> list[float]:
 
 def spread(values: list[float]) -> dict[str, float]:
     """Median, 20th and 80th percentile."""
-    fifths = quantiles(values, n=5, method="inclusive")
-    return {"median": median(values), "low": fifths[0], "high": fifths[-1]}
+    low, middle, high = percentiles(values)
+    return {"median": middle, "low": low, "high": high}
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:

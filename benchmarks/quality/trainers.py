@@ -36,17 +36,9 @@ class Answering:
         self.answers: list[str] = []
         super().__init__(*args, **kwargs)
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """The Trainer's, with the metrics of the answers and the perplexity among its own."""
-        arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        output = super().evaluation_loop(*arguments)  # type: ignore[misc]
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)  # type: ignore[misc]
         pairs = dataloader.dataset
         self.answers = self.ask(pairs)
         metrics = answer_metrics(self.answers, [pair.answer for pair in pairs])

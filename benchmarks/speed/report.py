@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import ROOT
-from ..published import README, digest, source_of, with_section
+from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, tables
 from .results import FOLDER, Records, devices, load
 
@@ -36,13 +36,8 @@ def check(folder: Path) -> list[str]:
     problems = []
     for device in devices(folder):
         records = load(device)
-        report = device / "report.md"
-        if not report.exists() or report.read_text() != device_report(records, device):
-            problems.append(f"{report} differs from the results beside it")
-        for name in plot_names(records):
-            path = device / f"{name}.png"
-            if not path.exists() or source_of(path) != digest(records):
-                problems.append(f"{path} was not drawn from the results beside it")
+        drawn = {device / f"{name}.png": digest(records) for name in plot_names(records)}
+        problems += outdated({device / "report.md": device_report(records, device)}, drawn)
     if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
         problems.append(f"{README}: the section on speed differs from the results in {folder}")
     return [f"{problem}; `python -m benchmarks.speed report` writes it anew" for problem in problems]
@@ -133,10 +128,9 @@ def provenance(records: Records) -> str:
 
 def origin(environment: dict[str, Any]) -> str:
     versions = environment["versions"]
-    dirty = " with uncommitted changes" if environment["changed_files"] else ""
     return (
         f"Measured {environment['date']} with torch {versions['torch']}, Triton {versions['triton']} and Python "
-        f"{environment['python']} at commit `{environment['commit'][:10]}`{dirty}, by `{environment['command']}`."
+        f"{environment['python']} at {commit_of(environment)}, by `{environment['command']}`."
     )
 
 
