@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import expectation, linear, ops
-from .backends import Field, Forward, load_backend
+from .backends import Field, load_backend
 from .backends.layout import gradient_like, loss_dtype
 from .checks import check_values
 from .linear import Chunking
@@ -35,7 +35,7 @@ class CrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of logits [B, T, V]; only the loss (0-d, or [N] for "none") is differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> Forward:
+    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
         check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
@@ -55,9 +55,11 @@ class CrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
         with torch.no_grad():
-            gradient = traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
+            gradient = (
+                traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
+            )
         if torch.is_grad_enabled():
-            gradient = refuse_second_derivative(gradient, ctx.saved_tensors[0])
+            return refuse_second_derivative(gradient, ctx.saved_tensors[0]), None, None
         return gradient, None, None
 
 
@@ -113,7 +115,7 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
-    ) -> Forward:
+    ) -> tuple[Tensor, ...]:
         check_values(problem, weight.shape[0])
         ctx.is_per_row, needs = problem.reduction == "none", ctx.needs_input_grad[:3]
         result = linear.forward(hidden, weight, bias, problem, chunking, [False] * 3 if ctx.is_per_row else needs)

@@ -13,6 +13,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from . import backends
 from .config import NTLConfig, check_number
 from .problem import Problem
 from .spec import LossSpec
@@ -221,7 +222,7 @@ def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
 
 def can_look(tensor: Tensor) -> bool:
     """Whether the values of a tensor may be looked at."""
-    return tensor.device.type == "cpu" or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
+    return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
 def check_values(problem: Problem, vocab_size: int) -> None:
@@ -246,7 +247,7 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)
-    if 0 <= smallest and largest < vocab_size:  # the usual case, in one pass
+    if smallest >= 0 and largest < vocab_size:  # the usual case, in one pass
         return
     wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if wrong.any():

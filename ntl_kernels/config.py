@@ -89,7 +89,9 @@ class NTLOutput(NamedTuple):
 def check_weight_tensor(weight: Tensor) -> None:
     """Raise unless a tensor given as lambda is one floating-point number, detached."""
     if weight.ndim != 0 or not weight.is_floating_point():
-        raise ValueError(f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}")
+        raise ValueError(
+            f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"
+        )
     if weight.requires_grad:
         raise ValueError("weight requires grad, but the loss is not differentiated by it; detach it")
 
@@ -100,8 +102,9 @@ def check_number(name: str, value: object, *, minimum: float | None = None, abov
         raise TypeError(f"{name} must be a number; got {value!r}")
     if torch.compiler.is_compiling():  # the number may be symbolic, and stands for any that a later call brings
         return
+    number = float(value)
     bounds = {"at least": minimum, "above": above}
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
-    fits = math.isfinite(value) and (minimum is None or value >= minimum) and (above is None or value > above)
+    fits = math.isfinite(number) and (minimum is None or number >= minimum) and (above is None or number > above)
     if not fits:
         raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {value!r}")

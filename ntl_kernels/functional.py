@@ -7,6 +7,8 @@ gradient and reduction; and :func:`as_output` shows the results to the caller.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -178,8 +180,9 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     if not is_plain(logits):
         operands = ops.operands_of(problem, loss_dtype(logits.dtype))
         needs_gradient = is_forward_mode() or (torch.is_grad_enabled() and logits.requires_grad)
-        formula = ops.OnePass if needs_gradient and is_one_pass(logits, problem) else ops.TwoPass
-        return Forward(*formula.call(rows, *operands)[:3])
+        one_pass = needs_gradient and is_one_pass(logits, problem)
+        formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
+        return Forward(*ops.call(formula, operator, rows, *operands)[:3])
     if torch.is_grad_enabled() and logits.requires_grad:
         if inplace:
             check_inplace(logits)
@@ -203,9 +206,12 @@ def loss_of_hidden(
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
-        needs = [needs_gradient and problem.reduction != "none" and given is not None and given.requires_grad for given in (hidden, weight, bias)]
+        needs = [
+            needs_gradient and problem.reduction != "none" and given is not None and given.requires_grad
+            for given in (hidden, weight, bias)
+        ]
         operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
-        return Forward(*ops.Linear.call(rows, weight, bias, *operands, *chunking, needs)[:3])
+        return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
     if needs_gradient:
         return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
     check_values(problem, weight.shape[0])
@@ -234,7 +240,7 @@ def in_shape(loss: Tensor, problem: Problem) -> Tensor:
     return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
 
 
-def as_number(given: float | Tensor | None) -> float | Tensor | None:
+def as_number(given: Any) -> Any:
     """A scalar argument as a problem holds it."""
     if given is None or torch.compiler.is_compiling():  # where a number may be symbolic
         return given

@@ -182,6 +182,7 @@ def forward(
     unit = gradient_unit(problem, hidden.dtype)
     scaled = problem
     if isinstance(unit, Tensor):
+        assert problem.num_tokens is not None and problem.num_numbers is not None
         scaled = problem._replace(num_tokens=problem.num_tokens / unit, num_numbers=problem.num_numbers / unit)
     fields = hidden.new_zeros((len(Field), hidden.shape[0]), dtype=dtype)
     gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])

@@ -55,7 +55,11 @@ def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
 def problem_of(operands: Sequence[Any]) -> Problem:
     """The inverse of :func:`operands_of`."""
     *rows, ids, values, lookup, spec, reduction, backend = operands
-    return Problem(*rows, NumberTable(ids, values, lookup), LossSpec.unpack(spec), reduction, backend)
+    labels, token_weights, num_tokens, num_numbers, ntl_weight = rows
+    shares = num_tokens, num_numbers, ntl_weight
+    return Problem(
+        labels, token_weights, *shares, NumberTable(ids, values, lookup), LossSpec.unpack(spec), reduction, backend
+    )
 
 
 def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
@@ -64,7 +68,7 @@ def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @define("losses", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor)")
-def losses(logits: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+def losses(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     """(loss, parts, fields) of logits [B, T, V], as :class:`ntl_kernels.backends.Forward` has them."""
     problem = problem_of(operands)
     check_values(problem, logits.shape[-1])
@@ -82,8 +86,8 @@ def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
 @define("gradients", f"(Tensor logits, {PROBLEM}, Tensor lse, Tensor upstream) -> Tensor")
 def gradients(logits: Tensor, *operands: Any) -> Tensor:
     """The gradient [B, T, V] from logits, their lse [N] and the upstream gradient (0-d, or [N] for "none")."""
-    *operands, lse, upstream = operands
-    problem, gradient = problem_of(operands), gradient_like(logits)
+    *rest, lse, upstream = operands
+    problem, gradient = problem_of(rest), gradient_like(logits)
     load_backend(problem.backend).row_gradients(logits, problem, lse.contiguous(), upstream.contiguous(), gradient)
     return gradient
 
@@ -101,8 +105,8 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
 @define("linear_gradients", f"({LINEAR}, Tensor lse, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     """(hidden_grad, weight_grad, bias_grad) for an upstream gradient [N], from logits computed anew."""
-    *rest, lse, upstream = rest
-    problem, chunking, needs = linear_arguments(rest)
+    *arguments, lse, upstream = rest
+    problem, chunking, needs = linear_arguments(arguments)
     return linear.gradients(hidden, weight, bias, problem, chunking, needs, lse, upstream)
 
 
@@ -171,11 +175,6 @@ class Formula(torch.autograd.Function):
         register_loop(cls.operator)
 
     @classmethod
-    def call(cls, *arguments: Any) -> Any:
-        """The operator's results, differentiable under whatever watches."""
-        return (cls.apply if needs_function() else cls.operator)(*arguments)
-
-    @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         return looped(cls.apply, info, in_dims, arguments)
 
@@ -183,17 +182,27 @@ class Formula(torch.autograd.Function):
 def looped(function: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], arguments: Sequence[Any]) -> Any:
     """vmap: the results of one sample after another, since each has its own counts and its own reduction."""
     samples = [
-        function(*(part.select(dim, i) if isinstance(dim, int) else part for part, dim in zip(arguments, in_dims)))
+        function(
+            *(
+                part.select(dim, i) if isinstance(dim, int) else part
+                for part, dim in zip(arguments, in_dims, strict=True)
+            )
+        )
         for i in range(info.batch_size)
     ]
     if isinstance(samples[0], Tensor):
         return torch.stack(samples), 0
-    return tuple(torch.stack(parts) for parts in zip(*samples)), (0,) * len(samples[0])
+    return tuple(torch.stack(parts) for parts in zip(*samples, strict=True)), (0,) * len(samples[0])
 
 
 def register_loop(operator: Any) -> None:
     """Give an operator :func:`looped` as its vmap rule."""
     operator.register_vmap(lambda info, in_dims, *arguments: looped(operator, info, in_dims, arguments))
+
+
+def call(formula: Any, operator: Any, *arguments: Any) -> Any:
+    """The results of a formula's operator, differentiable under whatever watches."""
+    return formula.apply(*arguments) if needs_function() else operator(*arguments)
 
 
 def no_forward_mode(name: str) -> RuntimeError:
@@ -307,7 +316,7 @@ class Linear(Formula):
             found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
         results = (
             refuse_second_derivative(gradient.to(ctx.dtype), loss) if needed else None
-            for gradient, needed in zip(found, needs)
+            for gradient, needed in zip(found, needs, strict=True)
         )
         return *results, *(None,) * (NUM_OPERANDS + 3)
 

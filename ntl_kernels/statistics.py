@@ -14,6 +14,7 @@ from .checks import check_numbers, check_tensor
 from .tokens import NumberTable, NumberTokens
 from .tracing import is_plain
 
+
 class NumberStatistics(NamedTuple):
     """Of each row, float32 (float64 for float64 logits)."""
 
@@ -46,7 +47,7 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     if is_plain(logits):
         parts = ExpectedValueAndMass.apply(rows, table, backend)
     else:
-        parts = ops.Statistics.call(rows, *table, backend)[:2]
+        parts = ops.call(ops.Statistics, ops.number_statistics, rows, *table, backend)[:2]
     return NumberStatistics(*(part.view(logits.shape[:-1]) for part in parts))
 
 

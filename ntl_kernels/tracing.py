@@ -1,8 +1,8 @@
 """Which of two roads a call takes, and what both share.
 
 A *plain* call, which nothing but autograd watches, goes straight to the functions that compute it. Anything else
-(a compiler or an exporter, fake tensors, a transform of ``torch.func``, forward-mode derivatives, a dispatch mode, hooks
-on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing in place
+(a compiler or an exporter, fake tensors, a transform of ``torch.func``, forward-mode derivatives, a dispatch mode,
+hooks on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing in place
 and declare what they keep.
 """
 
@@ -36,9 +36,7 @@ def is_forward_mode() -> bool:
 def needs_function() -> bool:
     """Whether an `autograd.Function` must stand around the operators: the formulas registered for an operator serve
     neither the transforms of ``torch.func`` nor forward-mode derivatives."""
-    return not torch.compiler.is_compiling() and (
-        torch._C._are_functorch_transforms_active() or is_forward_mode()
-    )
+    return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
 
 
 def has_saved_tensor_hooks() -> bool:
@@ -69,8 +67,8 @@ class NoSecondDerivative(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
-            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated in forward mode "
-            "(torch.func.hessian, jvp of grad). backend='reference' has them"
+            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated in forward "
+            "mode (torch.func.hessian, jvp of grad). backend='reference' has them"
         )
 
 

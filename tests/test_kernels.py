@@ -118,7 +118,9 @@ def test_flags_compile_anew(launches: list[Launch]) -> None:
 
 
 def test_kernels_and_backends_agree_on_the_fields() -> None:
-    assert {field.name: int(field) for field in Field} == {field.name: getattr(fields, field.name).value for field in Field}
+    assert {field.name: int(field) for field in Field} == {
+        field.name: getattr(fields, field.name).value for field in Field
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

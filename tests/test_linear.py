@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear, linear_cross_entropy_ntl
+from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
 from .problems import assert_as_good_as_plain, random_config, random_labels, random_numbers

@@ -60,7 +60,8 @@ def test_opcheck_linear(reduction: str) -> None:
     needs = [True, True, False] if reduction == "mean" else [False] * 3
     arguments = (hidden, weight, None, *operands(LABELS.view(-1), reduction), 4, True, needs)
     torch.library.opcheck(ops.linear_losses, arguments)
-    arguments = (hidden.detach(), weight.detach(), *arguments[2:-1], [True, True, False], torch.rand(6), torch.rand(6))
+    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(6), torch.rand(6)
+    arguments = (hidden.detach(), weight.detach(), None, *rest)
     torch.library.opcheck(ops.linear_gradients, arguments)
 
 

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -22,6 +22,8 @@ from ..tokens import NumberTable
 
 BACKENDS = ("auto", "triton", "eager", "reference")
 TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda too
+HOST_DEVICES = ("cpu",)
+"""At whose values one may look without waiting."""
 NUM_PARTS = 7
 """The fields of NTLOutput after the loss."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -57,8 +59,8 @@ def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
 
 
 class Backend(Protocol):
-    """N = B * T rows of logits [B, T, V] float32, bfloat16 or float16 (float64 on eager) with a last stride of 1, no two
-    elements of which share memory. ``gradient`` has their shape and dtype and may be the logits themselves."""
+    """N = B * T rows of logits [B, T, V] float32, bfloat16 or float16 (float64 on eager) with a last stride of 1, no
+    two elements of which share memory. ``gradient`` has their shape and dtype and may be the logits themselves."""
 
     def forward(self, logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
         """The losses of all rows and, into ``gradient``, that of the reduced loss for an upstream gradient of 1."""
@@ -69,7 +71,7 @@ class Backend(Protocol):
         ...
 
     def row_losses(self, logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
-        """Fill ``fields`` [len(Field), N] (may be a slice: its last stride is 1) and, if given, ``gradient``.
+        """Fill ``fields`` [len(Field), N], contiguous, and, if given, ``gradient``.
 
         The gradient is that of the reduced loss for an upstream gradient of 1. Reduction "mean" needs both
         denominators in the problem.
@@ -99,7 +101,7 @@ class Backend(Protocol):
         ...
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_backend(name: str) -> Backend:
     """The module ``eager`` or ``triton``."""
     return cast(Backend, importlib.import_module(f"{__name__}.{name}"))

@@ -80,7 +80,7 @@ class Coefficients(NamedTuple):
     """[N], or one for all rows."""
 
     def part(self, rows: Rows) -> Coefficients:
-        return Coefficients(*(part[rows] if is_per_row(part) else part for part in self))
+        return Coefficients(*(chosen(part, rows) for part in self))
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -114,7 +114,8 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         ce, ntl = divide(ce, num_tokens), divide(ntl, num_numbers)
     accuracy = divide(is_correct, token_count)
     error, mass = divide(absolute_error, number_count), divide(mass, number_count)
-    loss = gathered([ce + as_scalar(problem.ntl_weight) * ntl], fields.dtype, fields.device).squeeze(0)
+    loss = ce + as_scalar(problem.ntl_weight) * ntl
+    loss = torch.as_tensor(loss, dtype=fields.dtype, device=fields.device)
     return loss, gathered([ce, ntl, num_tokens, num_numbers, accuracy, error, mass], fields.dtype, fields.device)
 
 
@@ -258,7 +259,7 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     ids = labels if is_every else torch.where(counts, labels, 0)
     index = table.lookup[ids]
     is_number = index >= 0 if is_every else (index >= 0) & counts
-    if labels.device.type != "cpu":
+    if weights is not None and labels.device.type != "cpu":
         is_number &= ~weights.isnan()
     numbers = is_number.nonzero().squeeze(-1)
     targets = table.values.to(dtype)[index[numbers]]
@@ -284,8 +285,14 @@ def coefficients_of(labels: Labels, problem: Problem, upstream: Tensor | float =
     return Coefficients(a, b) if labels.weights is None else Coefficients(a * labels.weights, b * labels.weights)
 
 
-def is_per_row(part: Scalar) -> bool:
-    return isinstance(part, Tensor) and part.ndim > 0
+def chosen(part: Scalar, rows: Rows) -> Scalar:
+    """A coefficient of some rows."""
+    return part[rows] if isinstance(part, Tensor) and part.ndim else part
+
+
+def spread(part: Scalar, like: Tensor) -> Tensor:
+    """A coefficient as one number a row, like a tensor [n]."""
+    return part.expand_as(like) if isinstance(part, Tensor) else torch.full_like(like, part)
 
 
 def column(part: Scalar) -> Scalar:
@@ -316,7 +323,9 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
     count = labels.ids.shape[0]
     fields = None
     for block, part in blocks(logits, labels, gradient):
-        entries = solve_block(block, part, coefficients.part(block.rows) if part is not labels else coefficients, problem)
+        entries = solve_block(
+            block, part, coefficients.part(block.rows) if part is not labels else coefficients, problem
+        )
         if part is labels:
             return entries
         if fields is None:
@@ -446,12 +455,12 @@ def row_gradient(
     spec, (a, b) = problem.spec, coefficients
     factor, pulls = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a, None
     if numbers is not None and mass is not None:
-        own_b = b[labels.numbers] if is_per_row(b) else b
+        own_b = chosen(b, labels.numbers)
         pulls = numbers.pulls
         if spec.reweigh:
             excess = (spec.worst_loss - numbers.loss) * mass
             pulls = pulls * mass[:, None] - excess[:, None]
-            factor = (factor if is_per_row(factor) else torch.full_like(lse, factor)).index_add(0, labels.numbers, own_b * excess)
+            factor = spread(factor, lse).index_add(0, labels.numbers, own_b * excess)
         pulls = pulls * numbers.q * column(own_b)
     g = p.mul_(column(factor))
     if spec.label_smoothing:

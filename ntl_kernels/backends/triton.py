@@ -18,7 +18,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.arguments import Fields, Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
+from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
 from ..kernels.totals import count_kernel, finish_kernel
@@ -94,9 +94,9 @@ def launch_row_losses(
         *logits.shape[1:],
         labels_of(problem),
         numbers_of(problem.table),
-        fields_of(fields),
+        fields,
         losses,
-        shares_of(problem),
+        *shares_of(problem),
         transform_of(problem.spec),
         scalars_of(problem.spec),
         OPTIONS=options,
@@ -109,9 +109,9 @@ def launch_row_losses(
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     finish_kernel[(1,)](
-        fields_of(fields),
+        fields,
         fields.shape[1],
-        Shares(*(as_argument(share) for share in (problem.num_tokens, problem.num_numbers, problem.ntl_weight))),
+        *given_shares(problem),
         loss,
         parts,
         MEAN=problem.reduction == "mean",
@@ -135,7 +135,7 @@ def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tenso
         *logits.shape[1:],
         labels_of(problem),
         numbers_of(problem.table),
-        shares_of(problem),
+        *shares_of(problem),
         lse,
         upstream,
         upstream.stride(0) if upstream.ndim else 0,
@@ -210,10 +210,6 @@ def matrix_of(tensor: Tensor) -> Matrix:
     return Matrix(tensor, tensor.stride(1))
 
 
-def fields_of(fields: Tensor) -> Fields:
-    return Fields(fields, fields.stride(0))
-
-
 def labels_of(problem: Problem) -> Labels:
     return Labels(problem.labels, problem.token_weights, problem.spec.ignore_index)
 
@@ -224,9 +220,12 @@ def numbers_of(table: NumberTable) -> Numbers:
 
 def shares_of(problem: Problem) -> Shares:
     """What divides and weighs a row's terms: nothing is divided but a mean."""
-    if problem.reduction != "mean":
-        return Shares(1.0, 1.0, as_argument(problem.ntl_weight))
-    return Shares(*(as_argument(share) for share in (problem.num_tokens, problem.num_numbers, problem.ntl_weight)))
+    shares = given_shares(problem)
+    return shares if problem.reduction == "mean" else Shares(1.0, 1.0, shares.ntl_weight)
+
+
+def given_shares(problem: Problem) -> Shares:
+    return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
 
 
 def as_argument(scalar: Tensor | float | None) -> Tensor | float | None:

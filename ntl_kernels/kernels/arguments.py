@@ -43,12 +43,12 @@ class Fields(NamedTuple):
     pointer: Any
     """float32"""
     stride: Any
-    """From one field to the next."""
+    """From one field to the next: N."""
 
 
 class Shares(NamedTuple):
-    """What the two terms of the loss weigh. Each is a float or a pointer to one number of any dtype: what is on the
-    device is read there."""
+    """What the two terms of the loss weigh. Each is a float, or a pointer to one number of any dtype that is read on
+    the device."""
 
     num_tokens: Any
     """Divides cross-entropy; for ``finish_kernel`` None means the sum of the weights."""

@@ -15,7 +15,7 @@ NUMBER_WEIGHT = tl.constexpr(7)
 
 @triton.jit
 def store_field(fields, field: tl.constexpr, row, value):
-    """Write one number of one row."""
+    """Write one number of one row; ``fields`` are Fields."""
     tl.store(fields.pointer + field * fields.stride + row, value)
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .arguments import Fields, Shares
 from .fields import (
     ABSOLUTE_ERROR,
     CROSS_ENTROPY,
@@ -118,19 +119,24 @@ def cross_entropy(statistics, x2, vocab_size, how, scalars, SMOOTHING: tl.conste
 
 
 @triton.jit
-def store_fields(fields, n, weight, cross_entropy, is_correct, lse, number, is_number):
+def store_fields(fields, n, label, cross_entropy, is_correct, lse, number):
     """All that row n leaves behind; ``number`` is a NumberRow."""
-    store_field(fields, CROSS_ENTROPY, n, weight * cross_entropy)
+    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy)
     store_field(fields, IS_CORRECT, n, is_correct)
-    store_field(fields, WEIGHT, n, weight)
+    store_field(fields, WEIGHT, n, label.weight)
     store_field(fields, LSE, n, lse)
-    store_field(fields, NTL, n, weight * number.ntl)
+    store_field(fields, NTL, n, label.weight * number.ntl)
     store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error)
     store_field(fields, MASS, n, number.mass)
-    store_field(fields, NUMBER_WEIGHT, n, tl.where(is_number, weight, 0.0))
+    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0))
 
 
-@triton.jit(do_not_specialize=["logits_stride", "gradient_stride", "length", "vocab_size"])
+@triton.jit(
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "vocab_size",
+        "fields", "losses", "num_tokens", "num_numbers", "ntl_weight",
+    ]
+)  # fmt: skip
 def row_losses_kernel(
     logits,  # Matrix [B, T, V]
     gradient,  # Matrix [B, T, V], may be the logits; None: no gradient
@@ -140,9 +146,11 @@ def row_losses_kernel(
     vocab_size,  # V
     labels,
     numbers,
-    fields,  # Fields
+    fields,  # [8, N]
     losses,  # [N]: w (CE + lambda NTL); None: not asked for
-    shares,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     how,  # Transform
     scalars,
     OPTIONS: tl.constexpr,
@@ -152,34 +160,40 @@ def row_losses_kernel(
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n, n >= 0)
-    ce, is_correct, lse2 = 0.0, 0.0, 0.0
-    number = NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0)
+    field = Fields(pointer=fields, stride=tl.num_programs(0))
+    shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
     if label.counts:
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
         statistics = row_statistics(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
-        lse2 = statistics.lse2
         x2 = label_logit(row, label, how, OPTIONS.softcap) * exponent_factor(how)
         ce = cross_entropy(statistics, x2, vocab_size, how, scalars, OPTIONS.smoothing)
         is_correct = (x2 >= statistics.peak).to(tl.float32)
         a, b = 0.0, 0.0
         if gradient is not None:
             a, b = coefficients(label.weight, 1.0, shares, scalars)
-        columns, number = label_terms(row, label, numbers, how, scalars, lse2, a, b, OPTIONS, BLOCK)
+        columns, number = label_terms(row, label, numbers, how, scalars, statistics.lse2, a, b, OPTIONS, BLOCK)
+        store_fields(field, n, label, ce, is_correct, statistics.lse2 * LN_2, number)
+        if losses is not None:
+            tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-            write_row(row, target, label, numbers, how, lse2, columns, OPTIONS, BLOCK, TILE)
-    elif gradient is not None:
-        clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
-    store_fields(fields, n, label.weight, ce, is_correct, lse2 * LN_2, number, label.index >= 0)
-    if losses is not None:
-        tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
+            write_row(row, target, label, numbers, how, statistics.lse2, columns, OPTIONS, BLOCK, TILE)
+    else:
+        store_fields(field, n, label, 0.0, 0.0, 0.0, NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0))
+        if losses is not None:
+            tl.store(losses + n, 0.0)
+        if gradient is not None:
+            clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
 
 
 @triton.jit(
-    do_not_specialize=["logits_stride", "gradient_stride", "length", "vocab_size", "lse", "upstream", "upstream_stride"]
-)
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "vocab_size",
+        "num_tokens", "num_numbers", "ntl_weight", "lse", "upstream", "upstream_stride",
+    ]
+)  # fmt: skip
 def row_gradients_kernel(
     logits,  # Matrix [B, T, V]
     gradient,  # Matrix [B, T, V], may be the logits
@@ -189,7 +203,9 @@ def row_gradients_kernel(
     vocab_size,  # V
     labels,
     numbers,
-    shares,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     lse,  # [N]
     upstream,  # [N], or 0-d with a stride of 0
     upstream_stride,
@@ -207,6 +223,7 @@ def row_gradients_kernel(
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         lse2 = tl.load(lse + n) * LOG2_E
         incoming = tl.load(upstream + n * upstream_stride)
+        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
         a, b = coefficients(label.weight, incoming, shares, scalars)
         columns, _ = label_terms(row, label, numbers, how, scalars, lse2, a, b, OPTIONS, BLOCK)
         write_row(row, target, label, numbers, how, lse2, columns, OPTIONS, BLOCK, TILE)

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from .arguments import Fields
 from .fields import (
     ABSOLUTE_ERROR,
     CROSS_ENTROPY,
@@ -16,7 +17,7 @@ from .fields import (
 from .labels import divide, number_of, read_labels
 
 
-@triton.jit(do_not_specialize=["vocab_size", "row_count"])
+@triton.jit(do_not_specialize=["vocab_size", "row_count", "totals"])
 def count_kernel(
     labels,
     numbers,
@@ -65,30 +66,33 @@ def given_or(given, total):
         return number_of(given)
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["fields", "row_count", "num_tokens", "num_numbers", "ntl_weight", "loss", "parts"])
 def finish_kernel(
-    fields,  # Fields
+    fields,  # [8, N]
     row_count,
-    shares,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     loss,  # 0-d
     parts,  # [7]
     MEAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Reduce the fields, in the order of NTLOutput."""
-    num_tokens = given_or(shares.num_tokens, field_sum(fields, WEIGHT, row_count, BLOCK))
-    num_numbers = given_or(shares.num_numbers, field_sum(fields, NUMBER_WEIGHT, row_count, BLOCK))
-    token_count = field_count(fields, WEIGHT, row_count, BLOCK)
-    number_count = field_count(fields, NUMBER_WEIGHT, row_count, BLOCK)
-    ce = field_sum(fields, CROSS_ENTROPY, row_count, BLOCK)
-    ntl = field_sum(fields, NTL, row_count, BLOCK)
+    field = Fields(pointer=fields, stride=row_count)
+    tokens = given_or(num_tokens, field_sum(field, WEIGHT, row_count, BLOCK))
+    numbers = given_or(num_numbers, field_sum(field, NUMBER_WEIGHT, row_count, BLOCK))
+    token_count = field_count(field, WEIGHT, row_count, BLOCK)
+    number_count = field_count(field, NUMBER_WEIGHT, row_count, BLOCK)
+    ce = field_sum(field, CROSS_ENTROPY, row_count, BLOCK)
+    ntl = field_sum(field, NTL, row_count, BLOCK)
     if MEAN:
-        ce, ntl = divide(ce, num_tokens), divide(ntl, num_numbers)
-    tl.store(loss, ce + number_of(shares.ntl_weight) * ntl)
+        ce, ntl = divide(ce, tokens), divide(ntl, numbers)
+    tl.store(loss, ce + number_of(ntl_weight) * ntl)
     tl.store(parts, ce)
     tl.store(parts + 1, ntl)
-    tl.store(parts + 2, num_tokens)
-    tl.store(parts + 3, num_numbers)
-    tl.store(parts + 4, divide(field_sum(fields, IS_CORRECT, row_count, BLOCK), token_count))
-    tl.store(parts + 5, divide(field_sum(fields, ABSOLUTE_ERROR, row_count, BLOCK), number_count))
-    tl.store(parts + 6, divide(field_sum(fields, MASS, row_count, BLOCK), number_count))
+    tl.store(parts + 2, tokens)
+    tl.store(parts + 3, numbers)
+    tl.store(parts + 4, divide(field_sum(field, IS_CORRECT, row_count, BLOCK), token_count))
+    tl.store(parts + 5, divide(field_sum(field, ABSOLUTE_ERROR, row_count, BLOCK), number_count))
+    tl.store(parts + 6, divide(field_sum(field, MASS, row_count, BLOCK), number_count))
