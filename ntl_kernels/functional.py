@@ -27,7 +27,7 @@ from .checks import (
     checked_spec,
 )
 from .config import NTLConfig, NTLOutput
-from .linear import Chunking, default_chunk_size
+from .linear import Chunking, default_chunk_size, is_autocast
 from .problem import Problem
 from .tokens import NumberTokens
 from .tracing import is_forward_mode, is_plain
@@ -202,7 +202,8 @@ def loss_of_hidden(
     problem = problem.of_rows(rows.shape[:1], loss_dtype(hidden.dtype))
     # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
-    chunking = Chunking(min(chunk_size or default_chunk_size(len(rows), weight), max(len(rows), 1)), skip_ignored)
+    size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
+    chunking = Chunking(size, skip_ignored)
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
@@ -249,7 +250,7 @@ def as_number(given: Any) -> Any:
 
 def autocast(tensor: Tensor) -> Tensor:
     """The tensor in the dtype autocast would give a matrix product's operand."""
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(tensor.device.type):
+    if tensor.dtype == torch.float64 or not is_autocast(tensor):
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 

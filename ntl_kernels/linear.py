@@ -153,12 +153,17 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(hidden: Tensor, *rest: Any) -> Any:
-        if not torch.is_autocast_enabled(hidden.device.type):
+        if not is_autocast(hidden):
             return function(hidden, *rest)
         with torch.autocast(hidden.device.type, enabled=False):
             return function(hidden, *rest)
 
     return run
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether matrix products of the tensor run in another dtype."""
+    return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
 class Result(NamedTuple):
