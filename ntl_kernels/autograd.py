@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import expectation, linear, ops
 from .backends import Field, load_backend
-from .backends.layout import gradient_like, loss_dtype
+from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import check_values
 from .linear import Chunking
 from .problem import Problem
@@ -32,10 +32,11 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [B, T, V]; only the loss (0-d, or [N] for "none") is differentiable."""
+    """(loss, parts, fields) of logits [..., V]; only the loss (0-d, or [N] for "none") is differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+        logits = rows_of(given)
         check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
@@ -47,8 +48,8 @@ class CrossEntropyNTL(torch.autograd.Function):
         else:
             result = steps.forward(logits, problem, None)
             problem = problem.counted(*result.parts[2:4].unbind()) if problem.lacks_denominators else problem
-        ctx.is_one_pass, ctx.problem = ctx.gradient is not None, problem
-        ctx.save_for_backward(result.fields, logits, *tensors_of(problem))
+        ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
+        ctx.save_for_backward(result.fields, given, *tensors_of(problem))
         ctx.mark_non_differentiable(result.parts, result.fields)
         return tuple(result)
 
@@ -57,7 +58,7 @@ class CrossEntropyNTL(torch.autograd.Function):
         with torch.no_grad():
             gradient = (
                 traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
-            )
+            ).view(ctx.shape)
         if torch.is_grad_enabled():
             refuse_inplace(ctx)
             return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
@@ -95,7 +96,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     if gradient is not None:
         steps.scale_(gradient, upstream)
         return gradient
-    fields, logits, *_ = ctx.saved_tensors
+    fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     gradient = logits if ctx.inplace else gradient_like(logits)
     if ctx.is_one_pass:
         steps.forward(logits, ctx.problem, gradient)
@@ -107,7 +108,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
 
 def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The same for a backward pass that is compiled, though its forward pass was not: nothing in place."""
-    fields, logits, *_ = ctx.saved_tensors
+    fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
         return ops.gradients(logits, *operands, fields[Field.LSE], upstream)

@@ -248,7 +248,7 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)
-    if smallest >= 0 and largest < vocab_size:  # the usual case, in one pass
+    if smallest.item() >= 0 and largest.item() < vocab_size:  # the usual case, in one pass
         return
     wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if wrong.any():

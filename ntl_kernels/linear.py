@@ -70,9 +70,9 @@ def rows_that_count(problem: Problem) -> Tensor:
 
 
 def part_of(problem: Problem, chunk: Chunk) -> Problem:
-    """The problem of a chunk's rows, [1, R]."""
-    weights = None if problem.token_weights is None else problem.token_weights[chunk][None]
-    return problem._replace(labels=problem.labels[chunk][None], token_weights=weights)
+    """The problem of a chunk's rows."""
+    weights = None if problem.token_weights is None else problem.token_weights[chunk]
+    return problem._replace(labels=problem.labels[chunk], token_weights=weights)
 
 
 def chunk_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
