@@ -1,4 +1,4 @@
-"""``python -m benchmarks.speed run | report | tune``."""
+"""``python -m benchmarks.speed run | host | report | tune``."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--out", type=Path, help=f"default: {relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}"
     )
+
+    host = commands.add_parser("host", help="time what the host does where nothing runs on a device, and small problems")
+    host.set_defaults(command=host_command)
+    host.add_argument("--dry", action="store_true", help="every workload once: tries the code, measures nothing")
+    host.add_argument("--workloads", default="*", metavar="PATTERN", help="such as 'host-*' or 'eager-*-fp32'")
+    host.add_argument("--providers", default="*", metavar="PATTERN")
+    host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
+    host.add_argument("--commit", help="the commit measured, where git cannot say")
+    host.add_argument("--out", type=Path, help=f"default: {relative(results.FOLDER)}; dry: {relative(SCRATCH)}")
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
@@ -89,6 +98,24 @@ def run_command(options: argparse.Namespace) -> int:
     )
     folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
     print(f"results: {run(settings, folder)}")
+    return 0
+
+
+def host_command(options: argparse.Namespace) -> int:
+    from .host import host
+    from .run import Settings
+
+    settings = Settings(
+        device=torch.device("cpu"),
+        threads=1,
+        seconds=options.seconds,
+        names=options.workloads,
+        providers=options.providers,
+        dry=options.dry,
+        commit=options.commit,
+    )
+    folder = options.out or (SCRATCH if options.dry else results.FOLDER)
+    print(f"results: {host(settings, folder)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The result files: ``<folder>/<device>/<family>.json``, a record per workload."""
+"""The result files: ``<folder>/<device>/<family or "host">.json``, a record per workload."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from .workloads import FAMILIES
 
 SCHEMA = 1
+FILES = (*FAMILIES, "host")
 FOLDER = Path(__file__).parents[1] / "results"
 
 Record = dict[str, Any]
@@ -17,9 +18,9 @@ Records = dict[str, Record]
 """Workload name -> record."""
 
 
-def add(folder: Path, family: str, record: Record, replace: bool) -> None:
-    """Put a record into its family's file, instead of or beside what is there."""
-    path = folder / f"{family}.json"
+def add(folder: Path, name: str, record: Record, replace: bool) -> None:
+    """Put a record into the file of a name, instead of or beside what is there."""
+    path = folder / f"{name}.json"
     known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(dumps({**known, record["name"]: record}))
@@ -53,8 +54,8 @@ def read(path: Path) -> Records:
 
 
 def load(folder: Path) -> Records:
-    """All records of a device, in the families' order."""
-    paths = [folder / f"{family}.json" for family in FAMILIES]
+    """All records of a device, in the files' order."""
+    paths = [folder / f"{name}.json" for name in FILES]
     return {name: record for path in paths if path.exists() for name, record in read(path).items()}
 
 
@@ -62,7 +63,7 @@ def devices(folder: Path) -> list[Path]:
     """The folders that hold results."""
     if not folder.exists():
         return []
-    return sorted(path for path in folder.iterdir() if any((path / f"{family}.json").exists() for family in FAMILIES))
+    return sorted(path for path in folder.iterdir() if any((path / f"{name}.json").exists() for name in FILES))
 
 
 def percentiles(samples: list[float]) -> tuple[float, float, float]:

@@ -18,6 +18,7 @@ import torch
 from .. import environment
 from . import results
 from .providers import Provider, ours, providers_of
+from .replace import replaced
 from .run import Settings, run_workload, suite_of, summary
 from .steps import Step, by_autograd
 from .tables import milliseconds, table
@@ -98,17 +99,6 @@ def block_bytes(size: int) -> Iterator[None]:
     backend = importlib.import_module("ntl_kernels.backends.eager")
     with replaced(backend, "BLOCK_BYTES", {**backend.BLOCK_BYTES, "cpu": size}):
         yield
-
-
-@contextmanager
-def replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """The module with another value under a name."""
-    original = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def winner(record: results.Record) -> list[str]:
