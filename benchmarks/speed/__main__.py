@@ -17,7 +17,11 @@ SCRATCH = ROOT / "runs" / "speed"
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    return options.command(options)
+    try:
+        return options.command(options)
+    except results.Refusal as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, help=f"default: {relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}"
     )
 
-    host = commands.add_parser("host", help="time what the host does where nothing runs on a device, and small problems")
+    host = commands.add_parser(
+        "host", help="time what the host does where nothing runs on a device, and small problems"
+    )
     host.set_defaults(command=host_command)
     host.add_argument("--dry", action="store_true", help="every workload once: tries the code, measures nothing")
     host.add_argument("--workloads", default="*", metavar="PATTERN", help="such as 'host-*' or 'eager-*-fp32'")
@@ -83,8 +89,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .run import Settings, run
 
     if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
-        print(f"--suite gpu needs a GPU, or --dry; got --device {options.device}", file=sys.stderr)
-        return 2
+        raise results.Refusal(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
     settings = Settings(
         device=options.device,
         suite="quick" if options.quick else options.suite,

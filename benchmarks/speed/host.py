@@ -18,16 +18,20 @@ from .workloads import Case, Workload
 
 FILE = "host"
 WARM_UP = 20
-WAITS = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select")
-"""torch operators whose result the host cannot go on without: on a GPU each waits for all work before it."""
+WAITS = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
+"""torch operators that return only when all work on a GPU before them is done. Reading a number calls the first of
+them, selecting by a mask the last."""
 
 
 def host(settings: Settings, folder: Path) -> Path:
-    """Measure and put the results into ``folder/<device>/host.json``; returns that folder."""
+    """Measure and put the results into ``folder/<device>/host.json``; returns that folder.
+
+    Raises:
+        Refusal: the settings choose nothing, or nothing can be written there.
+    """
+    chosen = settings.chosen([*workloads.eager_workloads(), *workloads.host_workloads()])
     described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = folder / environment.slug(described["device"])
-    table = [*workloads.eager_workloads(), *workloads.host_workloads()]
-    chosen = settings.chosen(table)
+    target = results.make_folder(folder / environment.slug(described["device"]))
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
         measured = run_idle if workload.family == "host" else run_workload
@@ -50,9 +54,7 @@ def run_idle(workload: Workload, settings: Settings) -> dict[str, Any]:
     return {**asdict(workload), "providers": entries}
 
 
-def prepare(
-    case: Case, providers: list[Provider], settings: Settings
-) -> tuple[dict[str, Any], dict[str, Step]]:
+def prepare(case: Case, providers: list[Provider], settings: Settings) -> tuple[dict[str, Any], dict[str, Step]]:
     """Build every provider and let it compile: (why some cannot run, the steps of the others)."""
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}

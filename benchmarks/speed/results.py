@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,29 @@ SCHEMA = 1
 FILES = (*FAMILIES, "host")
 FOLDER = Path(__file__).parents[1] / "results"
 
+
+class Refusal(ValueError):
+    """What was asked for cannot be done; said before any work, in a line."""
+
+
 Record = dict[str, Any]
 Records = dict[str, Record]
 """Workload name -> record."""
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if need be and tried.
+
+    Raises:
+        Refusal: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Refusal(f"cannot write results to {folder}: {error.strerror or error}") from error
+    return folder
 
 
 def add(folder: Path, name: str, record: Record, replace: bool) -> None:
@@ -45,11 +66,14 @@ def read(path: Path) -> Records:
     """The records of a file.
 
     Raises:
-        ValueError: the file has another schema.
+        Refusal: the file is no JSON or has another schema.
     """
-    content = json.loads(path.read_text())
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise Refusal(f"{path}: not JSON: {error}") from error
     if content.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
+        raise Refusal(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
     return content["workloads"]
 
 

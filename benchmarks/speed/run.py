@@ -18,6 +18,7 @@ import torch._dynamo
 from .. import environment
 from . import gate, measure, results, workloads
 from .providers import Provider, providers_of
+from .results import Refusal
 from .steps import Outcome, Step
 from .workloads import Case, Workload
 
@@ -54,11 +55,15 @@ class Settings:
         """The workloads that the pattern names, small in a dry run.
 
         Raises:
-            ValueError: it names none.
+            Refusal: it names none, or none of them has a provider that its own pattern names.
         """
         found = [workload for workload in table if fnmatch(workload.name, self.names)]
         if not found:
-            raise ValueError(f"no workload is called {self.names!r}; there are {[w.name for w in table]}")
+            raise Refusal(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
+        known = [p for workload in found for p in providers_of(workload.family, workload.providers)]
+        if not self.providers_among(known):
+            names = dict.fromkeys(provider.name for provider in known)
+            raise Refusal(f"no provider is called {self.providers!r}; there are: {' '.join(names)}")
         return [workloads.shrink(workload) for workload in found] if self.dry else found
 
     def providers_among(self, providers: Sequence[Provider]) -> list[Provider]:
@@ -86,10 +91,13 @@ def run(settings: Settings, folder: Path) -> Path:
     """Measure the chosen workloads and put them into ``folder/<device>``; returns that folder.
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
+
+    Raises:
+        Refusal: the settings choose nothing, or nothing can be written there.
     """
-    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = folder / environment.slug(described["device"])
     chosen = suite_of(settings)
+    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
+    target = results.make_folder(folder / environment.slug(described["device"]))
     fresh = set(settings.families) if settings.is_whole else set()
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)

@@ -32,11 +32,12 @@ FILE = "tune"
 
 def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
+    chosen = suite_of(settings)
     described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = folder / environment.slug(described["device"])
+    target = results.make_folder(folder / environment.slug(described["device"]))
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     rows = []
-    for number, workload in enumerate(suite_of(settings)):
+    for number, workload in enumerate(chosen):
         record = run_workload(workload, settings, providers) | {"environment": described}
         print(workload.name, *summary(record), sep="\n    ", flush=True)
         results.add(target, FILE, record, replace=number == 0)
