@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import email
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ import pytest
 import ntl_kernels
 
 PACKAGE = Path(ntl_kernels.__file__).parent
+ROOT = Path(__file__).parent.parent
 LAYERS = {
     "kernels": set(),
     "config": set(),
@@ -67,3 +73,46 @@ def test_triton_language_stays_in_kernels() -> None:
 def test_public_names() -> None:
     assert all(hasattr(ntl_kernels, name) for name in ntl_kernels.__all__)
     assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel, built from a copy of what they are built from."""
+    folder = tmp_path_factory.mktemp("distributions")
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("ntl_kernels", "tests", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    command = [sys.executable, "setup.py", "-q", "sdist", "-d", "out", "bdist_wheel", "-d", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_source_distribution_holds_what_installing_needs_and_no_tests_without_their_helpers(
+    distributions: Path,
+) -> None:
+    (path,) = distributions.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"} <= names
+    assert {str(module.relative_to(PACKAGE.parent)) for module in PACKAGE.rglob("*.py")} <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
+
+
+def test_wheel_holds_the_package_alone(distributions: Path) -> None:
+    (path,) = distributions.glob("*.whl")
+    names = zipfile.ZipFile(path).namelist()
+    assert {str(module.relative_to(PACKAGE.parent)) for module in PACKAGE.rglob("*.py")} <= set(names)
+    assert "ntl_kernels/py.typed" in names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"ntl_kernels"}
+
+
+def test_long_description_stands_without_the_repository(distributions: Path) -> None:
+    (path,) = distributions.glob("*.whl")
+    archive = zipfile.ZipFile(path)
+    (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    description = email.message_from_bytes(archive.read(metadata)).get_payload()
+    assert "cross_entropy_ntl" in description
+    assert set(re.findall(r"\]\(([a-z]*:|#)?", description)) <= {"https:", "http:", "#"}
+    assert len(description) > len((ROOT / "README.md").read_text()) / 2
