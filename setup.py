@@ -17,7 +17,7 @@ def standalone(text: str) -> str:
 
 
 TRANSFORMERS = ["transformers>=5.17", "accelerate>=1.15"]
-TRL = [*TRANSFORMERS, "trl>=1.16", "datasets>=5"]
+TRL = [*TRANSFORMERS, "trl>=1.16; python_version >= '3.11'", "datasets>=5"]
 SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "tqdm>=4.66", "ntloss==0.3.2"]
 QUALITY = ["hydra-core>=1.3", "sacrebleu>=2.5", "rouge-score>=0.1.2", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
