@@ -51,7 +51,7 @@ def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
 
 
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
-    for arguments in ((), ("speed",), ("tests sanitizer",)):
+    for arguments in ((), ("",), ("speed",), ("tests sanitizer",)):
         done = on_gpu(*arguments)
         assert done.returncode == 2
         assert "PART is one of: tests sanitizer" in done.stderr and not done.stdout
