@@ -20,6 +20,9 @@ from benchmarks.speed.steps import Outcome
 from .speed_cases import CPU, SMALL, case, provider
 
 DRY = Settings(CPU, threads=1, dry=True)
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+FAILING_PEERS = {("ntl-NTLossDotProduct-bf16", "ntloss")} if OLD_TORCH else set()
+"""(workload, provider) of packages that mix dtypes in a way that only newer versions of torch take."""
 
 
 @pytest.fixture
@@ -51,7 +54,8 @@ def test_dry_run_of_a_whole_suite(suite: str, tmp_path: Path) -> None:
     assert len(records) == len(run.suite_of(settings))
     for record in records.values():
         for name, entry in record["providers"].items():
-            assert entry["status"] in ("timed", "missing"), (record["name"], name, entry)
+            if (record["name"], name) not in FAILING_PEERS:
+                assert entry["status"] in ("timed", "missing"), (record["name"], name, entry)
         assert record["providers"]["ours"]["status"] == "timed"
         assert record["environment"]["versions"]["torch"]
 
