@@ -38,7 +38,7 @@ types: $(ENVIRONMENT)/.installed-dev
 
 docs: $(ENVIRONMENT)/.installed-dev
 	$(call say,documentation: mkdocs build --strict)
-	$(RUN) -m mkdocs build --quiet --strict -f docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict -f docs/mkdocs.yml
 
 # A worker has a core: more threads than that would only wait for each other.
 tests: $(ENVIRONMENT)/.installed-dev
