@@ -92,7 +92,9 @@ def headline_table(devices: Iterable[tuple[str, str, Records]]) -> str | None:
         for headline in HEADLINES[kind]
         if seconds(records, headline.workload, headline.ours) is not None
     ]
-    return table(HEADER, rows[:MOST_ROWS]) if rows else None
+    columns = zip(HEADER, *rows[:MOST_ROWS], strict=True)
+    header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True) if rows else [()]
+    return table(header, filled) if filled else None
 
 
 def size(record: Record) -> str:

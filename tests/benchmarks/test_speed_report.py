@@ -186,7 +186,10 @@ def test_headline_table(records: dict[str, Any]) -> None:
     table = headlines.headline_table([("Some Processor", "cpu", records)])
     assert table is not None
     _, _, row = table.splitlines()
-    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) |  |  | 0.50 |"
+    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) | 0.50 |"  # nothing else was timed
+    peers = record("launch", {"ours": entry(2.0), "liger_ce": entry(1.0)}, group="launch")
+    gpu = headlines.headline_table([("Some GPU", "gpu", {"launch": peers})])
+    assert gpu is not None and "| 2 ms | 1 ms (0.50 x) Liger |" in gpu
     both = headlines.headline_table([("One", "cpu", records), ("Two", "cpu", records)])
     assert both is not None and "| Two: logits:" in both
     assert headlines.headline_table([("Some Processor", "gpu", {})]) is None
