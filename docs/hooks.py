@@ -20,8 +20,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
-OUTSIDE = re.compile(r"(<math.*?</math>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL)
+OUTSIDE = re.compile(r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL)
 CITATION = re.compile(r"\((\d+)\)")
+FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/?>')
 INCLUDE = re.compile(r"^<!-- include: (\S+)(?: between (\w+):begin and end)? -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- public names of ([\w.]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
@@ -43,11 +44,18 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, number them and link the citations of their numbers."""
+    """Turn formulas into MathML, number them and link the citations of their numbers; put diagrams into the page."""
+    content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
     content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
     numbers = set(TAG.findall(content))
     content = DISPLAY.sub(lambda match: equation(match[1]), content)
     return linked(content, numbers) if numbers else content
+
+
+def diagram(title: str, path: str) -> str:
+    """A diagram as part of the page, so that its colours follow the page's."""
+    svg = (Path(__file__).parent / "pages" / path).read_text()
+    return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
 
 def mathml(latex: str, display: str) -> str:
