@@ -18,19 +18,25 @@ BLUE, ORANGE, GREEN = "#5c6bc0", "#ff7043", "#26a69a"
 WIDTH = 760
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", size: int = 13, fill: str = TEXT, bold: bool = False) -> str:
+def text(
+    x: float, y: float, words: str, anchor: str = "start", size: int = 13, fill: str = TEXT, bold: bool = False
+) -> str:
     weight = ' font-weight="600"' if bold else ""
     return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{weight}>{words}</text>'
 
 
-def box(x: float, y: float, width: float, height: float, fill: str = "none", opacity: float = 1, stroke: str = LINE) -> str:
+def box(
+    x: float, y: float, width: float, height: float, fill: str = "none", opacity: float = 1, stroke: str = LINE
+) -> str:
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" '
         f'fill-opacity="{opacity:g}" stroke="{stroke}"/>'
     )
 
 
-def path(points: list[tuple[float, float]], colour: str, width: float = 1.5, dashed: bool = False, arrow: bool = False) -> str:
+def path(
+    points: list[tuple[float, float]], colour: str, width: float = 1.5, dashed: bool = False, arrow: bool = False
+) -> str:
     steps = " ".join(f"{x:g},{y:g}" for x, y in points)
     extra = (' stroke-dasharray="4 3"' if dashed else "") + (' marker-end="url(#tip)"' if arrow else "")
     return f'<polyline points="{steps}" fill="none" stroke="{colour}" stroke-width="{width:g}"{extra}/>'
@@ -66,7 +72,7 @@ def row() -> str:
             x = left + boundary * cell
             yield path([(x, top - 14), (x, top + 48)], FAINT, 1, dashed=True)
             yield text(x, top - 20, f"{2 * boundary}", "middle", 10, FAINT)
-        yield text(left + 42 * cell, top - 20, "byte of memory", "start", 10, FAINT)
+        yield text(left + 41 * cell, top - 36, "byte of memory", "end", 10, FAINT)
         body_end = (start + size) // vector * vector
         for begin, end, name, colour in (
             (start, vector, "head", ORANGE),
@@ -75,8 +81,12 @@ def row() -> str:
         ):
             middle = left + (begin + end) / 2 * cell
             yield text(middle, top + 66, name, "middle", 12, colour, bold=True)
-        yield text(left, top + 100, "thread 0 reads the first vector, thread 1 the second, ...: neighbours read neighbours.")
-        yield text(left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset")
+        yield text(
+            left, top + 100, "thread 0 reads the first vector, thread 1 the second, ...: neighbours read neighbours."
+        )
+        yield text(
+            left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset"
+        )
         yield text(left, top + 140, "modulo 16 bytes, so that one split serves both.")
 
     return drawing(212, parts())
@@ -94,11 +104,17 @@ def walks() -> str:
         yield box(left, 122, width, 32, GREEN, 0.25)
         yield text(left + width / 2, 143, "the same row, as long as few rows are in flight", "middle")
         yield box(left, 196, width, 32)
-        yield text(left + width / 2, 217, "peak and total of each thread, then lse; K number logits; A, label and number columns", "middle", 12)
+        yield text(
+            left + width / 2,
+            217,
+            "peak and total of each thread, then lse; K number logits; A, label and number columns",
+            "middle",
+            12,
+        )
         yield arrow(left + 60, 80, left + 60, 196, BLUE)
         yield text(left + 68, 104, "walk 1, front to back: read once from memory", "start", 12)
-        yield arrow(left + 360, 154, left + 360, 196, GREEN)
-        yield text(left + 368, 180, "walk 2, back to front: read from L2", "start", 12)
+        yield arrow(left + 300, 154, left + 300, 196, GREEN)
+        yield text(left + 308, 180, "walk 2, back to front: read from L2", "start", 12)
         yield arrow(left + 570, 196, left + 570, 80, ORANGE)
         yield text(left + 562, 104, "write once", "end", 12)
         yield text(left + width / 2, 256, "column →", "middle", 11, FAINT)
@@ -112,14 +128,14 @@ TRAFFIC = (
     ("F.cross_entropy, backward of log_softmax", 2, 1),
 )
 """(operation, reads, writes) of N x V elements: the least that torch's operations move when called one by one."""
-FUSED = ("cross_entropy_ntl, forward and backward", 1, 1)
+FUSED = ("cross_entropy_ntl, both in one kernel", 1, 1)
 
 
 def traffic() -> str:
     """Passes over N x V elements through memory."""
 
     def parts() -> Iterator[str]:
-        left, unit, top = 290, 75, 30
+        left, unit, top = 300, 72, 30
         for i, (name, reads, writes) in enumerate((*TRAFFIC, FUSED)):
             y = top + 34 * i + (14 if i == len(TRAFFIC) else 0)
             yield text(left - 12, y + 17, name, "end", 12, bold=i == len(TRAFFIC))
@@ -129,7 +145,9 @@ def traffic() -> str:
                 yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
         total = sum(reads + writes for _, reads, writes in TRAFFIC)
         yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)
-        yield text(left + 2 * unit + 12, top + 34 * 3 + 14 + 17, f"{sum(FUSED[1:])} passes, NTL included", "start", 12, FAINT)
+        yield text(
+            left + 2 * unit + 12, top + 34 * 3 + 14 + 17, f"{sum(FUSED[1:])} passes, NTL included", "start", 12, FAINT
+        )
 
     return drawing(190, parts())
 
@@ -159,7 +177,12 @@ def device() -> str:
                 yield text(at + length / 2, 123, name, "middle", 12, bold=True)
                 yield text(at + length / 2, 139, what, "middle", 11)
                 yield arrow(x + width / 2, 60, at + 8, 104, dashed=True)
-        yield text(100, 176, "The host never waits: counts, denominators and the loss stay on the device until somebody asks.", size=12)
+        yield text(
+            100,
+            176,
+            "The host never waits: counts, denominators and the loss stay on the device until somebody asks.",
+            size=12,
+        )
 
     return drawing(192, parts())
 
@@ -196,7 +219,9 @@ def transport() -> str:
                     below = cumulative[k] - EXAMPLE[k]
                     near, far = sorted((k, LABEL))
                     if k != LABEL:
-                        yield box(x(near), y(below + EXAMPLE[k]), step * (far - near), size * EXAMPLE[k], colours[k], 0.35)
+                        yield box(
+                            x(near), y(below + EXAMPLE[k]), step * (far - near), size * EXAMPLE[k], colours[k], 0.35
+                        )
             yield path([(x(0), y(0)), (x(9.6), y(0))], FAINT, 1)
             yield path([(x(0), y(0)), (x(0), y(1.05))], FAINT, 1)
             steps = [(x(0), y(0)), (x(0), y(cumulative[0]))]

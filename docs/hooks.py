@@ -20,10 +20,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
-OUTSIDE = re.compile(r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL)
+OUTSIDE = re.compile(
+    r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL
+)
 CITATION = re.compile(r"\((\d+)\)")
 FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/?>')
-INCLUDE = re.compile(r"^<!-- include: (\S+)(?: between (\w+):begin and end)? -->$", re.MULTILINE)
+INCLUDE = re.compile(r"^<!-- include: (\S+)(?: but (\w+))?(?: between (\w+):begin and end)? -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- public names of ([\w.]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
@@ -31,7 +33,9 @@ HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put committed reports and public names where a page asks for them."""
-    markdown = INCLUDE.sub(lambda match: included(match[1], match[2]), markdown)
+    markdown = INCLUDE.sub(
+        lambda match: "\n\n".join(included(path, match[3]) for path in matching(match[1], match[2])), markdown
+    )
     return NAMES.sub(lambda match: "\n\n".join(f"::: {match[1]}.{name}" for name in public_names(match[1])), markdown)
 
 
@@ -76,7 +80,9 @@ def equation(latex: str) -> str:
 def linked(content: str, numbers: set[str]) -> str:
     """Let "(5)" in the text of a page lead to its equation (5)."""
     pieces = OUTSIDE.split(content)
-    return "".join(piece if i % 2 else CITATION.sub(lambda m: citation(m, numbers), piece) for i, piece in enumerate(pieces))
+    return "".join(
+        piece if i % 2 else CITATION.sub(lambda m: citation(m, numbers), piece) for i, piece in enumerate(pieces)
+    )
 
 
 def citation(match: re.Match[str], numbers: set[str]) -> str:
@@ -93,21 +99,32 @@ def public_names(module: str) -> list[str]:
     raise ValueError(f"{module} has no __all__")
 
 
-def included(path: str, section: str | None) -> str:
-    """A file of the repository, or the part of it between two markers, as part of a page one folder deep.
+def matching(pattern: str, left_out: str | None) -> list[Path]:
+    """The files of the repository that match a pattern, less those in a folder of some name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [path for path in sorted(ROOT.glob(pattern)) if path.parent.name != left_out]
+    if not found:
+        raise ValueError(f"no file matches {pattern}")
+    return found
+
+
+def included(path: Path, section: str | None) -> str:
+    """A file, or the part of it between two markers, as part of a page at the top of the site.
 
     Raises:
         ValueError: the markers are not there.
     """
-    text = (ROOT / path).read_text()
+    text = path.read_text()
     if section is not None:
         found = re.search(rf"<!-- {section}:begin -->\n(.*?)<!-- {section}:end -->", text, re.DOTALL)
         if found is None:
             raise ValueError(f"{path} has no part between <!-- {section}:begin --> and <!-- {section}:end -->")
         text = found[1]
-    folder = (ROOT / path).parent
     text = HEADING.sub(lambda match: f"{match[1]}# ", text)  # the page has a title of its own
-    return LINK.sub(lambda match: relinked(match, folder), text)
+    return LINK.sub(lambda match: relinked(match, path.parent), text)
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:

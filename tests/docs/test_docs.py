@@ -1,0 +1,210 @@
+"""The site: its code runs, it builds without a warning, its links lead somewhere, and it needs no network."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ntl_kernels
+
+from .pages import Block, blocks_of, run
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted((DOCS / "pages").rglob("*.md"))
+MODULES_WITHOUT_ALL = {
+    "ntl_kernels.statistics": ["number_statistics", "NumberStatistics"],
+    "ntl_kernels.integrations.trl": ["NTLSFTTrainer"],
+    "ntl_kernels.inspect": ["Report"],
+}
+"""What is public in modules that do not say so."""
+PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder of its own, no hub, and torch's seed and dtype as they were."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    state = torch.random.get_rng_state()
+    yield
+    torch.random.set_rng_state(state)
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: str(page.relative_to(DOCS / "pages")))
+def test_code_of_a_page_runs(page: Path, untouched: None) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        printed = run(block, namespace)
+        assert block.reason is None or block.reason.strip(), f"line {block.line}: say why the block is not run"
+        if block.output is not None:
+            assert printed == block.output, f"{page.name}, line {block.line}, prints something else"
+
+
+def test_blocks_are_found_and_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '```python\nprint(1)\n```\n\n```text\n1\n```\n\n=== "tab"\n\n    ```python\n    x = 2\n    ```\n\n'
+        "<!-- not run: needs a GPU -->\n```python\nraise RuntimeError\n```\n"
+    )
+    first, second, third = blocks_of(page)
+    assert (first.line, first.output, run(first, {})) == (2, "1\n", "1\n")
+    assert (second.line, second.code, second.reason) == (12, "x = 2\n", None)
+    assert (third.reason, run(third, {})) == ("needs a GPU", "")
+    with pytest.raises(SyntaxError):
+        run(Block(page, 1, "this is no Python", "not run, but compiled", None), {})
+    page.write_text("``` { .python }\nx = 1\n```\n")
+    with pytest.raises(ValueError, match="not fenced"):
+        blocks_of(page)
+
+
+class Page(HTMLParser):
+    """What a built page has, links to and loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") != "canonical" and "href" in given:
+            self.loads.append(given["href"])
+        elif "src" in given:
+            self.loads.append(given["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly in a process of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(DOCS / "mkdocs.yml"), "-d", str(folder)]
+    built = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_page_is_built(site: Path, built: dict[Path, Page]) -> None:
+    names = {page.relative_to(DOCS / "pages").with_suffix(".html") for page in PAGES}
+    assert {path.relative_to(site) for path in built} == names
+
+
+def test_links_lead_somewhere(site: Path, built: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in built.items():
+        for link in [*page.links, *page.loads]:
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, _, anchor = link.partition("#")
+            file = (path.parent / target.partition("?")[0]).resolve() if target else path
+            file = file / "index.html" if file.is_dir() else file
+            if not file.exists() or (anchor and file in built and anchor not in built[file].ids):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, built: dict[Path, Page]) -> None:
+    remote = [f"{path.name}: {load}" for path, page in built.items() for load in page.loads if "//" in load]
+    styles = {
+        path.name: re.findall(r"url\([\"']?(?:https?:)?//|@import", path.read_text()) for path in site.rglob("*.css")
+    }
+    assert remote == []
+    assert {name: found for name, found in styles.items() if found} == {}
+
+
+def test_search_works_from_files(site: Path) -> None:
+    index = (site / "search" / "search_index.js").read_text()
+    assert index.startswith("var __index = ")
+    for words in ("expected distance", "linear_cross_entropy_ntl", "padded beyond the tokenizer"):
+        assert words in index
+
+
+def test_formulas_are_mathml_without_leftovers(site: Path) -> None:
+    page = (site / "mathematics.html").read_text()
+    source = (DOCS / "pages" / "mathematics.md").read_text()
+    numbers = re.findall(r"\\tag\{(\d+)\}", source)
+    assert numbers == [str(i + 1) for i in range(len(numbers))]
+    assert re.findall(r'id="eq-(\d+)"', page) == numbers
+    for path in site.rglob("*.html"):
+        text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        assert "arithmatex" not in text, path.name
+        assert not re.search(r"\\[a-zA-Z]{2,}|\$\$", text), path.name
+
+
+def public_names() -> list[str]:
+    """Every public name of the package, and of its modules that have an ``__all__``."""
+    modules = [ntl_kernels.__name__]
+    for module in pkgutil.walk_packages(ntl_kernels.__path__, "ntl_kernels."):
+        modules.append(module.name)
+    names = []
+    for module in modules:
+        source = importlib.util.find_spec(module)
+        assert source is not None and source.origin is not None
+        if re.search(r"^__all__ = ", Path(source.origin).read_text(), re.MULTILINE):
+            names += [f"{module}.{name}" for name in importlib.import_module(module).__all__]
+    return names + [f"{module}.{name}" for module, found in MODULES_WITHOUT_ALL.items() for name in found]
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_name_is_in_the_reference(name: str, site: Path, built: dict[Path, Page]) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)
+    assert name in {i for path, page in built.items() if path.parent == site / "api" for i in page.ids}, (
+        f"add {name} to a page in docs/pages/api"
+    )
+
+
+def test_diagrams_are_up_to_date() -> None:
+    checked = subprocess.run([sys.executable, str(DOCS / "figures.py"), "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_stale_diagram_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
+    assert spec is not None and spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
+    monkeypatch.setitem(figures.FIGURES, "row", lambda: "another drawing")
+    assert figures.main() == 1
+    assert "row.svg is out of date" in capsys.readouterr().out
+
+
+def test_the_pages_say_nothing_of_this_machine(site: Path) -> None:
+    for path in [*PAGES, *site.rglob("*.html")]:
+        assert str(ROOT) not in path.read_text(), path.name
+
+
+def test_transport_figure_shows_the_expected_distance() -> None:
+    """The two cuts of the figure in "Why the CDF distance ... is an expected distance" have the same area."""
+    svg = (DOCS / "pages" / "figures" / "transport.svg").read_text()
+    rectangles = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="([\d.]+)"', svg)
+    areas = [0.0, 0.0]
+    for x, width, height in rectangles:
+        areas[float(x) > 400] += float(width) * float(height)
+    assert areas[0] == pytest.approx(areas[1], rel=1e-4)
