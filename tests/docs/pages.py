@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 BLOCK = re.compile(
     r"(?:^ *<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
-    r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$"
+    r"^(?P<indent> *)```python(?: [^\n]*)?\n(?P<code>.*?)^(?P=indent)```$"
     r"(?:\n\n^(?P=indent)```text\n(?P<output>.*?)^(?P=indent)```$)?",
     re.MULTILINE | re.DOTALL,
 )
-FENCE = re.compile(r"^ *```+ *\{?\.?py", re.MULTILINE)
+FENCE = re.compile(r"^ *(?:```+|~~~+) *\{?[ .]*py", re.MULTILINE)
 """The start of any block that is highlighted as Python, however it is written."""
 
 
@@ -50,7 +50,7 @@ def blocks_of(page: Path) -> list[Block]:
         for match in BLOCK.finditer(text)
     ]
     if len(blocks) != len(FENCE.findall(text)):
-        raise ValueError(f"{page.name} has a block of Python that is not fenced by ```python alone")
+        raise ValueError(f"{page.name} has a block of Python that does not begin with ```python")
     return blocks
 
 

@@ -56,7 +56,8 @@ def test_code_of_a_page_runs(page: Path, untouched: None) -> None:
 def test_blocks_are_found_and_compared(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        '```python\nprint(1)\n```\n\n```text\n1\n```\n\n=== "tab"\n\n    ```python\n    x = 2\n    ```\n\n'
+        '```python title="a title"\nprint(1)\n```\n\n```text\n1\n```\n\n'
+        "- a list\n\n    ```python\n    x = 2\n    ```\n\n"
         "<!-- not run: needs a GPU -->\n```python\nraise RuntimeError\n```\n"
     )
     first, second, third = blocks_of(page)
@@ -66,7 +67,7 @@ def test_blocks_are_found_and_compared(tmp_path: Path) -> None:
     with pytest.raises(SyntaxError):
         run(Block(page, 1, "this is no Python", "not run, but compiled", None), {})
     page.write_text("``` { .python }\nx = 1\n```\n")
-    with pytest.raises(ValueError, match="not fenced"):
+    with pytest.raises(ValueError, match="does not begin"):
         blocks_of(page)
 
 
