@@ -38,6 +38,7 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setenv("CI", "1")  # TRL reports its use over the network otherwise
     state = torch.random.get_rng_state()
     yield
     torch.random.set_rng_state(state)
