@@ -62,7 +62,7 @@ def row() -> str:
     """A row of bfloat16 that starts 6 columns after a 16-byte boundary: head, body, tail."""
 
     def parts() -> Iterator[str]:
-        vector, cell, left, top, size, start = 8, 17, 20, 60, 29, 6
+        vector, cell, left, top, size, start = 8, 17, 20, 46, 29, 6
         for column in range(start, start + size):
             x = left + column * cell
             in_body = vector <= column < (start + size) // vector * vector
@@ -89,7 +89,7 @@ def row() -> str:
         )
         yield text(left, top + 140, "modulo 16 bytes, so that one split serves both.")
 
-    return drawing(212, parts())
+    return drawing(196, parts())
 
 
 def walks() -> str:
@@ -97,29 +97,29 @@ def walks() -> str:
 
     def parts() -> Iterator[str]:
         left, width = 130, 600
-        for y, name in ((48, "memory"), (122, "L2 cache"), (196, "registers")):
+        for y, name in ((10, "memory"), (84, "L2 cache"), (158, "registers")):
             yield text(20, y + 20, name, bold=True)
-        yield box(left, 48, width, 32, BLUE, 0.3)
-        yield text(left + width / 2, 69, "a row of logits; in place, the same bytes become the gradient", "middle")
-        yield box(left, 122, width, 32, GREEN, 0.25)
-        yield text(left + width / 2, 143, "the same row, as long as few rows are in flight", "middle")
-        yield box(left, 196, width, 32)
+        yield box(left, 10, width, 32, BLUE, 0.3)
+        yield text(left + width / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle")
+        yield box(left, 84, width, 32, GREEN, 0.25)
+        yield text(left + width / 2, 105, "the same row, as long as few rows are in flight", "middle")
+        yield box(left, 158, width, 32)
         yield text(
             left + width / 2,
-            217,
+            179,
             "peak and total of each thread, then lse; K number logits; A, label and number columns",
             "middle",
             12,
         )
-        yield arrow(left + 60, 80, left + 60, 196, BLUE)
-        yield text(left + 68, 104, "walk 1, front to back: read once from memory", "start", 12)
-        yield arrow(left + 300, 154, left + 300, 196, GREEN)
-        yield text(left + 308, 180, "walk 2, back to front: read from L2", "start", 12)
-        yield arrow(left + 570, 196, left + 570, 80, ORANGE)
-        yield text(left + 562, 104, "write once", "end", 12)
-        yield text(left + width / 2, 256, "column →", "middle", 11, FAINT)
+        yield arrow(left + 60, 42, left + 60, 158, BLUE)
+        yield text(left + 68, 66, "walk 1, front to back: read once from memory", "start", 12)
+        yield arrow(left + 300, 116, left + 300, 158, GREEN)
+        yield text(left + 308, 142, "walk 2, back to front: read from L2", "start", 12)
+        yield arrow(left + 570, 158, left + 570, 42, ORANGE)
+        yield text(left + 562, 66, "write once", "end", 12)
+        yield text(left + width / 2, 212, "column →", "middle", 11, FAINT)
 
-    return drawing(268, parts())
+    return drawing(220, parts())
 
 
 TRAFFIC = (
