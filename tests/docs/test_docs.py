@@ -210,3 +210,11 @@ def test_transport_figure_shows_the_expected_distance() -> None:
     for x, width, height in rectangles:
         areas[float(x) > 400] += float(width) * float(height)
     assert areas[0] == pytest.approx(areas[1], rel=1e-4)
+
+
+def test_files_that_the_prose_names_exist() -> None:
+    missing = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        named = re.findall(r"(?<![\w/])((?:ntl_kernels|tests|benchmarks|docs|\.ci)/[\w./-]*\w)", page.read_text())
+        missing += [f"{page.name}: {name}" for name in named if not (ROOT / name).exists()]
+    assert missing == []
