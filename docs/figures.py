@@ -5,6 +5,7 @@ They are put into the pages as they are, so that their colours follow the page's
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -240,7 +241,55 @@ def transport() -> str:
     return drawing(278, parts())
 
 
-FIGURES = {"row": row, "walks": walks, "traffic": traffic, "device": device, "transport": transport}
+SHARE, WEIGHT = 0.9, 0.3
+"""Probability on the predicted digit in the comparison of losses, and lambda there."""
+
+
+def loss_curves() -> dict[str, list[float]]:
+    """The loss of a prediction with SHARE on each digit in turn and the rest on the label."""
+    curves: dict[str, list[float]] = {"CE": [], "CE + 0.3 NTL-WAS": [], "CE + 0.3 NTL-MSE": []}
+    for digit in range(10):
+        ce = 0.0 if digit == LABEL else -math.log(1 - SHARE)
+        error = SHARE * abs(digit - LABEL)
+        for name, ntl in zip(curves, (0.0, error, error**2), strict=True):
+            curves[name].append(ce + WEIGHT * ntl)
+    return curves
+
+
+def comparison() -> str:
+    """The losses over the predicted digit."""
+
+    def parts() -> Iterator[str]:
+        left, top, width, height, most = 70, 16, 470, 210, 9.0
+
+        def at(digit: int, loss: float) -> tuple[float, float]:
+            return left + width * (digit + 0.5) / 10, top + height * (1 - loss / most)
+
+        for level in range(0, 10, 3):
+            y = at(0, level)[1]
+            yield path([(left, y), (left + width, y)], LINE, 0.7)
+            yield text(left - 10, y + 4, str(level), "end", 11, FAINT)
+        for digit in range(10):
+            yield text(at(digit, 0)[0], top + height + 18, str(digit), "middle", 12, FAINT)
+        yield text(left + width / 2, top + height + 38, f"digit that gets a probability of {SHARE:g}", "middle", 12)
+        colours, ends = (FAINT, ORANGE, BLUE), (0, -4, 0)
+        for (name, losses), colour, shift in zip(loss_curves().items(), colours, ends, strict=True):
+            points = [at(digit, loss) for digit, loss in enumerate(losses)]
+            yield path(points, colour, 2.5)
+            yield from (f'<circle cx="{x:g}" cy="{y:g}" r="3.5" fill="{colour}"/>' for x, y in points)
+            yield text(left + width + 6, points[-1][1] + 4 + shift, name, size=12, fill=TEXT, bold=True)
+
+    return drawing(276, parts())
+
+
+FIGURES = {
+    "comparison": comparison,
+    "row": row,
+    "walks": walks,
+    "traffic": traffic,
+    "device": device,
+    "transport": transport,
+}
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ OUTSIDE = re.compile(
 CITATION = re.compile(r"\((\d+)\)")
 FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/?>')
 INCLUDE = re.compile(r"^<!-- include: (\S+)(?: but (\w+))?(?: between (\w+):begin and end)? -->$", re.MULTILINE)
-NAMES = re.compile(r"^<!-- public names of ([\w.]+) -->$", re.MULTILINE)
+NAMES = re.compile(r"^<!-- public names of ([\w.]+)(, without members)? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 
@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = INCLUDE.sub(
         lambda match: "\n\n".join(included(path, match[3]) for path in matching(match[1], match[2])), markdown
     )
-    return NAMES.sub(lambda match: "\n\n".join(f"::: {match[1]}.{name}" for name in public_names(match[1])), markdown)
+    return NAMES.sub(lambda match: references(match[1], has_members=match[2] is None), markdown)
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -87,6 +87,12 @@ def linked(content: str, numbers: set[str]) -> str:
 
 def citation(match: re.Match[str], numbers: set[str]) -> str:
     return f'<a href="#eq-{match[1]}">({match[1]})</a>' if match[1] in numbers else match[0]
+
+
+def references(module: str, has_members: bool) -> str:
+    """What mkdocstrings turns into the reference of a module's public names."""
+    options = "" if has_members else "\n    options: { members: false }"
+    return "\n\n".join(f"::: {module}.{name}{options}" for name in public_names(module))
 
 
 def public_names(module: str) -> list[str]:

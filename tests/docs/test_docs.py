@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import ntl_kernels
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from .pages import Block, blocks_of, run
 
@@ -146,6 +148,24 @@ def test_search_works_from_files(site: Path) -> None:
         assert words in index
 
 
+def test_search_finds_in_a_browser_without_a_network(site: Path, tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None and not os.environ.get("CI"):
+        pytest.skip("needs chromium")
+    assert browser is not None, "install chromium: in CI the site is searched in a real browser"
+    page = f"{(site / 'index.html').as_uri()}?q=median"
+    offline = ["--disable-background-networking", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}", *offline]
+    shown = subprocess.run(
+        [browser, *flags, "--virtual-time-budget=20000", "--dump-dom", page],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    results = re.findall(r'<a href="([^"]+)" class="md-search-result__link"', shown.stdout)
+    assert any("mathematics.html" in result and "median" in result for result in results), results
+
+
 def test_formulas_are_mathml_without_leftovers(site: Path) -> None:
     page = (site / "mathematics.html").read_text()
     source = (DOCS / "pages" / "mathematics.md").read_text()
@@ -186,11 +206,19 @@ def test_diagrams_are_up_to_date() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_a_stale_diagram_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def figures() -> Any:
+    """The script that draws the diagrams."""
     spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
     assert spec is not None and spec.loader is not None
-    figures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(figures)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_stale_diagram_is_noticed(
+    figures: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
     monkeypatch.setitem(figures.FIGURES, "row", lambda: "another drawing")
     assert figures.main() == 1
@@ -218,3 +246,18 @@ def test_files_that_the_prose_names_exist() -> None:
         named = re.findall(r"(?<![\w/])((?:ntl_kernels|tests|benchmarks|docs|\.ci)/[\w./-]*\w)", page.read_text())
         missing += [f"{page.name}: {name}" for name in named if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_compared_losses_are_the_librarys(figures: Any) -> None:
+    numbers = NumberTokens.from_mapping({digit: digit for digit in range(10)}, vocab_size=11)
+    p = torch.full((10, 11), 0.0, dtype=torch.float64)
+    p[:, figures.LABEL] += 1 - figures.SHARE
+    p[torch.arange(10), torch.arange(10)] += figures.SHARE
+    labels = torch.full((10,), figures.LABEL)
+    for name, config in {
+        "CE": NTLConfig(weight=0.0),
+        "CE + 0.3 NTL-WAS": NTLConfig(weight=figures.WEIGHT),
+        "CE + 0.3 NTL-MSE": NTLConfig(kind="mse", weight=figures.WEIGHT),
+    }.items():
+        losses = cross_entropy_ntl(p.log(), labels, numbers, config=config, reduction="none")
+        assert figures.loss_curves()[name] == pytest.approx(losses.tolist())
