@@ -15,9 +15,9 @@ class Roles(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Rewrite every docstring of the package."""
-        for path in walk(pkg, set()):
-            if path.docstring:
-                path.docstring.value = ROLE.sub(lambda match, owner=path: link(match[1], owner), path.docstring.value)
+        for named in walk(pkg, set()):
+            if named.docstring:
+                named.docstring.value = linked(named.docstring.value, named)
 
 
 def walk(module: Any, seen: set[str]) -> Any:
@@ -28,6 +28,11 @@ def walk(module: Any, seen: set[str]) -> Any:
     yield module
     for member in getattr(module, "members", {}).values():
         yield from walk(member, seen)
+
+
+def linked(docstring: str, owner: Any) -> str:
+    """The docstring of ``owner`` with links in place of roles."""
+    return ROLE.sub(lambda match: link(match[1], owner), docstring)
 
 
 def link(name: str, owner: Any) -> str:

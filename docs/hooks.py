@@ -28,6 +28,7 @@ FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/
 INCLUDE = re.compile(r"^<!-- include: (\S+)(?: but (\w+))?(?: between (\w+):begin and end)? -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- public names of ([\w.]+)(, without members)? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 
 
@@ -129,8 +130,13 @@ def included(path: Path, section: str | None) -> str:
         if found is None:
             raise ValueError(f"{path} has no part between <!-- {section}:begin --> and <!-- {section}:end -->")
         text = found[1]
-    text = HEADING.sub(lambda match: f"{match[1]}# ", text)  # the page has a title of its own
-    return LINK.sub(lambda match: relinked(match, path.parent), text)
+    pieces = FENCED.split(text)
+    return "".join(piece if i % 2 else embedded(piece, path.parent) for i, piece in enumerate(pieces))
+
+
+def embedded(prose: str, folder: Path) -> str:
+    """Prose of a report under the page's own title, its links as the site can follow them."""
+    return LINK.sub(lambda match: relinked(match, folder), HEADING.sub(r"\1# ", prose))
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:
