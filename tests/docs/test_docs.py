@@ -264,3 +264,10 @@ def test_compared_losses_are_the_librarys(figures: Any) -> None:
     }.items():
         losses = cross_entropy_ntl(p.log(), labels, numbers, config=config, reduction="none")
         assert figures.loss_curves()[name] == pytest.approx(losses.tolist())
+
+
+def test_commands_name_modules_that_exist() -> None:
+    commands = re.compile(r"^ *python -m ([\w.]+)", re.MULTILINE)
+    named = {name for page in [*PAGES, ROOT / "CONTRIBUTING.md"] for name in commands.findall(page.read_text())}
+    assert {"ntl_kernels.inspect", "benchmarks.quality", "benchmarks.speed"} <= named
+    assert [name for name in sorted(named) if importlib.util.find_spec(name) is None] == []
