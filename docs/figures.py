@@ -163,7 +163,7 @@ def device() -> str:
         yield text(740, 92, "time", "end", 11, FAINT)
         calls = (
             (100, 96, "check", "arguments", None),
-            (200, 60, "launch", "", (200, 110, "denominators", "count rows")),
+            (200, 60, "launch", "", (200, 110, "count", "the denominators")),
             (264, 60, "launch", "", (320, 200, "rows", "loss and gradient")),
             (328, 60, "launch", "", (530, 90, "finish", "sums")),
             (470, 70, "backward", "launch", (630, 90, "scale", "no-op for 1")),
