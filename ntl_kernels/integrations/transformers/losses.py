@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -73,7 +74,9 @@ def denominators(
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
-    """The count, as a 0-d tensor on the device of ``like`` if it is a tensor."""
+    """The count, as a 0-d tensor on the device of ``like`` if it is a tensor, else as a Python number."""
+    if isinstance(count, np.generic):
+        return count.item()
     if not isinstance(count, Tensor):
         return count
     if count.numel() != 1:
@@ -110,9 +113,8 @@ def ntl_loss_function(
 ) -> Callable[..., Tensor]:
     """A ``model.loss_function``: CE + NTL on full logits, in training and in evaluation.
 
-    Assign it: ``model.loss_function = ntl_loss_function(numbers)``. Models that write their cross-entropy inside their
-    forward (T5 and most encoder-decoder models) never call it: use :func:`apply_ntl_to_model` or
-    :class:`NTLTrainer` for them.
+    :func:`set_ntl_loss_function` puts it on a model, and looks that the model calls it, which an assignment to a PEFT
+    wrapper, to T5 or before TRL's SFTTrainer does without a word.
 
     With ``num_items_in_batch``, cross-entropy is divided by it. The number tokens of the window are taken from
     ``num_numbers_in_batch``, or estimated from this batch's; :class:`NTLTrainer` counts them.
