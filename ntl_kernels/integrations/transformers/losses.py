@@ -14,9 +14,13 @@ from torch import Tensor
 from ...config import NTLConfig, NTLOutput
 from ...functional import DEFAULT_CONFIG, check_options, cross_entropy_ntl
 from ...tokens import NumberTokens
+from .models import shifts_labels, unwrap_model
 
 IGNORE_INDEX = -100
 """What Hugging Face collators put where no loss is wanted."""
+
+AMBIGUOUS = ("CausalLMOutputWithCrossAttentions",)
+"""Types of output that models have that shift the labels in their loss, and models that do not."""
 
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
@@ -161,6 +165,7 @@ def ntl_compute_loss_func(
     numbers: NumberTokens,
     config: NTLConfig = DEFAULT_CONFIG,
     *,
+    model: Any = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     shift: bool | None = None,
@@ -171,10 +176,11 @@ def ntl_compute_loss_func(
     Args:
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
+        model: the model to be trained, which says the default of ``shift`` and ``aux_loss_coef``.
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`; the Trainer's own
             ``label_smoothing_factor`` has no effect beside a ``compute_loss_func``.
-        shift: whether position t predicts label t + 1; default: as the type of the model's output says (causal
-            models: yes; encoder-decoder and masked language models: no).
+        shift: whether position t predicts label t + 1; default: as the model's own loss has it, or without ``model``
+            as the type of its output says (causal models: yes; encoder-decoder and masked language models: no).
         aux_loss_coef: the factor of the auxiliary loss of mixtures of experts, which the Trainer leaves out.
 
     Returns:
@@ -183,9 +189,14 @@ def ntl_compute_loss_func(
         divided by it, NTL by the window's numbers as estimated from this batch's; :class:`NTLTrainer` counts them.
 
     Raises:
-        ValueError: outputs without logits, of unknown type, or with an auxiliary loss whose factor is not given.
+        ValueError: outputs without logits, of a type that does not say whether labels are shifted, or with an
+            auxiliary loss whose factor is not given.
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
+    if model is not None:
+        shift = shifts_labels(model) if shift is None else shift
+        own_coef = getattr(unwrap_model(model), "router_aux_loss_coef", None)
+        aux_loss_coef = own_coef if aux_loss_coef is None else aux_loss_coef
     return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
 
 
@@ -223,8 +234,11 @@ def logits_of(outputs: Any) -> Tensor:
 def outputs_are_causal(outputs: Any) -> bool:
     """Whether outputs of this type come from a model whose position t predicts label t + 1."""
     name = type(outputs).__name__
-    if "CausalLM" in name:
+    if "CausalLM" in name and name not in AMBIGUOUS:
         return True
     if "Seq2Seq" in name or "MaskedLM" in name:
         return False
-    raise ValueError(f"{name} does not say whether labels must be shifted: pass shift=True (causal models) or False")
+    raise ValueError(
+        f"{name} does not say whether labels must be shifted: pass model=model, or shift=True (GPT-2 and other causal "
+        "models) or False (BartForCausalLM and its like)"
+    )

@@ -149,9 +149,13 @@ def innermost(function: Any) -> Any:
 
 
 def describe(function: Any) -> str:
-    """Where a function comes from."""
-    function = innermost(function)
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    """Where a function's code is; what it wraps may be elsewhere and have lent it its name."""
+    while not hasattr(function, "__code__"):
+        inner = getattr(function, "__func__", None) or getattr(function, "func", None)
+        if inner is None:
+            return f"{type(function).__module__}.{type(function).__qualname__}"
+        function = inner
+    return f"{function.__globals__.get('__name__', '?')}.{function.__code__.co_name}"
 
 
 def calls_loss_function(model: Any) -> bool:

@@ -47,28 +47,19 @@ MIXED_PRECISION = "_original_forward"
 
 
 class Call:
-    """The forward pass that computes the loss, while it runs.
+    """One forward pass that computes the loss."""
 
-    One object serves all of them: torch.compile, as of torch 2.11, cannot make one while it traces.
-    """
-
-    def __init__(self) -> None:
-        self.end()
-
-    def begin(
+    def __init__(
         self, name: str, transform: LogitTransform, targets: Tensor, num_items: Count | None, num_numbers: Count | None
     ) -> None:
-        self.is_running = True
-        self.name, self.transform = name, transform
-        self.targets: Tensor | None = targets
-        self.num_items, self.num_numbers = num_items, num_numbers
-
-    def end(self) -> None:
-        self.is_running = self.is_taken = False
-        self.name, self.transform = "", LogitTransform()
-        self.targets = self.num_items = self.num_numbers = None
+        self.name = name
+        self.transform = transform
+        self.targets = targets
+        self.num_items = num_items
+        self.num_numbers = num_numbers
         self.hidden: Tensor | None = None
         self.loss: Tensor | None = None
+        self.is_taken = False
 
 
 class Patch:
@@ -100,9 +91,10 @@ class Patch:
         """The loss function that somebody had assigned to the model."""
         self.proven: LogitTransform | None = None
         """The last transform that the probes confirmed: looking at them waits for the device."""
-        self.call = Call()
-        self.parts: NTLOutput | None = None
-        """The parts of the last loss, without its graph."""
+        self.call: Call | None = None
+        self.parts: tuple[Tensor, ...] | None = None
+        """The fields of the last NTLOutput, without its graph. A plain tuple: no other comes out of torch 2.11's
+        compiled graphs."""
 
 
 class BoundForward(partial):  # type: ignore[type-arg]
@@ -326,10 +318,10 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
     else:
         targets = choose_targets(labels, shift_labels, shift=True)
         given["labels"] = targets  # the model only looks whether there are any
-    if torch.compiler.is_compiling():  # nor can torch 2.11 trace how T5 makes its cache
+    if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 makes its cache
         given.setdefault("use_cache", False)
-    patch.parts = None
-    patch.call.begin(type(model).__name__, patch.read_transform(model), targets, num_items, num_numbers)
+    transform = patch.read_transform(model)
+    patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
     try:
         output = stock_forward(model, patch)(**given, return_dict=True)
         loss = take_loss(patch, output.logits) if is_encoder_decoder(model) else output.loss
@@ -339,7 +331,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
                 "its forward or its loss_function after apply_ntl_to_model"
             )
     finally:
-        patch.call.end()
+        patch.call = None
     patch.watch.has_run = True
     fields = {name: value for name, value in output.items() if name not in ("loss", "logits")}
     output = type(output)(loss=loss, **fields)
@@ -349,9 +341,9 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
     """The forward of a patched head: the loss of hidden [..., H] is left in the call, probes [1, ..., 8] come back."""
     patch: Patch | None = getattr(head, PATCH, None)
-    if patch is None or not patch.call.is_running:
+    call = None if patch is None else patch.call
+    if patch is None or call is None:
         return type(head).forward(head, hidden)
-    call = patch.call
     if call.loss is not None:
         raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
     if type(head.weight) not in (Tensor, nn.Parameter):
@@ -365,7 +357,6 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The loss (0-d) of hidden [..., H], left in the call; its parts are left in the patch."""
-    assert call.targets is not None
     targets = call.targets.to(hidden.device)
     keywords = {
         **patch.options.keywords(),
@@ -377,13 +368,13 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
-    call.loss, patch.parts = output.loss, output._replace(loss=output.loss.detach())
+    call.loss, patch.parts = output.loss, (output.loss.detach(), *output[1:])
     return output.loss
 
 
 def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The loss function of a patched model: in evaluation the one it had."""
-    if not patch.call.is_running:
+    if patch.call is None:
         assert patch.stock_loss is not None
         return patch.stock_loss(logits, *args, **kwargs)
     return take_loss(patch, logits)
@@ -392,6 +383,7 @@ def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tenso
 def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     """The loss that the head left, if the model made of its probes what the loss assumed."""
     call = patch.call
+    assert call is not None
     if call.loss is None or call.hidden is None:
         raise RuntimeError(f"the head of {call.name} did not run: something replaced it after apply_ntl_to_model")
     call.is_taken = True
@@ -447,7 +439,7 @@ def check_forward(model: Any) -> None:
             f"{name} has a forward of its own already: {describe(model.forward)}. Call apply_ntl_to_model first, and "
             "without Liger's fused_linear_cross_entropy or a device_map over several devices"
         )
-    if "liger_kernel" in describe(forward):
+    if "liger_kernel" in innermost(forward).__module__:
         raise ValueError(
             f"Liger has patched {name}.forward: apply Liger's kernels with fused_linear_cross_entropy=False"
         )

@@ -205,7 +205,7 @@ class NTLTrainerMixin:
         outputs = model(**inputs, **{name: count for name, count in counts.items() if count is not None})
         patch = self.ntl_patch()
         assert patch is not None and patch.parts is not None
-        return outputs["loss"] if isinstance(outputs, dict) else outputs[0], patch.parts, outputs
+        return outputs["loss"] if isinstance(outputs, dict) else outputs[0], NTLOutput(*patch.parts), outputs
 
     def ntl_unfused(
         self, model: Any, inputs: dict[str, Any], targets: Tensor, num_items: Count | None, num_numbers: Count | None

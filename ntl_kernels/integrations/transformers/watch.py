@@ -63,13 +63,13 @@ def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, An
     name = type(model).__name__
     if given.get("labels") is not None or given.get("shift_labels") is not None:
         raise RuntimeError(
-            f"{name} computed a loss without {watch.installer}: its forward is {describe(model.forward)} now, or does "
+            f"{name} ran without the loss of {watch.installer}: its forward is {describe(model.forward)} now, or does "
             "not call its loss function. TRL's SFTTrainer and Liger's fused_linear_cross_entropy replace the forward: "
             "use NTLSFTTrainer, and liger_kernel_config={'fused_linear_cross_entropy': False}"
         )
     if given.get("num_items_in_batch") is not None:
         raise RuntimeError(
-            f"a Trainer kept the labels from {name} to compute a loss of its own, without {watch.installer}: give "
+            f"a Trainer kept the labels from {name} for a loss of its own, not that of {watch.installer}: give "
             f"label_smoothing to {watch.installer} instead of label_smoothing_factor to the Trainer, and no "
             "compute_loss_func; or use NTLTrainer"
         )
