@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import NTLConfig, NTLOutput
-from ...functional import DEFAULT_CONFIG, check_options, cross_entropy_ntl
+from ...functional import DEFAULT_CONFIG, cross_entropy_ntl
+from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from .models import shifts_labels, unwrap_model
 
@@ -36,9 +37,7 @@ class LossOptions:
     z_loss: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.numbers, NumberTokens):
-            raise TypeError(f"numbers must be NumberTokens; got {type(self.numbers).__name__}")
-        check_options(self.config, IGNORE_INDEX, "mean", self.label_smoothing, self.z_loss, None, 1.0)
+        CrossEntropyNTLLoss(self.numbers, **self.keywords())  # which checks them
 
     def keywords(self) -> dict[str, Any]:
         """As keywords of the loss functions."""

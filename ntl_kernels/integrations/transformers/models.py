@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
+from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -138,23 +140,27 @@ def uses_ulysses() -> bool:
     return config is not None and config.sp_backend == "deepspeed" and bool(config.sp_enabled)
 
 
+def unbound(function: Any) -> Any:
+    """The function of partials and bound methods."""
+    while isinstance(function, (partial, MethodType)):
+        function = function.func if isinstance(function, partial) else function.__func__
+    return function
+
+
 def innermost(function: Any) -> Any:
     """The function beneath partials, bound methods and ``functools.wraps``."""
     while True:
-        inner = getattr(function, "__wrapped__", None) or getattr(function, "__func__", None)
-        inner = inner or getattr(function, "func", None)
-        if inner is None:
+        function = unbound(function)
+        if not hasattr(function, "__wrapped__"):
             return function
-        function = inner
+        function = function.__wrapped__
 
 
 def describe(function: Any) -> str:
     """Where a function's code is; what it wraps may be elsewhere and have lent it its name."""
-    while not hasattr(function, "__code__"):
-        inner = getattr(function, "__func__", None) or getattr(function, "func", None)
-        if inner is None:
-            return f"{type(function).__module__}.{type(function).__qualname__}"
-        function = inner
+    function = unbound(function)
+    if not hasattr(function, "__code__"):
+        return f"{type(function).__module__}.{type(function).__qualname__}"
     return f"{function.__globals__.get('__name__', '?')}.{function.__code__.co_name}"
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from .models import (
     innermost,
     is_encoder_decoder,
     shifts_labels,
+    unbound,
     unwrap_model,
 )
 from .transforms import LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
@@ -407,7 +407,7 @@ def anchor(tensor: Tensor) -> Tensor:
 
 def is_ours(function: Any, *ours: Callable[..., Any]) -> bool:
     """Whether a function is a partial, or bound method, of one of ours."""
-    return isinstance(function, (partial, MethodType)) and innermost(function) in ours
+    return unbound(function) in ours
 
 
 def check_head(head: Any, model: Any) -> None:
