@@ -59,7 +59,7 @@ class ContextParallel(NTLTrainer):
         return torch.utils.data.SequentialSampler(self.train_dataset)
 
     def _prepare_context_parallel_inputs(self, model: Any, inputs: dict[str, Tensor]) -> Any:
-        shift_labels = make_targets(model, inputs["labels"])
+        shift_labels = make_targets(self.model, inputs["labels"])
         parts = {name: self.part(value) for name, value in {**inputs, "shift_labels": shift_labels}.items()}
         parts.pop("attention_mask")
         return contextlib.nullcontext, parts
@@ -71,22 +71,18 @@ class ContextParallel(NTLTrainer):
 
 
 def context_parallel_step(patched: bool, folder: Path, **options: Any) -> dict[str, Any]:
-    """One step over two batches, and their evaluation; both processes get the same batches."""
-    model = make_model(num_hidden_layers=0)
-    if patched:
-        apply_ntl_to_model(model, NUMBERS)
-    rows = to_rows(model)
-    twice = [row for start in range(0, ROWS, 4) for row in 2 * rows[start : start + 4]]
-    args = arguments(folder, 4, 2, **options)
-    trainers = [
-        ContextParallel(
-            model, args, train_dataset=twice, eval_dataset=2 * rows[:4], numbers=None if patched else NUMBERS
-        )
-        for _ in range(2)
-    ]
+    """One step over two batches, and the evaluation of the first; both processes get the same batches."""
+    trainers = []
+    for _ in range(2):  # as in trainer_step
+        model = make_model(num_hidden_layers=0)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        rows = to_rows(model)
+        twice = [row for start in range(0, ROWS, 4) for row in 2 * rows[start : start + 4]]
+        args, numbers = arguments(folder, 4, 2, **options), None if patched else NUMBERS
+        trainers.append(ContextParallel(model, args, train_dataset=twice, eval_dataset=twice[:8], numbers=numbers))
     training, evaluation = trainers
-    metrics = evaluation.evaluate()
-    return {"gradients": step_of(training), "logs": training.state.log_history, "eval": metrics}
+    return {"gradients": step_of(training), "logs": training.state.log_history, "eval": evaluation.evaluate()}
 
 
 def half_of_the_rows() -> dict[str, Any]:

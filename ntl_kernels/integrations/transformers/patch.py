@@ -346,11 +346,7 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
         return type(head).forward(head, hidden)
     if call.loss is not None:
         raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
-    if type(head.weight) not in (Tensor, nn.Parameter):
-        raise TypeError(
-            f"the head's weight must be a plain tensor when the model runs; got {type(head.weight).__name__}. Tensor "
-            "parallel and quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
-        )
+    check_weight(head.weight)
     call.hidden = hidden
     return make_probes(hidden) + anchor(head_loss(patch, call, hidden, head.weight, head.bias))
 
@@ -419,6 +415,15 @@ def check_head(head: Any, model: Any) -> None:
         raise TypeError(f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{hint}")
     if "forward" in head.__dict__ and not is_ours(head.__dict__["forward"], head_forward):
         raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
+
+
+def check_weight(weight: Any) -> None:
+    """Raise unless the head's weight, as it is when the model runs, is one that the loss is computed from."""
+    if type(weight) not in (Tensor, nn.Parameter):
+        raise TypeError(
+            f"the head's weight must be a plain tensor when the model runs; got {type(weight).__name__}. Tensor "
+            "parallel and quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
+        )
 
 
 def check_head_now(model: Any, patch: Patch) -> None:
