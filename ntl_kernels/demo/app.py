@@ -173,7 +173,7 @@ def losses_tab(demo: gr.Blocks) -> None:
                 ]
         with gr.Column(scale=3, min_width=280):
             gr.Markdown("### Prediction")
-            prediction = gr.HTML(elem_id="prediction", elem_classes="wide")
+            prediction = gr.HTML(elem_id="prediction")
             gr.Markdown("### Losses")
             bars = gr.HTML(elem_id="bars")
     gr.Markdown("### Losses as the first peak moves over the numbers")
@@ -187,7 +187,7 @@ def losses_tab(demo: gr.Blocks) -> None:
             weight = gr.Slider(0, 2, Options.weight, step=0.05, label="weight (lambda)", elem_id="weight")
             reweigh = gr.Checkbox(True, label="reweigh", elem_id="reweigh")
         with gr.Column(scale=3, min_width=280):
-            gradient = gr.HTML(elem_id="gradient", elem_classes="wide")
+            gradient = gr.HTML(elem_id="gradient")
 
     inputs = [kind, truth, *shape, *options, weight, shown_loss, reweigh]
     show = {"fn": loss_page, "inputs": inputs, "outputs": [prediction, bars, curves, gradient], "show_progress": "hidden"}
@@ -225,7 +225,7 @@ def tokenizer_tab() -> None:
             with gr.Row():
                 examples = [gr.Button(name, size="sm", min_width=120) for name in tokenizer_file.EXAMPLES]
         with gr.Column(scale=3, min_width=280):
-            found = gr.HTML(examine_file(None, "", True, False), elem_id="found", elem_classes="wide")
+            found = gr.HTML(examine_file(None, "", True, False), elem_id="found")
     source = gr.State(None)
     options = [vocab_size, digits_only, space_prefixed]
 
@@ -243,11 +243,11 @@ def tokenizer_tab() -> None:
 def live_tab() -> None:
     gr.Markdown(LIVE_INTRODUCTION)
     with gr.Row():
-        kind = gr.Dropdown(list(KINDS), value="wasserstein", label="kind", min_width=140)
-        weight = gr.Slider(0, 2, 0.3, step=0.05, label="weight (lambda)", min_width=180)
-        steps = gr.Slider(10, live.MOST_STEPS, 300, step=10, label="Steps", elem_id="steps", min_width=180)
-        seed = gr.Number(1, label="Seed", precision=0, minimum=0, min_width=100)
-        reweigh = gr.Checkbox(True, label="reweigh", min_width=120)
+        kind = gr.Dropdown(list(KINDS), value="wasserstein", label="kind", min_width=220)
+        weight = gr.Slider(0, 2, 0.3, step=0.05, label="weight (lambda)", min_width=220)
+        steps = gr.Slider(10, live.MOST_STEPS, 300, step=10, label="Steps", elem_id="steps", min_width=220)
+        seed = gr.Number(1, label="Seed", precision=0, minimum=0, min_width=220)
+        reweigh = gr.Checkbox(True, label="reweigh", min_width=220)
     with gr.Row():
         go = gr.Button("Train", variant="primary", elem_id="train")
         stop = gr.Button("Stop", elem_id="stop")
@@ -273,5 +273,5 @@ def serve(host: str, port: int | None, open_browser: bool) -> None:
         max_file_size="200mb",
         ssr_mode=False,
         theme=THEME,
-        css=CSS,
+        head=f"<style>{CSS}</style>",  # css= would prefix every selector, and take those with :is(...) apart
     )

@@ -46,21 +46,23 @@ def shown(number: float) -> str:
     return text.lstrip("-") if not text.strip("-0.") else text
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most ``most`` + 1 round numbers of the interval, evenly spaced."""
-    step = 10.0 ** math.floor(math.log10((high - low) / most))
-    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= most)
-    return [round(index * step, 12) for index in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+def round_step(size: float, most: int) -> float:
+    """The smallest of 1, 2, 5, 10, ... and their tenths that goes at most ``most`` times into ``size`` > 0."""
+    step = 10.0 ** math.floor(math.log10(size / most))
+    return step * next(factor for factor in (1, 2, 5, 10) if size / (factor * step) <= most * (1 + 1e-9))
+
+
+def multiples(step: float, first: int, last: int) -> list[float]:
+    return [round(index * step, 12) for index in range(first, last + 1)]
 
 
 def heights_axis(heights: Sequence[float], first: float, last: float) -> tuple[Scale, list[float]]:
     """A scale with 0 and every height in it, from one round number to another, and those between."""
     low, high = min(0.0, *heights), max(0.0, *heights)
-    if high - low < 1e-12:
-        high = low + 1.0
-    at = ticks(low, high, 4)
-    step = at[1] - at[0]
-    at = [at[0] - step] * (at[0] - low > 1e-9 * step) + at + [at[-1] + step] * (high - at[-1] > 1e-9 * step)
+    if high - low < 1e-9:
+        low, high = 0.0, 1.0
+    step = round_step(high - low, 4)
+    at = multiples(step, math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9))
     return Scale(at[0], at[-1], first, last), at
 
 
@@ -93,11 +95,12 @@ def bar_chart(
     height = 190
     y, y_ticks = heights_axis([h for one in series for h in one.heights], height - BOTTOM, TOP)
     slot = (width - LEFT - RIGHT) / len(names)
-    thick = slot * 0.84 / len(series)
+    group = min(slot * 0.84, 60.0 * len(series))
+    thick = group / len(series)
     every = named_every([name.strip() for name in names], slot)
     body = [y_axis(y, y_ticks, width)]
     for place, name in enumerate(names):
-        left = LEFT + place * slot + slot * 0.08
+        left = LEFT + (place + 0.5) * slot - group / 2
         for index, one in enumerate(series):
             top, bottom = sorted((y(one.heights[place]), y(0.0)))
             style = f"{one.style} {special[place]}".strip() if special else one.style
@@ -109,9 +112,9 @@ def bar_chart(
         is_marked = place == marked
         crowded = marked is not None and abs(place - marked) * slot < FONT * 2
         if is_marked or (place % every == 0 and (every == 1 or not crowded)):
-            body.append(text(left + slot * 0.42, height - BOTTOM + 14, name, "middle", "truth" * is_marked))
+            body.append(text(left + group / 2, height - BOTTOM + 14, name, "middle", "truth" * is_marked))
     body.append(text((LEFT + width) / 2, height - 3, x_label, "middle"))
-    return svg(title, width, height, body)
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(title)}">{svg(title, width, height, body)}</div>'
 
 
 def line_chart(
@@ -131,7 +134,7 @@ def line_chart(
     right = xs[-1] if x_high is None else x_high
     x = Scale(xs[0], right if right > xs[0] else xs[0] + 1, LEFT, width - RIGHT)
     body = [y_axis(y, y_ticks, width)]
-    body += [text(x(tick), height - BOTTOM + 14, f"{tick:g}", "middle") for tick in ticks(x.low, x.high, 6)]
+    body += [text(x(tick), height - BOTTOM + 14, f"{tick:g}", "middle") for tick in x_ticks(x.low, x.high)]
     if truth is not None:
         body.append(f'<path class="truth" d="M{x(truth):.2f} {y(y.low):.2f}V{TOP + FONT:.2f}"/>')
         body.append(text(x(truth), TOP + 6, "truth", "middle", "truth"))
@@ -145,6 +148,12 @@ def line_chart(
         )
     body.append(text((LEFT + width) / 2, height - 3, x_label, "middle"))
     return svg(title, width, height, body)
+
+
+def x_ticks(low: float, high: float) -> list[float]:
+    """Round numbers of the interval."""
+    step = round_step(high - low, 6)
+    return multiples(step, math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9))
 
 
 def finite(xs: Sequence[float], heights: Sequence[float]) -> list[tuple[float, float]]:

@@ -1,8 +1,8 @@
 """What the third page shows: a small model that learns sums with and without the number loss, while one looks on.
 
-The model is the decoder that ``python -m benchmarks.quality`` trains by default, on shorter questions. The loop is its
-own and short: the benchmarks are not part of an installed package, and here two models go through the same batches
-side by side.
+The model is a decoder with random weights, of the kind and size of the main job's, on shorter questions. The loop is its
+own and short: ``benchmarks`` is no part of an installed package, and here two models go through the same batches side by
+side.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from ..tokens import NumberTokens
 TOKENS = (*"0123456789", "+", "=")
 ANSWER = 3
 """Digits of an answer, with leading zeros: 000 to 198."""
-TEST_SIZE = 400
+TEST_SIZE = 200
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
 MOST_STEPS = 2000
+MOST_SEED = 2**32 - 1
 
 
 class Vocabulary:
@@ -43,7 +44,7 @@ class Settings:
     """What one live run does.
 
     Raises:
-        ValueError: a number of steps outside 1 to MOST_STEPS.
+        TypeError, ValueError: a number of steps outside 1 to MOST_STEPS, or a seed outside 0 to MOST_SEED.
     """
 
     config: NTLConfig = field(default_factory=NTLConfig)
@@ -53,9 +54,10 @@ class Settings:
     layers: int = 3
 
     def __post_init__(self) -> None:
-        check_number("steps", self.steps, minimum=1)
-        if self.steps > MOST_STEPS:
-            raise ValueError(f"steps must be at most {MOST_STEPS}; got {self.steps}")
+        for name, low, high in (("steps", 1, MOST_STEPS), ("seed", 0, MOST_SEED)):
+            check_number(name, getattr(self, name), minimum=low)
+            if getattr(self, name) > high:
+                raise ValueError(f"{name} must be at most {high}; got {getattr(self, name)}")
 
 
 class Score(NamedTuple):

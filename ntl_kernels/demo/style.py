@@ -4,7 +4,7 @@ CSS = """
 :root { --ntl-ink: #64748b; --ntl-blue: #2563eb; --ntl-orange: #c2590c; --ntl-green: #047857; --ntl-violet: #7c3aed; }
 .dark { --ntl-ink: #a3b0c2; --ntl-blue: #60a5fa; --ntl-orange: #fb923c; --ntl-green: #34d399; --ntl-violet: #c4b5fd; }
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
-.gradio-container .html-container { padding: 0; }
+.gradio-container .html-container { padding: 0 !important; }
 .gradio-container h3 { margin: 1.2em 0 .4em; font-weight: 600; }
 
 .ink { --ntl: var(--ntl-ink); }
@@ -21,7 +21,7 @@ CSS = """
 .chart text.truth { fill: var(--ntl-green); stroke: none; font-weight: 700; }
 .chart .fill { fill: var(--ntl); }
 .chart .line { fill: none; stroke: var(--ntl); stroke-width: 2; stroke-linejoin: round; }
-.chart .line.blue { stroke-width: 3.5; }
+.chart .line.under { stroke-width: 3.5; }
 .chart .line.dashed { stroke-width: 1.8; stroke-dasharray: 6 5; }
 
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(250px, 100%), 1fr)); gap: 1rem; }
@@ -30,24 +30,28 @@ CSS = """
 
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; color: var(--body-text-color-subdued); }
 .key { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; background: var(--ntl); }
-.facts { display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; margin: .3rem 0; padding: 0; list-style: none; }
+.facts { display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; margin: .3rem 0; padding: 0 !important;
+  list-style: none !important; }
 
 .gradio-container :is(table, tr, th, td) { border: 0 !important; }
-.gradio-container tbody :is(th, td) { border-top: 1px solid var(--border-color-primary) !important; }
-table.bars { width: 100%; table-layout: fixed; border-collapse: collapse; }
-table.bars caption, .scroll caption { text-align: left; color: var(--body-text-color-subdued); padding-bottom: .3rem; }
-table.bars th { text-align: left; font-weight: 500; padding: .25rem .5rem .25rem 0; }
-table.bars td { padding: .25rem .5rem .25rem 0; }
-table.bars small { display: block; color: var(--body-text-color-subdued); font-weight: 400; }
+.gradio-container tbody tr { border-top: 1px solid var(--border-color-primary) !important; }
+table.bars { width: 100%; padding: 0 !important; table-layout: fixed; border-collapse: collapse; }
+table.bars caption, .scroll caption { text-align: left; color: var(--body-text-color-subdued) !important;
+  padding-bottom: .3rem; }
+table.bars :is(th, td) { text-align: left; font-weight: 500; padding: .25rem .5rem .25rem 0 !important; }
+table.bars small { display: block; color: var(--body-text-color-subdued) !important; font-weight: 400; }
 table.bars .track { display: inline-block; width: calc(100% - 5.5em); height: .8em; background: var(--border-color-primary);
   border-radius: 2px; vertical-align: baseline; }
 table.bars .fill { display: block; height: 100%; background: var(--ntl); border-radius: 2px; }
 table.bars b { display: inline-block; width: 5em; text-align: right; font-variant-numeric: tabular-nums; }
 
-.scroll { overflow: auto; max-height: 24rem; margin: .5rem 0; }
-.scroll table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-.scroll :is(th, td) { text-align: left; padding: .2rem 1.2rem .2rem 0; white-space: pre; font-weight: 400; }
-.scroll thead th { font-weight: 600; position: sticky; top: 0; background: var(--block-background-fill); }
+.wide, .scroll { contain: inline-size; overflow-x: auto; }
+.wide { overflow-y: hidden; }
+.scroll { max-height: 24rem; margin: .5rem 0; }
+.scroll caption { white-space: nowrap; }
+.scroll table { border-collapse: collapse; padding: 0 !important; font-variant-numeric: tabular-nums; }
+.scroll :is(th, td) { text-align: left; padding: .2rem 1.2rem .2rem 0 !important; white-space: pre; font-weight: 400 !important; }
+.scroll thead th { font-weight: 600 !important; position: sticky; top: 0; background: var(--block-background-fill); }
 #describe { white-space: pre-wrap; overflow-wrap: anywhere; font-family: var(--font-mono); }
 progress { width: 100%; height: .6rem; appearance: none; border: 0; }
 progress, progress::-webkit-progress-bar { background: var(--border-color-primary); border-radius: 2px; }
@@ -56,17 +60,17 @@ progress::-moz-progress-bar { background: var(--ntl-blue); border-radius: 2px; }
 
 .notice { margin: .3rem 0; }
 .notice.error { border-left: 3px solid var(--ntl-orange); padding-left: .7rem; overflow-wrap: anywhere; }
-.scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--ntl-blue); outline-offset: 2px; }
+.scroll:focus-visible, .wide:focus-visible, summary:focus-visible { outline: 2px solid var(--ntl-blue); outline-offset: 2px; }
 
 input[type=range]::-webkit-slider-thumb { border: 1px solid var(--ntl-ink); }
 input[type=range]::-moz-range-thumb { border: 1px solid var(--ntl-ink); }
 
 @media (max-width: 640px) {
-  .gradio-container > .main { padding: .75rem; }
-  .wide { contain: inline-size; overflow-x: auto; }
-  .gradio-container table.bars td { border: 0 !important; }
+  .gradio-container { min-width: 0 !important; }
+  .gradio-container .main { padding: .75rem !important; }
   .wide .chart { min-width: 34rem; }
-  table.bars, table.bars tbody, table.bars tr, table.bars th, table.bars td { display: block; }
+  table.bars, table.bars :is(caption, tbody, tr, th, td) { display: block; }
+  table.bars tr { padding: .4rem 0; }
   table.bars thead { display: none; }
   table.bars small { display: inline; margin-left: .6em; }
 }

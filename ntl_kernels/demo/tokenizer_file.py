@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..tokens import NumberTokens
+from .charts import round_step
 
 MOST_BARS = 24
 """Of a histogram in which every value has its own bar."""
@@ -84,18 +85,18 @@ def examine(tokenizer: Any, vocab_size: int | None, digits_only: bool, space_pre
 
 
 def histogram(values: list[float]) -> list[tuple[str, int]]:
-    """(range, count) of the values: one by one if they are few, else 20 equal ranges, or powers of ten if they spread."""
+    """(range, count) of the values: one by one if few, else in up to 20 round steps, or by powers of ten if far apart."""
     distinct = sorted(set(values))
+    low, high = distinct[0], distinct[-1]
     if len(distinct) <= MOST_BARS:
         counts = Counter(values)
         return [(f"{value:g}", counts[value]) for value in distinct]
-    if distinct[-1] < 10_000:
-        step = (distinct[-1] - distinct[0]) / 20
-        edges = [distinct[0] + step * index for index in range(20)]
-        places = Counter(min(19, int((value - distinct[0]) / step)) for value in values)
-        return [(f"{edge:.4g}–", places[index]) for index, edge in enumerate(edges)]
-    decades = Counter(max(0, math.floor(math.log10(value))) if value > 0 else 0 for value in values)
-    return [(f"10^{decade}–", decades[decade]) for decade in range(max(decades) + 1)]
+    if high < 10_000:
+        step = round_step(high - low, 20)
+        steps = Counter(math.floor(value / step + 1e-9) for value in values)
+        return [(f"{step * index:g}–", steps[index]) for index in range(min(steps), max(steps) + 1)]
+    decades = Counter(max(0, math.floor(math.log10(max(value, 1)))) for value in values)
+    return [(f"10^{decade}–" if decade else "0–", decades[decade]) for decade in range(max(decades) + 1)]
 
 
 EXAMPLES = {

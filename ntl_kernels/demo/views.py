@@ -87,7 +87,7 @@ def loss_curves(result: Comparison, truth: float, peak: float) -> str:
     """A small chart for each loss: what it becomes as the first peak moves over the numbers."""
     panels = [curve_panel("Cross-entropy", result, truth, peak, [("CE", "ink", result.cross_entropy)])]
     for name, loss in result.number_losses.items():
-        lines = [("reweigh=True", "blue", loss.reweighed), ("reweigh=False", "orange dashed", loss.plain)]
+        lines = [("reweigh=True", "blue under", loss.reweighed), ("reweigh=False", "orange dashed", loss.plain)]
         panels.append(curve_panel(name, result, truth, peak, lines))
     return (
         legend([("ink", "cross-entropy"), ("blue", "reweigh=True"), ("orange", "reweigh=False (dashed)")])
