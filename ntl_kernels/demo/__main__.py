@@ -10,7 +10,9 @@ NEEDED = ("gradio", "tokenizers", "transformers")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work.")
+    parser = argparse.ArgumentParser(
+        prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work."
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
     parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860 on")
     parser.add_argument("--open", action="store_true", help="open it in this machine's browser")

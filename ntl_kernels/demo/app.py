@@ -1,4 +1,4 @@
-"""The page itself: Gradio's parts, wired to the numbers of `losses`, `tokenizer_file` and `live`. Nothing is computed here."""
+"""The page itself: Gradio's parts, wired to `losses`, `tokenizer_file` and `live`. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ Cross-entropy calls every wrong token equally wrong. The Number Token Loss (NTL)
 predicted number from the true one. Every number on these pages is computed by `ntl_kernels` as you move a slider."""
 TOKENIZER_INTRODUCTION = """Give a `tokenizer.json` and see which tokens `NumberTokens.from_tokenizer` counts as numbers.
 The file stays on this machine."""
-LIVE_INTRODUCTION = f"""Two copies of one small language model (the same random weights) learn to add numbers below 100 from the same
-batches, one with cross-entropy, one with cross-entropy + NTL. {live.TEST_SIZE} sums are kept back and asked. One run on one seed:
-which of the two is ahead changes with the seed, so this decides nothing; it shows the loss at work."""
+LIVE_INTRODUCTION = f"""Two copies of one small language model (the same random weights) learn to add numbers below 100
+from the same batches, one with cross-entropy, one with cross-entropy + NTL. {live.TEST_SIZE} sums are kept back and asked.
+One run on one seed: which of the two is ahead changes with the seed, so this decides nothing; it shows the loss at
+work."""
 
 
 def loss_page(
@@ -133,7 +134,7 @@ def train_live(kind: str, weight: float, reweigh: bool, steps: float, seed: floa
 
 def build() -> gr.Blocks:
     """The three pages."""
-    with gr.Blocks(title="Number Token Loss", analytics_enabled=False) as demo:
+    with gr.Blocks(title="Number Token Loss", analytics_enabled=False, delete_cache=(3600, 3600)) as demo:
         gr.Markdown(INTRODUCTION)
         with gr.Tabs():
             with gr.Tab("Losses"):
@@ -190,7 +191,12 @@ def losses_tab(demo: gr.Blocks) -> None:
             gradient = gr.HTML(elem_id="gradient")
 
     inputs = [kind, truth, *shape, *options, weight, shown_loss, reweigh]
-    show = {"fn": loss_page, "inputs": inputs, "outputs": [prediction, bars, curves, gradient], "show_progress": "hidden"}
+    show = {
+        "fn": loss_page,
+        "inputs": inputs,
+        "outputs": [prediction, bars, curves, gradient],
+        "show_progress": "hidden",
+    }
     for control in (truth, *shape, *options, weight, shown_loss, reweigh):
         control.input(trigger_mode="always_last", **show)
     demo.load(**show)
@@ -212,7 +218,9 @@ def tokenizer_tab() -> None:
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
             file = gr.File(label="tokenizer.json", elem_id="tokenizer-file", height=140)
-            digits_only = gr.Checkbox(True, label="digits_only", info="Only 0 to 9, as in the paper", elem_id="digits-only")
+            digits_only = gr.Checkbox(
+                True, label="digits_only", info="Only 0 to 9, as in the paper", elem_id="digits-only"
+            )
             space_prefixed = gr.Checkbox(
                 False, label="space_prefixed", info="Numbers behind a mark of a space, too", elem_id="space-prefixed"
             )

@@ -114,7 +114,7 @@ def bar_chart(
         if is_marked or (place % every == 0 and (every == 1 or not crowded)):
             body.append(text(left + group / 2, height - BOTTOM + 14, name, "middle", "truth" * is_marked))
     body.append(text((LEFT + width) / 2, height - 3, x_label, "middle"))
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(title)}">{svg(title, width, height, body)}</div>'
+    return region("wide", title, svg(title, width, height, body))
 
 
 def line_chart(
@@ -140,7 +140,9 @@ def line_chart(
         body.append(text(x(truth), TOP + 6, "truth", "middle", "truth"))
     for one in series:
         points = " ".join(f"{x(at):.2f},{y(value):.2f}" for at, value in finite(xs, one.heights))
-        body.append(f'<polyline class="line {one.style}" points="{points}"><title>{escape(one.name)}</title></polyline>')
+        body.append(
+            f'<polyline class="line {one.style}" points="{points}"><title>{escape(one.name)}</title></polyline>'
+        )
     for mark in marks:
         body.append(
             f'<circle class="fill {mark.style}" cx="{x(mark.x):.2f}" cy="{y(mark.height):.2f}" r="4">'
@@ -196,7 +198,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> 
         f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    rows_of_cells = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return region("scroll", caption, f"<table><caption>{escape(caption)}</caption>{rows_of_cells}</table>")
+
+
+def region(style: str, title: str, content: str) -> str:
+    """What may be wider or longer than its place, and can be scrolled by keyboard."""
+    return f'<div class="{style}" tabindex="0" role="region" aria-label="{escape(title)}">{content}</div>'

@@ -1,8 +1,8 @@
 """What the third page shows: a small model that learns sums with and without the number loss, while one looks on.
 
-The model is a decoder with random weights, of the kind and size of the main job's, on shorter questions. The loop is its
-own and short: ``benchmarks`` is no part of an installed package, and here two models go through the same batches side by
-side.
+The model is a decoder with random weights, of the kind and size of the main job's, on shorter questions. The loop is
+its own and short: ``benchmarks`` is no part of an installed package, and here two models go through the same batches
+side by side.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "mass on text": Preset(
         lambda truth, low, high: Shape(truth, text_share=0.9),
-        "What is left on numbers is right, but 90% lies on text. Without reweighing every number loss is small; with it, "
-        "near its largest.",
+        "What is left on numbers is right, but 90% lies on text. Without reweighing every number loss is small; with "
+        "it, near its largest.",
     ),
 }
 

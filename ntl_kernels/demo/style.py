@@ -28,8 +28,10 @@ CSS = """
 .panels figure { margin: 0; }
 .panels figcaption { font-weight: 600; }
 
-.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; color: var(--body-text-color-subdued); }
-.key { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; background: var(--ntl); }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0;
+  color: var(--body-text-color-subdued); }
+.key { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px;
+  background: var(--ntl); }
 .facts { display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; margin: .3rem 0; padding: 0 !important;
   list-style: none !important; }
 
@@ -40,7 +42,8 @@ table.bars caption, .scroll caption { text-align: left; color: var(--body-text-c
   padding-bottom: .3rem; }
 table.bars :is(th, td) { text-align: left; font-weight: 500; padding: .25rem .5rem .25rem 0 !important; }
 table.bars small { display: block; color: var(--body-text-color-subdued) !important; font-weight: 400; }
-table.bars .track { display: inline-block; width: calc(100% - 5.5em); height: .8em; background: var(--border-color-primary);
+table.bars .track { display: inline-block; width: calc(100% - 5.5em); height: .8em;
+  background: var(--border-color-primary);
   border-radius: 2px; vertical-align: baseline; }
 table.bars .fill { display: block; height: 100%; background: var(--ntl); border-radius: 2px; }
 table.bars b { display: inline-block; width: 5em; text-align: right; font-variant-numeric: tabular-nums; }
@@ -50,7 +53,8 @@ table.bars b { display: inline-block; width: 5em; text-align: right; font-varian
 .scroll { max-height: 24rem; margin: .5rem 0; }
 .scroll caption { white-space: nowrap; }
 .scroll table { border-collapse: collapse; padding: 0 !important; font-variant-numeric: tabular-nums; }
-.scroll :is(th, td) { text-align: left; padding: .2rem 1.2rem .2rem 0 !important; white-space: pre; font-weight: 400 !important; }
+.scroll :is(th, td) { text-align: left; padding: .2rem 1.2rem .2rem 0 !important; white-space: pre;
+  font-weight: 400 !important; }
 .scroll thead th { font-weight: 600 !important; position: sticky; top: 0; background: var(--block-background-fill); }
 #describe { white-space: pre-wrap; overflow-wrap: anywhere; font-family: var(--font-mono); }
 progress { width: 100%; height: .6rem; appearance: none; border: 0; }
@@ -60,7 +64,8 @@ progress::-moz-progress-bar { background: var(--ntl-blue); border-radius: 2px; }
 
 .notice { margin: .3rem 0; }
 .notice.error { border-left: 3px solid var(--ntl-orange); padding-left: .7rem; overflow-wrap: anywhere; }
-.scroll:focus-visible, .wide:focus-visible, summary:focus-visible { outline: 2px solid var(--ntl-blue); outline-offset: 2px; }
+.scroll:focus-visible, .wide:focus-visible, summary:focus-visible {
+  outline: 2px solid var(--ntl-blue); outline-offset: 2px; }
 
 input[type=range]::-webkit-slider-thumb { border: 1px solid var(--ntl-ink); }
 input[type=range]::-moz-range-thumb { border: 1px solid var(--ntl-ink); }
@@ -68,6 +73,7 @@ input[type=range]::-moz-range-thumb { border: 1px solid var(--ntl-ink); }
 @media (max-width: 640px) {
   .gradio-container { min-width: 0 !important; }
   .gradio-container .main { padding: .75rem !important; }
+  .gradio-container .tab-container button { padding: 0 .5rem !important; font-size: .9rem !important; }
   .wide .chart { min-width: 34rem; }
   table.bars, table.bars :is(caption, tbody, tr, th, td) { display: block; }
   table.bars tr { padding: .4rem 0; }

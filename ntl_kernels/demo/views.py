@@ -117,7 +117,8 @@ def gradient_bars(vocabulary: Vocabulary, found: Gradients, label: int, name: st
     title = f"Gradient by the logit of every token: of cross-entropy, of {part}, and of both"
     chart = charts.bar_chart(title, vocabulary.texts, series, "token", marked=label)
     rows = [
-        [text, str(token), *(shown(one.heights[token]) for one in series)] for token, text in enumerate(vocabulary.texts)
+        [text, str(token), *(shown(one.heights[token]) for one in series)]
+        for token, text in enumerate(vocabulary.texts)
     ]
     heads = ["token", "id", *(one.name for one in series)]
     return (
@@ -144,8 +145,7 @@ def found_numbers(finding: Finding) -> str:
     caption = "Number tokens by value" + (f", the first {MOST_ROWS} of {len(finding.tokens)}" if left else "")
     return (
         f'{warned}<pre id="describe">{escape(numbers.describe())}</pre>'
-        f"<h3>How many tokens have which value</h3>{chart}"
-        + table(["id", "token", "value"], rows, caption)
+        f"<h3>How many tokens have which value</h3>{chart}" + table(["id", "token", "value"], rows, caption)
     )
 
 
@@ -195,5 +195,3 @@ def training(progress: Progress, steps: int) -> str:
         + f'<div class="panels">{"".join(panels)}</div>'
         + table(["question", *(run.name for run in progress.runs)], answers, "Some answers")
     )
-
-

@@ -35,9 +35,7 @@ CONFIGS = {
 }
 DIGITS = VOCABULARIES["digits"]
 share = st.floats(0, 1)
-shapes = st.builds(
-    Shape, st.integers(0, 9), st.floats(0.05, 40), st.integers(0, 9), share, share, st.floats(0, 0.999)
-)
+shapes = st.builds(Shape, st.integers(0, 9), st.floats(0.05, 40), st.integers(0, 9), share, share, st.floats(0, 0.999))
 options = st.builds(Options, st.floats(1.1, 10), st.floats(0.1, 30), st.floats(0.1, 10), st.floats(0, 2))
 
 

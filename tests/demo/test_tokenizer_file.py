@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ntl_kernels import NumberTokens
 from ntl_kernels.demo import tokenizer_file, views
-from ntl_kernels.demo.tokenizer_file import EXAMPLES, FileError, example, examine, histogram, read_tokenizer
+from ntl_kernels.demo.tokenizer_file import EXAMPLES, FileError, examine, example, histogram, read_tokenizer
 
 OPTIONS = [(digits_only, space_prefixed) for digits_only in (True, False) for space_prefixed in (True, False)]
 
