@@ -28,12 +28,12 @@ FIRST_PRESET = "certain and near"
 INTRODUCTION = """# The Number Token Loss, to touch
 Cross-entropy calls every wrong token equally wrong. The Number Token Loss (NTL) grows with the distance of the
 predicted number from the true one. Every number on these pages is computed by `ntl_kernels` as you move a slider."""
-TOKENIZER_INTRODUCTION = """Give a `tokenizer.json` and see which tokens `NumberTokens.from_tokenizer` counts as numbers.
-The file stays on this machine."""
-LIVE_INTRODUCTION = f"""Two copies of one small language model (the same random weights) learn to add numbers below 100
-from the same batches, one with cross-entropy, one with cross-entropy + NTL. {live.TEST_SIZE} sums are kept back and asked.
-One run on one seed: which of the two is ahead changes with the seed, so this decides nothing; it shows the loss at
-work."""
+TOKENIZER_INTRODUCTION = """Give a `tokenizer.json` and see which tokens `NumberTokens.from_tokenizer` counts as
+numbers. The file stays on this machine."""
+LIVE_INTRODUCTION = f"""Two copies of one small language model (the same random weights) learn to add numbers below
+100 from the same batches, one with cross-entropy, one with cross-entropy + NTL. {live.TEST_SIZE} sums are kept back
+and asked. One run on one seed: which of the two is ahead changes with the seed, so this decides nothing; it shows the
+loss at work."""
 
 
 def loss_page(

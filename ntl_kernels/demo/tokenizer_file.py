@@ -85,7 +85,7 @@ def examine(tokenizer: Any, vocab_size: int | None, digits_only: bool, space_pre
 
 
 def histogram(values: list[float]) -> list[tuple[str, int]]:
-    """(range, count) of the values: each alone if few, else in some 20 round steps, or by powers of ten if far apart."""
+    """(range, count) of the values: each alone if few, else in some 20 round steps, or powers of ten if far apart."""
     distinct = sorted(set(values))
     low, high = distinct[0], distinct[-1]
     if len(distinct) <= MOST_BARS:
