@@ -50,7 +50,7 @@ table.bars b { display: inline-block; width: 5em; text-align: right; font-varian
 
 .wide, .scroll { contain: inline-size; overflow-x: auto; }
 .wide { overflow-y: hidden; }
-.scroll { max-height: 24rem; margin: .5rem 0; }
+.scroll { max-height: 20rem; margin: .5rem 0; }
 .scroll caption { white-space: nowrap; }
 .scroll table { border-collapse: collapse; padding: 0 !important; font-variant-numeric: tabular-nums; }
 .scroll :is(th, td) { text-align: left; padding: .2rem 1.2rem .2rem 0 !important; white-space: pre;
@@ -64,7 +64,7 @@ progress::-moz-progress-bar { background: var(--ntl-blue); border-radius: 2px; }
 
 .notice { margin: .3rem 0; }
 .notice.error { border-left: 3px solid var(--ntl-orange); padding-left: .7rem; overflow-wrap: anywhere; }
-.scroll:focus-visible, .wide:focus-visible, summary:focus-visible {
+.scroll:focus-visible, .wide:focus-visible {
   outline: 2px solid var(--ntl-blue); outline-offset: 2px; }
 
 input[type=range]::-webkit-slider-thumb { border: 1px solid var(--ntl-ink); }

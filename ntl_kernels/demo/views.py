@@ -61,7 +61,7 @@ def bar(style: str, name: str, loss: float, full: float) -> str:
 def loss_bars(result: Comparison) -> str:
     """Every loss of the prediction, with and without reweighing."""
     rows = [
-        '<tr><th scope="row">Cross-entropy<small>full bar: 10 nats</small></th><td colspan="2">'
+        f'<tr><th scope="row">Cross-entropy<small>full bar: {CE_SCALE:g} nats</small></th><td colspan="2">'
         + bar("ink", "CE", result.cross_entropy.now, CE_SCALE)
         + "</td></tr>"
     ]
@@ -121,12 +121,7 @@ def gradient_bars(vocabulary: Vocabulary, found: Gradients, label: int, name: st
         for token, text in enumerate(vocabulary.texts)
     ]
     heads = ["token", "id", *(one.name for one in series)]
-    return (
-        chart
-        + legend([(one.style, one.name) for one in series])
-        + f'<details id="gradient-table"><summary>The same numbers as a table</summary>{table(heads, rows, "Gradient")}'
-        + "</details>"
-    )
+    return chart + legend([(one.style, one.name) for one in series]) + table(heads, rows, "The same numbers")
 
 
 def found_numbers(finding: Finding) -> str:

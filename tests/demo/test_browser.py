@@ -31,6 +31,7 @@ from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.demo.charts import shown
 
 ROOT = Path(__file__).parent.parent.parent
+DEFAULT = NTLConfig()
 PATIENCE = 60.0
 """Seconds until the page counts as broken; nothing here takes more than a few on an idle machine."""
 LOCAL = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "", None)
@@ -162,7 +163,7 @@ class Page:
     def press(self, name: str, role: str = "button") -> None:
         """Click the visible button, or tab, of that name."""
         selector = "button[role=tab]" if role == "tab" else "button"
-        is_it = lambda element: element.is_displayed() and element.text == name  # noqa: E731
+        is_it = lambda element: element.is_displayed() and element.text.split("\n")[0] == name  # noqa: E731
         until(lambda: [e for e in self.all(selector) if is_it(e)], f"the {role} {name!r}")[0].click()
 
     def enter(self, name: str, text: str) -> None:
@@ -184,9 +185,9 @@ class Page:
         return self.find(f'[data-fact="{name}"]').text
 
     def gradients(self) -> list[list[str]]:
-        """The rows of the gradient's table, which may be folded."""
+        """The rows of the gradient's table."""
         return self.run(
-            "return [...document.querySelectorAll('#gradient-table tbody tr')]"
+            "return [...document.querySelectorAll('#gradient tbody tr')]"
             ".map(row => [...row.cells].map(cell => cell.textContent))"
         )
 
@@ -253,14 +254,14 @@ def library(logits: Tensor, truth: int, config: NTLConfig) -> NTLOutput:
     return output
 
 
-def expected_losses(logits: Tensor, truth: int) -> dict[str, float]:
-    configs = {
+def expected_losses(logits: Tensor, truth: int, squash: float, sigma: float, delta: float) -> dict[str, float]:
+    configs: dict[str, dict[str, Any]] = {
         "NTL-WAS": {},
-        "NTL-WAS, squash_factor": {"squash_factor": 2.0},
-        "NTL-WAS, label_sigma": {"label_sigma": 1.0},
+        "NTL-WAS, squash_factor": {"squash_factor": squash},
+        "NTL-WAS, label_sigma": {"label_sigma": sigma},
         "NTL-MSE": {"kind": "mse"},
         "NTL-MAE": {"kind": "mae"},
-        "NTL-Huber": {"kind": "huber"},
+        "NTL-Huber": {"kind": "huber", "huber_delta": delta},
     }
     expected = {"CE": library(logits, truth, NTLConfig()).cross_entropy.item()}
     for name, options in configs.items():
@@ -270,21 +271,27 @@ def expected_losses(logits: Tensor, truth: int) -> dict[str, float]:
     return expected
 
 
-def expected_gradients(logits: Tensor, truth: int, weight: float) -> list[float]:
+def expected_gradients(logits: Tensor, truth: int, config: NTLConfig) -> list[float]:
     """CE, weight * NTL and both, token after token."""
     both, ce = (
-        torch.autograd.grad(library(x, truth, NTLConfig(weight=w)).loss, x)[0]
-        for w in (weight, 0.0)
+        torch.autograd.grad(library(x, truth, c).loss, x)[0]
+        for c in (config, NTLConfig(weight=0.0))
         for x in [logits.clone().requires_grad_()]
     )
     return torch.stack([ce, both - ce, both], -1).flatten().tolist()
 
 
-def expect(page: Page, logits: Tensor, truth: int, weight: float = 0.3) -> None:
+def expect(
+    page: Page,
+    logits: Tensor,
+    truth: int,
+    gradient_of: NTLConfig = DEFAULT,
+    options: tuple[float, float, float] = (2.0, 1.0, 1.0),
+) -> None:
     """Wait until every number on the first page is the library's."""
-    expected = expected_losses(logits, truth)
+    expected = expected_losses(logits, truth, *options)
     until_shown(lambda: [page.losses().get(name, "") for name in expected], list(expected.values()))
-    gradients = expected_gradients(logits, truth, weight)
+    gradients = expected_gradients(logits, truth, gradient_of)
     until_shown(lambda: [cell for row in page.gradients() for cell in row[2:]], gradients)
     parts = library(logits, truth, NTLConfig())
     facts = [logits.exp()[truth].item(), parts.number_mass.item(), parts.number_mae.item()]
@@ -315,10 +322,29 @@ def test_many_digit_tokens_and_the_weight(page: Page) -> None:
     page.press("two peaks")
     expect(page, prediction(100, {0: 0.5, 84: 0.5}), 42)
     page.enter("weight (lambda)", "1.3")
-    expect(page, prediction(100, {0: 0.5, 84: 0.5}), 42, weight=1.3)
+    expect(page, prediction(100, {0: 0.5, 84: 0.5}), 42, NTLConfig(weight=1.3))
     page.find("#kind input[value='digits']").click()
     until(lambda: len(page.gradients()) == 14, "the smaller vocabulary")
-    expect(page, prediction(10, {0: 0.5, 9: 0.5}), 9, weight=1.3)
+    expect(page, prediction(10, {0: 0.5, 9: 0.5}), 9, NTLConfig(weight=1.3))
+
+
+def test_options_reach_the_losses_and_the_gradient(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.open()
+    page.press("Options of the losses")
+    until(lambda: page.find('input[aria-label="number input for squash_factor"]').is_displayed(), "the options")
+    for name, value in (("squash_factor", "3"), ("label_sigma", "1.7"), ("huber_delta", "0.4")):
+        page.enter(name, value)
+    page.press("mass on text")
+    options = (3.0, 1.7, 0.4)
+    logits = prediction(10, {4: 1.0}, on_text=0.9)
+    expect(page, logits, 4, options=options)
+    page.find("#reweigh input").click()
+    expect(page, logits, 4, NTLConfig(reweigh=False), options)
+    page.find("#shown-loss input").send_keys(Keys.CONTROL, "a", Keys.NULL, "NTL-Huber", Keys.ENTER)
+    page.press("certain and far")
+    expect(page, prediction(10, {9: 1.0}), 4, NTLConfig("huber", reweigh=False, huber_delta=0.4), options)
 
 
 def test_curves_pass_through_the_prediction(page: Page) -> None:
@@ -349,8 +375,6 @@ def test_everything_works_from_the_keyboard(page: Page) -> None:
     assert reached[-1] == "mass on text", reached
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     expect(page, prediction(10, {5: 1.0}, on_text=0.9), 5)
-    page.find("#gradient-table summary").send_keys(Keys.ENTER)
-    until(lambda: page.find("#gradient-table table").is_displayed(), "the table to unfold")
     tab = next(e for e in page.all("button[role=tab]") if e.is_displayed() and e.text == "Your tokenizer")
     tab.send_keys(Keys.ENTER)
     until(lambda: page.find("#tokenizer-file").is_displayed(), "the second page")
@@ -473,7 +497,10 @@ def luminance(page: Page, selector: str, attribute: str) -> float:
 
 
 def test_nothing_left_the_machine_and_nothing_broke(page: Page, server: Server) -> None:
-    """Last, over all that the tests above did."""
+    """Last, over all that the tests above did, and at least over a visit of every page."""
+    page.open()
+    for name in ("Your tokenizer", "Live training", "Losses"):
+        page.press(name, "tab")
     page.leave()
     messages = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
