@@ -26,6 +26,7 @@ TEST_SIZE = 200
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
 MOST_STEPS = 2000
+SECONDS_BETWEEN = 0.5
 MOST_SEED = 2**32 - 1
 
 
@@ -99,7 +100,8 @@ class Progress(NamedTuple):
 def train(settings: Settings) -> Iterator[Progress]:
     """Train with cross-entropy and with cross-entropy + NTL: the same first weights, the same batches.
 
-    Yields after every fiftieth of the steps, scored every tenth. Needs ``transformers``.
+    Yields some twice a second, and whenever the models have been scored: every tenth of the run, or every 5 steps if
+    that is less often. Needs ``transformers``.
     """
     pairs = torch.cartesian_prod(torch.arange(100), torch.arange(100))
     generator = torch.Generator().manual_seed(settings.seed)
@@ -108,9 +110,8 @@ def train(settings: Settings) -> Iterator[Progress]:
     questions = [f"{a}+{b}" for a, b in test.tolist()]
     runs = [start("CE", replace(settings.config, weight=0.0), settings)]
     runs.append(start(f"CE + {settings.config.weight:g} NTL", settings.config, settings))
-    milestones = {round(settings.steps * part / 50) for part in range(1, 51)}
-    scored = {0, *(round(settings.steps * part / 10) for part in range(1, 11))}
-    started = time.perf_counter()
+    scored = {*range(0, settings.steps, max(5, settings.steps // 10)), settings.steps}
+    started = shown = time.perf_counter()
     for step in range(settings.steps + 1):
         if step > 0:
             batch = known[torch.randint(len(known), (BATCH_SIZE,), generator=generator)]
@@ -119,8 +120,10 @@ def train(settings: Settings) -> Iterator[Progress]:
         if step in scored:
             for run in runs:
                 score(run, step, test)
-        if step in milestones | scored:
-            yield Progress(step, time.perf_counter() - started, runs, questions, test.sum(-1).tolist())
+        now = time.perf_counter()
+        if step in scored or now - shown > SECONDS_BETWEEN:
+            shown = now
+            yield Progress(step, now - started, runs, questions, test.sum(-1).tolist())
 
 
 def start(name: str, config: NTLConfig, settings: Settings) -> Run:

@@ -163,8 +163,11 @@ class Page:
     def press(self, name: str, role: str = "button") -> None:
         """Click the visible button, or tab, of that name."""
         selector = "button[role=tab]" if role == "tab" else "button"
-        is_it = lambda element: element.is_displayed() and element.text.split("\n")[0] == name  # noqa: E731
-        until(lambda: [e for e in self.all(selector) if is_it(e)], f"the {role} {name!r}")[0].click()
+
+        def named() -> list[Any]:
+            return [e for e in self.all(selector) if e.is_displayed() and e.text.split("\n")[0] == name]
+
+        until(named, f"the {role} {name!r}")[0].click()
 
     def enter(self, name: str, text: str) -> None:
         """Replace what stands in the number field of a slider."""
@@ -443,10 +446,11 @@ def test_live_training_shows_progress_and_can_be_stopped(page: Page) -> None:
     page.enter("Steps", "2000")
     page.press("Train")
     until(lambda: re.match(r"Step \d+ of 2000", page.text("#training-state")), "a long run")
+    until(lambda: len({page.text("#training-state") for _ in range(20)}) > 1, "the long run to go on")
     page.press("Stop")
     time.sleep(1)
     stopped = page.text("#training-state")
-    time.sleep(3)
+    time.sleep(2)
     assert page.text("#training-state") == stopped and "done" not in stopped
 
 

@@ -39,7 +39,7 @@ def test_progress_goes_from_the_untrained_models_to_the_last_step() -> None:
     ]
     assert torch.equal(torch.random.get_rng_state(), state)
     steps, scores, answers, questions, truths = zip(*seen, strict=True)
-    assert steps == tuple(range(9))
+    assert (steps[0], steps[-1]) == (0, 8) and sorted(set(steps)) == list(steps)
     assert scores[0][0] == scores[0][1], "both models start from the same weights"
     assert scores[-1][0] != scores[-1][1], "and learn from different losses"
     assert [run[-1].cross_entropy < run[0].cross_entropy for run in scores[-1]] == [True, True]
