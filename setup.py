@@ -21,10 +21,11 @@ TRL = [*TRANSFORMERS, "trl>=1.16; python_version >= '3.11'", "datasets>=5"]
 SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "tqdm>=4.66", "ntloss==0.3.2"]
 QUALITY = ["hydra-core>=1.3", "sacrebleu>=2.5", "rouge-score>=0.1.2", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
-DEMO = ["gradio>=6", *TRANSFORMERS]
-DOCS = ["mkdocs>=1.6", "mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "latex2mathml>=3.77"]
-TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "selenium>=4.40", "setuptools>=77"]
-TEST = [*TRL, *BENCH, *DEMO, *DOCS, *TOOLS, "peft>=0.21", "tensorboard>=2.18"]
+DEMO = ["gradio>=6.31", "tokenizers>=0.22", *TRANSFORMERS]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "latex2mathml>=3.78"]
+TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "setuptools>=77"]
+PAGES = ["selenium>=4.51", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
+TEST = [*TRL, *BENCH, *DEMO, *DOCS, *TOOLS, *PAGES, "peft>=0.21", "tensorboard>=2.18"]
 
 setup(
     name="ntl_kernels",
