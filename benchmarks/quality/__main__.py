@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
         experiment()  # Hydra reads sys.argv
         return 0
-    from .comparison import main as comparison
+    from .compare import main as comparison
 
     return comparison(arguments)
 

@@ -1,8 +1,12 @@
-"""One experiment of the paper's pipeline: a data set, a model, a loss and a trainer, put together by Hydra."""
+"""One experiment: a data set, a model, a loss and a trainer, put together by Hydra."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +14,94 @@ import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from transformers import EarlyStoppingCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..environment import describe
-from .arithmetic import DataError, Pair
-from .codecs import Codec
-from .datasets import Splits, load
+from .data import Pair, Splits, load
+from .errors import InputError, writable
 from .tasks import make_task
-from .trainers import Answering
+from .training import Answering, checkpoint_of, save_model, training_arguments
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
+CONFIGURATION, METRICS = "config.json", "metrics.json"
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
+LONGEST_NAME = 120
+IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
+WITHOUT_EFFECT = ("device", "trainer.save_model", "trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
+"""What changes nothing in what is learned."""
+
+
+def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence[str]) -> str:
+    """The name of a run's folder: what it is, and each override that makes it another run than the defaults."""
+    changed = {}
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        goes_on = key == "trainer.resume" and value.lower() == "true"
+        if key not in (*IN_EVERY_NAME, *WITHOUT_EFFECT) and not goes_on:
+            short = re.sub(r"^(trainer\.arguments|trainer|dataset|model|loss)\.", "", key)
+            changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
+    name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
+    name = re.sub(r"[^\w.=-]+", "_", name)
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}-seed{seed}"
+
+
+def stem_of(file: str | None) -> str:
+    """The name of a table's file, without folder and endings."""
+    return "table" if file is None else Path(file).name.split(".")[0]
+
+
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+OmegaConf.register_new_resolver("stem", stem_of, replace=True)
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """A configuration as dictionaries, interpolations resolved."""
+    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
 def load_splits(config: DictConfig) -> Splits:
     """The data that a configuration names."""
-    return load(**OmegaConf.to_container(config.dataset, resolve=True), seed=config.data_seed)  # type: ignore[arg-type]
+    options = plain(config.dataset)
+    unknown = options.keys() - load.__kwdefaults__.keys() - {"name", "format", "limits"}
+    if unknown:
+        raise InputError(f"dataset has no option {sorted(unknown)[0]!r}")
+    return load(**options, seed=config.data_seed)
+
+
+def check(config: DictConfig) -> None:
+    """Raise where the options that are not checked by their users cannot work."""
+    for name in ("seed", "data_seed"):
+        value = config[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+            raise InputError(f"{name} must be a whole number from 0 to 2**32 - 1; got {value!r}")
+    patience = config.trainer.early_stopping
+    if patience is not None and (isinstance(patience, bool) or not isinstance(patience, int) or patience < 1):
+        raise InputError(f"trainer.early_stopping must be null or a number of evaluations; got {patience!r}")
+
+
+def claim(folder: Path, config: DictConfig) -> None:
+    """Make the folder this configuration's own.
+
+    Raises:
+        InputError: the folder cannot be written, or holds a run of another configuration.
+    """
+    writable(folder)
+    wanted, path = plain(config), folder / CONFIGURATION
+    found = json.loads(path.read_text()) if path.exists() else wanted
+    different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
+    if different:
+        raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
+    if int(os.environ.get("RANK", 0)) == 0:
+        path.write_text(json.dumps(wanted, indent=2) + "\n")
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """The keys at which two configurations differ, with dots between levels."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [path]
+    keys = sorted(one.keys() | other.keys())
+    return [each for key in keys for each in differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))]
 
 
 def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
@@ -47,50 +122,21 @@ def write_answers(path: Path, pairs: list[Pair], answers: list[str]) -> None:
             file.write(json.dumps({"question": pair.question, "truth": pair.answer, "answer": answer}) + "\n")
 
 
-def save_model(trainer: Answering, codec: Codec, folder: Path) -> None:
-    """Weights, configuration and tokenizer, as ``model.checkpoint`` reads them."""
-    trainer.save_model(str(folder))
-    if trainer.is_world_process_zero():
-        codec.tokenizer.save_pretrained(folder)
-
-
-def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept."""
-    options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
-    if config.trainer.early_stopping:
-        options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
-    return TrainingArguments(
-        str(folder), seed=config.seed, remove_unused_columns=False, use_cpu=config.device == "cpu", **options
-    )
-
-
-def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
-    """The checkpoint to go on from: a path, the newest one of the run's folder, or none.
-
-    Raises:
-        DataError: there is none.
-    """
-    if not resume:
-        return None
-    found = get_last_checkpoint(str(folder)) if resume is True else str(resume)
-    if found is None or not Path(found).is_dir():
-        raise DataError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
-    return found
-
-
-def run(config: DictConfig, folder: Path) -> dict[str, Any]:
+def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
     """Train and evaluate one configuration; writes ``metrics.json``, predictions and, if asked for, checkpoints.
 
     ``trainer.resume``: true or a checkpoint's path; goes on training, or evaluates it where nothing is trained.
 
     Raises:
-        DataError: data or checkpoints missing or malformed.
+        InputError: data or checkpoints missing or malformed, an option that cannot work, or a folder that holds a run
+            of another configuration.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    check(config)
+    claim(folder, config)
+    arguments = training_arguments(config, folder)
     splits = load_splits(config)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
-    arguments = training_arguments(config, folder)
     patience = config.trainer.early_stopping
     trainer = task.trainer(
         model=task.model,
@@ -98,27 +144,30 @@ def run(config: DictConfig, folder: Path) -> dict[str, Any]:
         train_dataset=splits.train,
         eval_dataset=splits.validation,
         data_collator=task.collate,
-        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        callbacks=[*callbacks, *([EarlyStoppingCallback(patience)] if patience else [])],
         **task.trainer_arguments,
     )
+    seconds = 0.0
     if config.trainer.train:
         trainer.train(resume_from_checkpoint=checkpoint)
+        seconds = trainer.stopwatch.seconds()
     elif checkpoint:
         trainer._load_from_checkpoint(checkpoint)
     if config.trainer.save_model:
-        save_model(trainer, task.codec, folder / "model")
+        save_model(trainer, task.codec.tokenizer, folder / "model")
     log = list(trainer.state.log_history)
     result = {
-        "config": OmegaConf.to_container(config, resolve=True),
+        "config": plain(config),
         "loss": task.loss,
         "environment": describe("quality", arguments.device, torch.get_num_threads()),
         "sizes": {"train": len(splits.train), **{name: len(pairs) for name, pairs in splits.tests.items()}},
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
+        "seconds": seconds,
         "log": log,
         "metrics": evaluate(trainer, splits, folder),
     }
     if trainer.is_world_process_zero():
-        (folder / "metrics.json").write_text(json.dumps(result, indent=2) + "\n")
+        (folder / METRICS).write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
@@ -127,7 +176,7 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
         result = run(config, folder)
-    except DataError as error:
+    except InputError as error:
         raise SystemExit(f"error: {error}") from error
     for split, metrics in result["metrics"].items():
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

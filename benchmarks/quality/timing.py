@@ -20,9 +20,10 @@ from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
 from ..speed.results import percentiles
-from .arithmetic import DataError
-from .experiment import CONFIGURATIONS, load_splits, training_arguments
+from .errors import InputError, writable
+from .experiment import CONFIGURATIONS, load_splits
 from .tasks import make_task
+from .training import training_arguments
 
 LOSSES = {"stock": "ce", "ce": "ce", "ntl": "ntl_was"}
 """Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer."""
@@ -96,7 +97,7 @@ def main(arguments: list[str]) -> int:
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     try:
         seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
-    except DataError as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     environment = describe("quality", device, torch.get_num_threads())
