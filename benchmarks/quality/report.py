@@ -1,6 +1,6 @@
-"""Tables and plots over the runs of experiments, and the README's section made of them.
+"""Tables, plots and advice from the records of runs, and the README's section made of them.
 
-Losses by rows, metrics or budgets by columns; mean and standard deviation over seeds.
+Losses by rows, metrics or budgets by columns: mean and standard deviation over seeds, and differences by pairs of seeds.
 """
 
 from __future__ import annotations
@@ -13,40 +13,65 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..environment import ROOT
 from ..published import README, commit_of, digest, outdated, with_section
-from . import figures, records
-from .records import Groups, Record, at_step, by_dataset, steps_of
+from . import plots, records
+from .advice import ADVICE, Evidence
+from .errors import InputError, writable
+from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
+from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of
 
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
 SECTION = "quality"
-TIMING = "timing.json"
+TIMING, TEXT, DIFFERENCES = "timing.json", "report.md", "differences.png"
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "right number",
     "mae": "MAE",
     "median_error": "median error",
+    "log_mae": "log MAE",
     "r2": "R2",
     "pearson": "Pearson",
     "spearman": "Spearman",
-    "log_mae": "log MAE",
     "log_r2": "log R2",
     "no_number": "no number",
+    "run_on": "run on",
     "token_accuracy": "token accuracy",
     "perplexity": "perplexity",
     "bleu": "BLEU",
     "rougeL": "ROUGE-L",
 }
-SHORT = ("exact_match", "mae", "median_error", "r2", "no_number")
-"""The metrics that the README shows."""
+COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy")
+"""The metrics whose differences by pairs are shown."""
 CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
-SHORT_CURVES = ("mae", "median_error")
 MOST_BUDGETS = 6
 LOWER, HIGHER = "▼", "▲"
-"""Marks of a value below or above that of CE with standard deviations that do not overlap."""
+"""Marks of a difference to CE whose interval excludes 0."""
+
+
+class Headline(NamedTuple):
+    """A row of the README's table."""
+
+    dataset: str
+    asked: str
+    model: str
+    loss: str
+    split: str
+
+
+HEADLINES = (
+    Headline("rents_quick", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents_linear_decay", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("diamonds", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("diamonds", "estimate", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
+    Headline("readings", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("arithmetic", "compute", "llama_pretrained", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("arithmetic", "compute", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
+    Headline("expressions", "compute", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
+)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -65,16 +90,24 @@ def rounded(value: float, digits: int) -> str:
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
-def below(values: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether the standard deviations around the means do not overlap, these below the others."""
-    if min(len(values), len(others)) < 2 or not all(map(math.isfinite, [*values, *others])):
-        return False
-    return fmean(values) + stdev(values) < fmean(others) - stdev(others)
+def told(found: Difference | None, metric: str) -> str:
+    """A difference to CE with its interval, its mark and the seeds that agree."""
+    if found is None:
+        return "-"
+    unit = " %" if metric in IN_PER_CENT else " points" if metric in IN_POINTS else ""
+    interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
+    return f"{signed(found.mean)}{unit}{interval}{mark(found)} {found.agree}/{found.pairs}"
 
 
-def mark(values: Sequence[float], others: Sequence[float]) -> str:
-    """The mark of a value beside that of CE."""
-    return f" {LOWER}" if below(values, others) else f" {HIGHER}" if below(others, values) else ""
+def signed(value: float) -> str:
+    return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
+
+
+def mark(found: Difference | None) -> str:
+    """The mark of a difference that is certain."""
+    if found is None or not found.is_certain:
+        return ""
+    return f" {LOWER}" if found.mean < 0 else f" {HIGHER}"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -83,35 +116,49 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
 
 
-def baseline(groups: Groups, model: str) -> list[Record]:
-    """The runs of a model with plain cross-entropy."""
-    return groups.get((model, "CE"), [])
-
-
-def cells(groups: Groups, key: tuple[str, str], columns: Sequence[Callable[..., list[float]]]) -> list[str]:
-    """A row's values over seeds, beside those of CE; a column reads its values off runs."""
-    sides = groups[key], baseline(groups, key[0])
-    values = [[column(runs) for runs in sides] for column in columns]
-    return [spread(ours) + mark(ours, theirs) for ours, theirs in values]
-
-
-def test_table(groups: Groups, split: str, metrics: Sequence[str]) -> str:
-    """Metrics of a test split after the last step."""
-    columns = [partial(values_of, split=split, metric=metric) for metric in metrics]
-    rows = [[*key, str(len(groups[key])), *cells(groups, key, columns)] for key in sorted(groups)]
+def test_table(groups: Groups, split: str) -> str:
+    """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
+    metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
+    rows = []
+    for key in sorted(groups):
+        cells = [
+            spread(values_of(groups[key], split, metric)) + mark(to_baseline(groups, key, split, metric))
+            for metric in metrics
+        ]
+        rows.append([*key, str(len(groups[key])), *cells])
     return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
 
 
-def values_of(runs: Sequence[Record], split: str, metric: str) -> list[float]:
-    return [run["metrics"][split][metric] for run in runs if metric in run["metrics"].get(split, {})]
+def difference_table(groups: Groups, split: str) -> str:
+    """Differences to CE of the same model by pairs, after the last step; nothing where there is no CE."""
+    rows = []
+    for key in sorted(groups):
+        cells = [told(to_baseline(groups, key, split, metric), metric) for metric in COMPARED]
+        if set(cells) != {"-"}:
+            rows.append([*key, *cells])
+    return markdown(["model", "loss", *(METRICS[metric] for metric in COMPARED)], rows) if rows else ""
+
+
+def to_baseline(groups: Groups, key: tuple[str, str], split: str, metric: str) -> Difference | None:
+    """The difference to CE of the same model; None for CE itself and where there is none."""
+    plain = baseline(groups, key[0])
+    return None if plain is groups[key] else compare(groups[key], plain, split, metric)
 
 
 def budget_table(groups: Groups, metric: str) -> str:
     """A metric on the validation split after several numbers of steps."""
     steps = budgets(groups)
-    columns = [partial(at_step, step=step, metric=metric) for step in steps]
-    rows = [[*key, *cells(groups, key, columns)] for key in sorted(groups)]
+    rows = [[*key, *(budget_cell(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
     return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
+
+
+def budget_cell(groups: Groups, key: tuple[str, str], step: int, metric: str) -> str:
+    """Mean and standard deviation after so many steps, marked by pairs."""
+    runs = groups[key]
+    pairs = pairs_of(runs, [run for run in baseline(groups, key[0]) if run not in runs])
+    sides = [at_step(side, step, metric) for side in zip(*pairs, strict=True)]
+    found = difference(*sides) if sides and len(sides[0]) == len(sides[1]) > 0 else None
+    return spread(at_step(runs, step, metric)) + mark(found)
 
 
 def budgets(groups: Groups) -> list[int]:
@@ -119,10 +166,6 @@ def budgets(groups: Groups) -> list[int]:
     steps = steps_of(run for runs in groups.values() for run in runs)
     count = min(MOST_BUDGETS, len(steps))
     return [steps[(index + 1) * len(steps) // count - 1] for index in range(count)]
-
-
-def splits_of(groups: Groups) -> list[str]:
-    return sorted({split for runs in groups.values() for run in runs for split in run["metrics"]})
 
 
 def settings(groups: Groups) -> str:
@@ -166,44 +209,39 @@ def origin(environment: Record) -> list[Any]:
 
 
 def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
-    """The issue's targets, each with what was measured: claim, measured, verdict."""
+    """The project's targets, each with what was measured: claim, measured, verdict."""
     groups = by_dataset(runs)
-    rows = [*arithmetic_target(groups), *regression_targets(groups), *timing_targets(timing)]
+    rows = [*arithmetic_targets(groups), *regression_targets(groups), *timing_targets(timing)]
     return [[claim, measured, "met" if met else "**missed**"] for claim, measured, met in rows]
 
 
-def arithmetic_target(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
-    """Lower MAE and higher R2 with CE + NTL-WAS than with CE at some budget, standard deviations apart."""
+def arithmetic_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
+    """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
     groups = datasets.get("arithmetic", {})
     for (model, loss), runs in sorted(groups.items()):
-        plain = baseline(groups, model)
-        if "NTL-WAS" not in loss or not plain:
+        found = [compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2")]
+        if "NTL-WAS" not in loss or None in found:
             continue
-        steps = steps_of([*runs, *plain])
-        won = [
-            step
-            for step in steps
-            if below(at_step(runs, step, "mae"), at_step(plain, step, "mae"))
-            and below(at_step(plain, step, "r2"), at_step(runs, step, "r2"))
-        ]
-        claim = f"arithmetic, {model}: {loss} has a lower MAE and a higher R2 than CE at some budget"
-        where = "at " + ", ".join(map(str, won)) if won else "at none"
-        yield claim, f"{where} of the {len(steps)} measured steps", bool(won)
+        mae, r2 = found
+        claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
+        met = mae.is_certain and mae.mean < 0 and r2.is_certain and r2.mean > 0
+        yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", met
 
 
 def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
-    """MAE of a token head with NTL within 5 % of the regression head's."""
+    """MAE of a token head with NTL within 5 % of the regression head's, at the same seeds."""
     for dataset, groups in sorted(datasets.items()):
-        heads = groups.get(("regression_head", "MSE"))
-        ours = {key: runs for key, runs in groups.items() if "NTL" in key[1]}
-        if not heads or not ours:
-            continue
+        heads = groups.get(("regression_head", "MSE"), [])
         for split in splits_of(groups):
-            head = fmean(values_of(heads, split, "mae"))
-            ratios = {key: fmean(values_of(runs, split, "mae")) / head for key, runs in ours.items()}
-            (model, loss), best = min(ratios.items(), key=lambda item: item[1])
-            claim = f"{dataset}, {split}: MAE of a token head with NTL / of the regression head ≤ 1.05"
-            yield claim, f"{best:.3f} ({model}, {loss})", best <= 1.05
+            ratios = {}
+            for key, runs in groups.items():
+                if "NTL" in key[1] and (pairs := pairs_of(runs, heads, models=False)):
+                    ours, theirs = (fmean(values_of(side, split, "mae")) for side in zip(*pairs, strict=True))
+                    ratios[key] = ours / theirs
+            if ratios:
+                (model, loss), best = min(ratios.items(), key=lambda item: item[1])
+                claim = f"{dataset}, {split}: MAE of a token head with NTL / of the regression head ≤ 1.05"
+                yield claim, f"{best:.3f} ({model}, {loss})", best <= 1.05
 
 
 def timing_targets(timing: Record | None) -> Iterator[tuple[str, str, bool]]:
@@ -214,42 +252,116 @@ def timing_targets(timing: Record | None) -> Iterator[tuple[str, str, bool]]:
         yield f"training step with CE + NTL-WAS / with {what} ≤ 1.01", measured, ratio["median"] <= 1.01
 
 
-def report(runs: Sequence[Record], timing: Record | None) -> str:
-    """Every table."""
-    parts = ["# Does it help? All tables", legend()]
+def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
+    """All tables, as Markdown; ``advised``: with the advice, which is about the committed records."""
+    parts = ["# Does the Number Token Loss help?"]
+    if advised:
+        parts += ["## Advice", advice(runs), "## Overview", headlines(runs), f"![Differences]({DIFFERENCES})"]
+    parts.append(legend())
     if rows := targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
     for dataset, groups in sorted(by_dataset(runs).items()):
         parts += [f"## {dataset}", settings(groups), f"![{dataset}]({dataset}.png)"]
+        for split in splits_of(groups):
+            parts.append(f"{split}, at the end:\n\n{test_table(groups, split)}")
+            if table := difference_table(groups, split):
+                parts.append(f"{split}, at the end, beside CE by pairs:\n\n{table}")
         if budgets(groups):
             parts += [f"Validation, by steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
-        parts += [f"{split}, at the end:\n\n{test_table(groups, split, list(METRICS))}" for split in splits_of(groups)]
         parts.append("Made by\n\n" + provenance([run for group in groups.values() for run in group]))
     return "\n\n".join(parts) + "\n"
 
 
 def legend() -> str:
     return (
-        f"Mean ± standard deviation over seeds. {LOWER} and {HIGHER}: below or above plain CE of the same model with "
-        "standard deviations that do not overlap. Errors are over the answers that are numbers; the share of the "
-        "others stands beside them."
+        "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to plain "
+        "CE of the same model are taken in pairs: their mean, in per cent of CE's mean or in percentage points, its 95 % "
+        f"interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark the differences whose "
+        "interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over the "
+        "answers that are numbers, `no number` is the share of the others, `run on` that of answers with more digits "
+        "than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
     )
 
 
+def advice(runs: Sequence[Record]) -> str:
+    """Sentences, each with what the records say."""
+    groups = by_dataset(runs)
+    lines = []
+    for sentence, evidence in ADVICE:
+        shown = "; ".join(f"{each.dataset}, {each.loss}: {evidence_text(groups, each)}" for each in evidence)
+        lines.append(f"- {sentence} ({shown}.)")
+    return "\n".join(lines)
+
+
+def evidence_text(datasets: dict[str, Groups], evidence: Evidence) -> str:
+    return f"{METRICS[evidence.metric]} {told(evidence_of(datasets, evidence), evidence.metric)}"
+
+
+def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
+    """What the records say of a claim.
+
+    Raises:
+        InputError: nothing.
+    """
+    groups = datasets.get(evidence.dataset, {})
+    runs = groups.get((evidence.model, evidence.loss), [])
+    found = compare(runs, groups.get((evidence.model, evidence.beside), []), evidence.split, evidence.metric)
+    if found is None:
+        raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} behind the advice")
+    return found
+
+
+def wrong_advice(runs: Sequence[Record]) -> list[str]:
+    """Claims that the records do not bear out."""
+    groups = by_dataset(runs)
+    problems = []
+    for sentence, evidence in ADVICE:
+        for each in evidence:
+            found = evidence_of(groups, each)
+            verdict = "undecided" if not found.is_certain else "lower" if found.mean < 0 else "higher"
+            if verdict != each.verdict:
+                problems.append(f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {verdict}")
+    return problems
+
+
+def headlines(runs: Sequence[Record]) -> str:
+    """The README's table."""
+    groups = by_dataset(runs)
+    rows = []
+    for row in HEADLINES:
+        ours = groups[row.dataset][row.model, row.loss]
+        plain = baseline(groups[row.dataset], row.model)
+        errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
+        found = [compare(ours, plain, row.split, metric) for metric in ("median_error", "mae")]
+        cells = [told(each, "mae") for each in found]
+        rows.append([f"{row.dataset} ({row.asked})", row.loss, " → ".join(errors), *cells])
+    header = ["task", "loss", "median error, CE → with NTL", "median error by pairs", "MAE by pairs"]
+    return markdown(header, rows)
+
+
+def draw_headlines(runs: Sequence[Record], path: Path, source: str) -> None:
+    """The README's plot."""
+    groups = by_dataset(runs)
+    rows = {}
+    for row in HEADLINES:
+        ours, plain = groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model)
+        title = f"{row.dataset}: {row.loss}"
+        rows[title] = {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
+    plots.draw_differences(rows, path, source)
+
+
 def section(folder: Path) -> str:
-    """The README's text on quality."""
-    runs, timing = load(folder)
+    """The README's text on quality: one table, one plot, the advice."""
+    runs, _ = load(folder)
     where = folder.resolve().relative_to(ROOT)
     parts = [
-        legend() + f" All tables and the commands: [report]({where}/report.md); every run: [JSON]({where}).",
-        markdown(["target", "measured", ""], targets(runs, timing)),
+        headlines(runs),
+        f"Differences to cross-entropy alone at the same seeds with their 95 % interval and the seeds that agree; {LOWER} "
+        f"and {HIGHER}: the interval excludes 0. All tables, commands and what each figure rests on: "
+        f"[report]({where}/{TEXT}).",
+        f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
+        "\n".join(f"- {sentence}" for sentence, _ in ADVICE),
     ]
-    for dataset, groups in sorted(by_dataset(runs).items()):
-        parts += [f"**{dataset}**: {settings(groups)}"]
-        if budgets(groups):
-            parts += [budget_table(groups, metric) for metric in SHORT_CURVES]
-        parts += [f"{split}, at the end:\n\n{test_table(groups, split, SHORT)}" for split in splits_of(groups)]
-        parts.append(f"![{dataset}: learning curves and errors]({where}/{dataset}.png)")
     return "\n\n".join(parts) + "\n"
 
 
@@ -259,32 +371,41 @@ def load(folder: Path) -> tuple[list[Record], Record | None]:
     return records.read([folder]), json.loads(timing.read_text()) if timing.exists() else None
 
 
+def texts_and_plots(folder: Path) -> tuple[dict[Path, str], dict[Path, tuple[str, Callable[[Path, str], None]]]]:
+    """What a folder's report consists of: file -> text, and plot -> (digest of its records, what draws it)."""
+    runs, timing = load(folder)
+    advised = is_committed(folder)
+    pictures: dict[Path, tuple[str, Callable[[Path, str], None]]] = {}
+    for dataset, groups in by_dataset(runs).items():
+        source = digest([each for _, each in sorted(groups.items())])
+        pictures[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
+    if advised:
+        pictures[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
+    return {folder / TEXT: report(runs, timing, advised)}, pictures
+
+
 def write(folder: Path) -> list[Path]:
     """Write the tables and plots of a folder's records, and the README's section if they are the committed ones."""
-    runs, timing = load(folder)
-    written = [folder / "report.md"]
-    written[0].write_text(report(runs, timing))
-    for dataset, groups in by_dataset(runs).items():
-        written.append(folder / f"{dataset}.png")
-        figures.draw(groups, dataset, written[-1], source_of_plot(groups))
+    texts, pictures = texts_and_plots(folder)
+    for path, text in texts.items():
+        path.write_text(text)
+    for path, (source, draw) in pictures.items():
+        draw(path, source)
+    written = [*texts, *pictures]
     if is_committed(folder):
         README.write_text(with_section(README.read_text(), SECTION, section(folder)))
         written.append(README)
     return written
 
 
-def source_of_plot(groups: Groups) -> str:
-    return digest([runs for _, runs in sorted(groups.items())])
-
-
 def check(folder: Path) -> list[str]:
-    """Where README, tables and plots differ from the records."""
-    runs, timing = load(folder)
-    plots = {folder / f"{dataset}.png": source_of_plot(groups) for dataset, groups in by_dataset(runs).items()}
-    problems = outdated({folder / "report.md": report(runs, timing)}, plots)
+    """Where README, tables, plots and advice differ from the records."""
+    texts, pictures = texts_and_plots(folder)
+    problems = outdated(texts, {path: source for path, (source, _) in pictures.items()})
     if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
         problems.append(f"{README}: the section on quality differs from the records in {folder}")
-    return [f"{problem}; `python -m benchmarks.quality report` writes it anew" for problem in problems]
+    problems = [f"{problem}; `python -m benchmarks.quality report` writes it anew" for problem in problems]
+    return problems + (wrong_advice(load(folder)[0]) if is_committed(folder) else [])
 
 
 def is_committed(folder: Path) -> bool:
@@ -298,18 +419,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
     parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")
     chosen = parser.parse_args(arguments)
-    if chosen.check:
-        problems = check(chosen.out or FOLDER)
-        print("\n".join(problems) or "README, tables and plots agree with the records")
-        return 1 if problems else 0
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
     try:
+        if chosen.check:
+            problems = check(chosen.out or FOLDER)
+            print("\n".join(problems) or "README, tables and plots agree with the records")
+            return 1 if problems else 0
+        writable(folder)
         if chosen.runs:
-            found = records.read(chosen.runs)
-            folder.mkdir(parents=True, exist_ok=True)
-            records.write(found, folder / records.FILE)
+            records.write(records.read(chosen.runs, folder), folder / records.FILE)
         written = write(folder)
-    except ValueError as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(written[0].read_text())

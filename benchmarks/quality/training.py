@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
@@ -62,6 +62,7 @@ class Answering:
         self.answers: list[str] = []
         self.stopwatch = Stopwatch()
         super().__init__(*args, **kwargs)
+        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
         self.add_callback(self.stopwatch)  # type: ignore[attr-defined]
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.quality import experiment, tasks, timing
-from benchmarks.quality.arithmetic import Pair
 from benchmarks.quality.codecs import RTCodec, make_codec, train_tokenizer
-from benchmarks.quality.datasets import DataError, Splits, load
+from benchmarks.quality.configuration import configure as configured
+from benchmarks.quality.data import Pair, Splits, load
+from benchmarks.quality.errors import InputError
 from benchmarks.quality.experiment import load_splits, run
-from benchmarks.quality.networks import NumericEmbedding, RegressionModel, transformer
-from benchmarks.quality.trainers import CodecNumberLevelLoss, token_metrics, token_scores
+from benchmarks.quality.losses import CodecNumberLevelLoss
+from benchmarks.quality.models import NumericEmbedding, RegressionModel, transformer
+from benchmarks.quality.training import token_metrics, token_scores
 
 ROOT = Path(__file__).parents[2]
-CONFIGURATIONS = ROOT / "benchmarks" / "quality" / "conf"
 DATASETS = ("arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "debug")
 """Those of the paper; ``readings`` and ``rents`` are generated like ``debug``, and tested apart."""
 MODELS = ("t5", "t5_ntl", "rt", "rt_ntl", "xval", "regression_head", "llama")
@@ -92,8 +92,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def configure(*overrides: str) -> Any:
-    with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-        return compose("experiment", list(overrides))
+    return configured(overrides)
 
 
 def small_run(folder: Path, *overrides: str) -> dict[str, Any]:
@@ -112,7 +111,9 @@ def test_every_pair_trains_evaluates_and_writes_metrics(
         steps = [entry for entry in result["log"] if "loss" in entry]
         assert [entry["step"] for entry in steps] == [1, 2]
         assert all(math.isfinite(entry["loss"]) and entry["grad_norm"] > 0 for entry in steps)
-        assert list(result["metrics"]) == list(configure(f"dataset={dataset}").dataset.files.get("tests") or GENERATED)
+        assert list(result["metrics"]) == list(
+            configure(f"dataset={dataset}").dataset.get("files", {}).get("tests") or GENERATED
+        )
         for split, metrics in result["metrics"].items():
             assert {"exact_match", "bleu", "rougeL", "loss"} <= metrics.keys()
             assert dataset == "multirc" or {"mae", "r2", "no_number"} <= metrics.keys()
@@ -140,7 +141,7 @@ def test_a_text_answer_may_be_learned_by_heart(tmp_path: Path) -> None:
     config = configure(
         *SMALL, *LIMITS, "model=llama", "model.size=tiny", *options, "trainer.arguments.eval_strategy=no"
     )
-    pair = load(**experiment.OmegaConf.to_container(config.dataset), seed=1).train[0]
+    pair = load(**experiment.plain(config.dataset), seed=1).train[0]
     original = experiment.load
     try:
         experiment.load = lambda **_: Splits([pair] * 4, [pair], {"test": [pair]})
@@ -150,7 +151,7 @@ def test_a_text_answer_may_be_learned_by_heart(tmp_path: Path) -> None:
     assert metrics["exact_match"] == 1 and metrics["mae"] == 0 and metrics["no_number"] == 0
 
 
-@pytest.mark.parametrize("dataset", ["expressions", "readings", "rents"])
+@pytest.mark.parametrize("dataset", ["expressions", "multiplication", "readings", "rents"])
 def test_generated_data_are_learned_from(dataset: str, tmp_path: Path) -> None:
     for model in ("llama", "regression_head"):
         result = small_run(tmp_path / model, f"dataset={dataset}", f"model={model}")
@@ -221,7 +222,7 @@ def test_a_checkpoint_can_be_evaluated_alone(tmp_path: Path) -> None:
     for split, metrics in trained["metrics"].items():
         assert evaluated["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
     assert losses_of(evaluated) == {}
-    with pytest.raises(DataError, match="no checkpoint"):
+    with pytest.raises(InputError, match="no checkpoint"):
         run(configure("trainer=eval", "model.size=test", "trainer.resume=true", *LIMITS), tmp_path / "none")
 
 
@@ -321,8 +322,9 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_line_sweeps_and_reports(tmp_path: Path) -> None:
     done = command("dataset=debug", "loss=ce,ntl_was", "seed=1,2", *SMALL, *LIMITS, "-m", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    names = [f"debug-llama-{loss}-seed{seed}" for loss in ("ce", "ntl_was") for seed in (1, 2)]
-    assert sorted(path.parent.name for path in tmp_path.rglob("metrics.json")) == names
+    names = sorted(path.parent.name for path in tmp_path.rglob("metrics.json"))
+    options = "limits.test=2-limits.train=4-limits.validation=2-size=test-trainer=debug"
+    assert names == [f"debug-llama-{loss}-{options}-seed{seed}" for loss in ("ce", "ntl_was") for seed in (1, 2)]
     done = command("report", "runs/quality", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / "report" / "report.md").read_text().splitlines()

@@ -128,7 +128,7 @@ READERS: dict[str, Callable[[Path], list[Pair]]] = {
 
 
 def prepare(name: str, source: Path, destination: Path, seed: int = 0) -> dict[str, int]:
-    """Turn an original download into the splits that the configurations read; returns their sizes.
+    """Turn an original download into the splits that the configurations read; returns the pairs in each file.
 
     Nothing is written before all of the source is read, and never over it.
 
@@ -150,14 +150,15 @@ def prepare(name: str, source: Path, destination: Path, seed: int = 0) -> dict[s
     for file, lines in files.items():
         write_lines(destination / file, lines)
     lines_per_pair = 2 if is_deepmind else 1
-    return {Path(file).name.split(".")[0]: len(lines) // lines_per_pair for file, lines in files.items()}
+    return {file: len(lines) // lines_per_pair for file, lines in files.items()}
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
-    with naming(str(path)), gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open(
-        "w", encoding="utf-8"
-    ) as file:
+    with (
+        naming(str(path)),
+        gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file,
+    ):
         file.write(text)
 
 
@@ -189,9 +190,7 @@ def deepmind_splits(name: str, source: Path, seed: int) -> dict[str, list[Pair]]
 
 def read_all(folder: Path, categories: Sequence[str]) -> list[Pair]:
     """The pairs of categories that are answered by a number (mixed_longer has fractions, too)."""
-    return [
-        pair for category in categories for pair in read_pairs(folder / f"{category}.txt", skip_text=True)
-    ]
+    return [pair for category in categories for pair in read_pairs(folder / f"{category}.txt", skip_text=True)]
 
 
 def line_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
