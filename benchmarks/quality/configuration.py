@@ -33,7 +33,7 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
             short = re.sub(r"^(trainer\.arguments|trainer|dataset|model|loss)\.", "", key)
             changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
     name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
-    name = re.sub(r"[^\w.=-]+", "_", name)
+    name = re.sub(r"[^\w.-]+", "_", name)  # Hydra takes no "=" in the value of an override
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}-seed{seed}"
 

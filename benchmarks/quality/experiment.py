@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,9 +28,9 @@ TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 def load_splits(config: DictConfig) -> Splits:
     """The data that a configuration names."""
     options = plain(config.dataset)
-    unknown = options.keys() - load.__kwdefaults__.keys() - {"name", "format", "limits"}
+    unknown = sorted(options.keys() - inspect.signature(load).parameters.keys())
     if unknown:
-        raise InputError(f"dataset has no option {sorted(unknown)[0]!r}")
+        raise InputError(f"dataset has no option {unknown[0]!r}")
     return load(**options, seed=config.data_seed)
 
 

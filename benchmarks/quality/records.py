@@ -150,8 +150,8 @@ def key_of(record: Record) -> tuple[str, str, str, int]:
 
 def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
     """In which options two runs differ that pairs have to share: all but loss, seed and what changes nothing."""
-    ignored = ("loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT)
-    ignored += () if models else ("model",)
+    ignored = ["loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT]
+    ignored += [] if models else ["model"]
     found = differences(one["config"], other["config"])
     return [key for key in found if not any(f"{key}.".startswith(f"{name}.") for name in ignored)]
 

@@ -1,6 +1,6 @@
 """Tables, plots and advice from the records of runs, and the README's section made of them.
 
-Losses by rows, metrics or budgets by columns: mean and standard deviation over seeds, and differences by pairs of seeds.
+Losses by rows, metrics or budgets by columns: mean and standard deviation over seeds, and differences by pairs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def rounded(value: float, digits: int) -> str:
 
 def told(found: Difference | None, metric: str) -> str:
     """A difference to CE with its interval, its mark and the seeds that agree."""
-    if found is None:
+    if found is None or not math.isfinite(found.mean):
         return "-"
     unit = " %" if metric in IN_PER_CENT else " points" if metric in IN_POINTS else ""
     interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
@@ -155,9 +155,13 @@ def budget_table(groups: Groups, metric: str) -> str:
 def budget_cell(groups: Groups, key: tuple[str, str], step: int, metric: str) -> str:
     """Mean and standard deviation after so many steps, marked by pairs."""
     runs = groups[key]
-    pairs = pairs_of(runs, [run for run in baseline(groups, key[0]) if run not in runs])
-    sides = [at_step(side, step, metric) for side in zip(*pairs, strict=True)]
-    found = difference(*sides) if sides and len(sides[0]) == len(sides[1]) > 0 else None
+    pairs = pairs_of(runs, [] if key[1] == "CE" else baseline(groups, key[0]))
+    values = [
+        sides
+        for run, other in pairs
+        for sides in zip(at_step([run], step, metric), at_step([other], step, metric), strict=False)
+    ]
+    found = difference(*zip(*values, strict=True)) if values else None
     return spread(at_step(runs, step, metric)) + mark(found)
 
 
@@ -219,10 +223,9 @@ def arithmetic_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
     """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
     groups = datasets.get("arithmetic", {})
     for (model, loss), runs in sorted(groups.items()):
-        found = [compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2")]
-        if "NTL-WAS" not in loss or None in found:
+        mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
+        if "NTL-WAS" not in loss or mae is None or r2 is None:
             continue
-        mae, r2 = found
         claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
         met = mae.is_certain and mae.mean < 0 and r2.is_certain and r2.mean > 0
         yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", met
@@ -274,12 +277,12 @@ def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
 
 def legend() -> str:
     return (
-        "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to plain "
-        "CE of the same model are taken in pairs: their mean, in per cent of CE's mean or in percentage points, its 95 % "
-        f"interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark the differences whose "
-        "interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over the "
-        "answers that are numbers, `no number` is the share of the others, `run on` that of answers with more digits "
-        "than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
+        "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
+        "alone, of the same model, are taken in pairs: their mean, in per cent of CE's mean or in percentage points, "
+        f"its 95 % interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark those "
+        "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
+        "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
+        "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
     )
 
 
@@ -356,8 +359,8 @@ def section(folder: Path) -> str:
     where = folder.resolve().relative_to(ROOT)
     parts = [
         headlines(runs),
-        f"Differences to cross-entropy alone at the same seeds with their 95 % interval and the seeds that agree; {LOWER} "
-        f"and {HIGHER}: the interval excludes 0. All tables, commands and what each figure rests on: "
+        "Differences to cross-entropy alone at the same seeds, with their 95 % interval and the seeds that agree; "
+        f"{LOWER} and {HIGHER}: the interval excludes 0. All tables, commands and what each figure rests on: "
         f"[report]({where}/{TEXT}).",
         f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
         "\n".join(f"- {sentence}" for sentence, _ in ADVICE),
@@ -368,7 +371,7 @@ def section(folder: Path) -> str:
 def load(folder: Path) -> tuple[list[Record], Record | None]:
     """The records of a report's folder, and its timing if there is one."""
     timing = folder / TIMING
-    return records.read([folder]), json.loads(timing.read_text()) if timing.exists() else None
+    return records.read([folder], folder), json.loads(timing.read_text()) if timing.exists() else None
 
 
 def texts_and_plots(folder: Path) -> tuple[dict[Path, str], dict[Path, tuple[str, Callable[[Path, str], None]]]]:
@@ -419,6 +422,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
     parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")
     chosen = parser.parse_args(arguments)
+    if chosen.check and chosen.runs:
+        parser.error("--check is about a folder of records (--out), not about runs")
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
     try:
         if chosen.check:
