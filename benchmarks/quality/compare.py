@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
@@ -108,8 +106,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         writable(chosen.out)
         found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()

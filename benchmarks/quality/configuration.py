@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from .errors import InputError, writable
+from .errors import InputError, naming, writable
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 CONFIGURATION = "config.json"
@@ -71,12 +73,15 @@ def claim(folder: Path, config: DictConfig) -> None:
     """
     writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
-    found = json.loads(path.read_text()) if path.exists() else wanted
+    with naming(str(path)):
+        found = json.loads(path.read_text()) if path.exists() else wanted
     different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
     if different:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
     if int(os.environ.get("RANK", 0)) == 0:
-        path.write_text(json.dumps(wanted, indent=2) + "\n")
+        unfinished = path.with_suffix(".new")  # so that no other process reads half of it
+        unfinished.write_text(json.dumps(wanted, indent=2) + "\n")
+        unfinished.replace(path)
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -88,6 +93,13 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def configure(overrides: Sequence[str]) -> DictConfig:
-    """A configuration put together as the command line does, for use in a program."""
-    with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-        return compose("experiment", list(overrides))
+    """A configuration put together as the command line does, for use in a program.
+
+    Raises:
+        InputError: an override of an option that does not exist.
+    """
+    try:
+        with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
+            return compose("experiment", list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(" ".join(str(error).split())) from error

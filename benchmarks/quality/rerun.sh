@@ -24,7 +24,7 @@ five=1,2,3,4,5
   sweep 1,2,3,4,5,6,7,8,9,10 $main loss=ce,ntl_was
 
   rows="dataset=table dataset.file=$diamonds dataset.target=price dataset.limits.validation=200"
-  rows="$rows $(budget 600 150) trainer.arguments.lr_scheduler_type=linear"
+  rows="$rows $(budget 400 100) trainer.arguments.lr_scheduler_type=linear"
   sweep 1,2,3 $rows loss=ce,ntl_was
   sweep 1,2,3 $rows $unweighed
   sweep 1,2,3 $rows model=regression_head loss=ce

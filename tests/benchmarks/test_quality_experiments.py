@@ -479,6 +479,13 @@ def test_a_step_is_timed_with_and_without_the_loss(tmp_path: Path, capsys: pytes
         timing.main(["--rounds", "1"])
 
 
+def test_where_timings_go_is_tried_before_the_work(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("timed before the folder was tried"))
+    (tmp_path / "file").write_text("")
+    assert timing.main(["--out", str(tmp_path / "file" / "timing.json")]) == 2
+    assert "cannot write there" in capsys.readouterr().err
+
+
 def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:
     config = configure("trainer=curve", "trainer.arguments.eval_strategy=no", "model.size=test", "loss=ce", *LIMITS)
     stock, ours = (timing.make_trainer(name, config, tmp_path) for name in ("stock", "ce"))
