@@ -21,10 +21,12 @@ five=1,2,3,4,5
 # shellcheck disable=SC2046,SC2086
 {
   main="dataset=rents dataset.name=rents_quick dataset.limits.validation=200 trainer=quick"
-  sweep 1,2,3,4,5,6,7,8,9,10 $main loss=ce,ntl_was
+  sweep 1,2,3,4,5,6,7,8,9,10 $main loss=ce
+  sweep 1,2,3,4,5,6,7,8,9,10 $main $unweighed loss.weight=1
+  sweep $five $main loss=ntl_was
 
   rows="dataset=table dataset.file=$diamonds dataset.target=price dataset.limits.validation=200"
-  rows="$rows $(budget 400 100) trainer.arguments.lr_scheduler_type=linear"
+  rows="$rows trainer=quick trainer.arguments.eval_steps=100"
   sweep 1,2,3 $rows loss=ce,ntl_was
   sweep 1,2,3 $rows $unweighed
   sweep 1,2,3 $rows model=regression_head loss=ce
