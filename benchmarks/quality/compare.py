@@ -26,7 +26,7 @@ from .report import FOLDER, METRICS, markdown, spread, told
 from .statistics import compare
 
 MAIN_JOB = ("dataset=rents", "dataset.name=rents_quick", "dataset.limits.validation=200")
-SHARED = ("trainer=quick", "+trainer.arguments.disable_tqdm=true")
+TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was", "loss.weight=1", "loss.reweigh=false")
 """The advice for answers that can only be estimated."""
 RECORDED = ("llama", "CE + 1 NTL-WAS (reweigh=False)"), ("llama", "CE")
@@ -44,16 +44,24 @@ class Bar(TrainerCallback):
 
 
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
-    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's."""
+    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's.
+
+    Raises:
+        InputError: an override that is not there, or of the seed.
+    """
+    if any(each.startswith("seed=") for each in overrides):
+        raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
     task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
     ours = [each for each in overrides if each not in task]
     if not any(each.startswith("dataset=") for each in task):
         task = [*MAIN_JOB, *task]
+    if not any(each.startswith("trainer=") for each in task):
+        task = [TRAINER, *task]
     runs = []
     ours = ours if any(each.startswith("loss=") for each in ours) else [*OURS, *ours]
     for seed in range(1, seeds + 1):
         for loss in (PLAIN, ours):
-            chosen = [*SHARED, *task, *loss, f"seed={seed}"]
+            chosen = [SILENT, *task, *loss, f"seed={seed}"]
             config = configure(chosen)
             runs.append((run_name(config.dataset.name, config.model.name, config.loss.name, seed, chosen), config))
     return runs

@@ -26,7 +26,7 @@ from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, d
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
 SECTION = "quality"
-TIMING, TEXT, DIFFERENCES = "timing.json", "report.md", "differences.png"
+TIMING, TEXT, ADVICE_TEXT, DIFFERENCES = "timing.json", "report.md", "advice.md", "differences.png"
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "right number",
@@ -40,11 +40,12 @@ METRICS = {
     "no_number": "no number",
     "run_on": "run on",
     "token_accuracy": "token accuracy",
+    "ce": "cross-entropy",
     "perplexity": "perplexity",
     "bleu": "BLEU",
     "rougeL": "ROUGE-L",
 }
-COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy")
+COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
 """The metrics whose differences by pairs are shown."""
 CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
 MOST_BUDGETS = 6
@@ -259,7 +260,7 @@ def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
     """All tables, as Markdown; ``advised``: with the advice, which is about the committed records."""
     parts = ["# Does the Number Token Loss help?"]
     if advised:
-        parts += ["## Advice", advice(runs), "## Overview", headlines(runs), f"![Differences]({DIFFERENCES})"]
+        parts += [f"When to use it, and with which options: [advice]({ADVICE_TEXT})."]
     parts.append(legend())
     if rows := targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
@@ -287,17 +288,25 @@ def legend() -> str:
 
 
 def advice(runs: Sequence[Record]) -> str:
-    """Sentences, each with what the records say."""
+    """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
+    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", legend()]
+    parts += [f"{sentence}\n\n{evidence_table(runs, evidence)}" for sentence, evidence in ADVICE]
+    return "\n\n".join([*parts, f"All tables and the commands: [report]({TEXT})."]) + "\n"
+
+
+def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
+    """What the records say of a sentence's claims."""
     groups = by_dataset(runs)
-    lines = []
-    for sentence, evidence in ADVICE:
-        shown = "; ".join(f"{each.dataset}, {each.loss}: {evidence_text(groups, each)}" for each in evidence)
-        lines.append(f"- {sentence} ({shown}.)")
-    return "\n".join(lines)
-
-
-def evidence_text(datasets: dict[str, Groups], evidence: Evidence) -> str:
-    return f"{METRICS[evidence.metric]} {told(evidence_of(datasets, evidence), evidence.metric)}"
+    rows = [
+        [
+            f"[{each.dataset}]({TEXT}#{each.dataset}), {each.split}",
+            f"{each.loss} beside {each.beside}",
+            METRICS[each.metric],
+            told(evidence_of(groups, each), each.metric),
+        ]
+        for each in evidence
+    ]
+    return markdown(["task", "loss", "metric", "difference by pairs"], rows)
 
 
 def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
@@ -360,8 +369,8 @@ def section(folder: Path) -> str:
     parts = [
         headlines(runs),
         "Differences to cross-entropy alone at the same seeds, with their 95 % interval and the seeds that agree; "
-        f"{LOWER} and {HIGHER}: the interval excludes 0. All tables, commands and what each figure rests on: "
-        f"[report]({where}/{TEXT}).",
+        f"{LOWER} and {HIGHER}: the interval excludes 0. The table behind each sentence: "
+        f"[advice]({where}/{ADVICE_TEXT}); every run and its command: [report]({where}/{TEXT}).",
         f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
         "\n".join(f"- {sentence}" for sentence, _ in ADVICE),
     ]
@@ -384,7 +393,8 @@ def texts_and_plots(folder: Path) -> tuple[dict[Path, str], dict[Path, tuple[str
         pictures[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
     if advised:
         pictures[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
-    return {folder / TEXT: report(runs, timing, advised)}, pictures
+    texts = {folder / TEXT: report(runs, timing, advised)}
+    return texts | ({folder / ADVICE_TEXT: advice(runs)} if advised else {}), pictures
 
 
 def write(folder: Path) -> list[Path]:

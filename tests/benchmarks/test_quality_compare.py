@@ -31,6 +31,8 @@ def test_both_losses_share_all_but_the_loss() -> None:
     assert (other.loss.name, other.loss.weight, other.loss.reweigh) == ("ntl_mse", 0.3, True), "all of it is chosen"
     assert "weight" not in plain.loss
     assert {key: plain[key] for key in plain if key != "loss"} == {key: ours[key] for key in ours if key != "loss"}
+    (_, short), _ = compare.configurations(["trainer=debug"], seeds=1)
+    assert short.trainer.name == "debug" and short.trainer.arguments.disable_tqdm
     names = [name for name, _ in compare.configurations([], seeds=3)]
     assert len(set(names)) == 6
 
@@ -77,6 +79,7 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
         (["dataset=nowhere"], "nowhere"),
         (["loss.colour=red"], "colour"),
         (["device=nope"], "device must be one that is here"),
+        (["seed=5"], "say how many by --seeds"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(arguments: list[str], said: str, tmp_path: Path, capsys: Any) -> None:

@@ -305,13 +305,10 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
     for expected in (row, "[report](out/report.md)", "(out/differences.png)", "\n- Use it.\n"):
         assert expected in text
     written = (out / "report.md").read_text()
-    for expected in (
-        "1,234 parameters",
-        "7 s a run",
-        "commit `0123456789`",
-        "(arithmetic, CE + 0.3 NTL-WAS: MAE -50 %",
-    ):
+    for expected in ("1,234 parameters", "7 s a run", "commit `0123456789`", "(advice.md)"):
         assert expected in written
+    row = "| [arithmetic](report.md#arithmetic), test | CE + 0.3 NTL-WAS beside CE | MAE | -50 % [-74.8, -25.2] ▼ 3/3 |"
+    assert row in (out / "advice.md").read_text()
     assert report.main(["--check"]) == 0
     assert report.main([]) == 0, "the committed records alone give the same"
     assert report.main(["--check"]) == 0
@@ -320,8 +317,8 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
     found[0]["metrics"]["test"]["mae"] = 1.0
     records.write(found, out / records.FILE)
     problems = report.check(out)
-    names = ("report.md", "arithmetic.png", "differences.png", "README", "advice 'Use it.'")
-    assert [name in problem for problem, name in zip(problems, names, strict=True)] == [True] * 5
+    names = ("report.md", "advice.md", "arithmetic.png", "differences.png", "README", "advice 'Use it.'")
+    assert [name in problem for problem, name in zip(problems, names, strict=True)] == [True] * 6
     assert report.main(["--check"]) == 1
     capsys.readouterr()
     assert report.main([str(tmp_path / "nothing")]) == 2
