@@ -57,21 +57,21 @@ class Headline(NamedTuple):
     """A row of the README's table."""
 
     dataset: str
-    asked: str
+    task: str
     model: str
     loss: str
     split: str
 
 
 HEADLINES = (
-    Headline("rents_quick", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("rents_linear_decay", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("diamonds", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("diamonds", "estimate", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("readings", "estimate", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("arithmetic", "compute", "llama_pretrained", "CE + 0.3 NTL-WAS", "interpolate"),
-    Headline("arithmetic", "compute", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
-    Headline("expressions", "compute", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 1 NTL-WAS (reweigh=False)", "test"),
+    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
+    Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("expressions", "compute expressions", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
 )
 
 
@@ -341,12 +341,12 @@ def headlines(runs: Sequence[Record]) -> str:
     groups = by_dataset(runs)
     rows = []
     for row in HEADLINES:
-        ours = groups[row.dataset][row.model, row.loss]
-        plain = baseline(groups[row.dataset], row.model)
+        pairs = pairs_of(groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model))
+        ours, plain = map(list, zip(*pairs, strict=True))
         errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
         found = [compare(ours, plain, row.split, metric) for metric in ("median_error", "mae")]
         cells = [told(each, "mae") for each in found]
-        rows.append([f"{row.dataset} ({row.asked})", row.loss, " → ".join(errors), *cells])
+        rows.append([row.task, row.loss, " → ".join(errors), *cells])
     header = ["task", "loss", "median error, CE → with NTL", "median error by pairs", "MAE by pairs"]
     return markdown(header, rows)
 
@@ -357,7 +357,7 @@ def draw_headlines(runs: Sequence[Record], path: Path, source: str) -> None:
     rows = {}
     for row in HEADLINES:
         ours, plain = groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model)
-        title = f"{row.dataset}: {row.loss}"
+        title = f"{row.task}: {row.loss}"
         rows[title] = {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
     plots.draw_differences(rows, path, source)
 

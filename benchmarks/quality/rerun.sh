@@ -26,7 +26,7 @@ five=1,2,3,4,5
   sweep $five $main loss=ntl_was
 
   rows="dataset=table dataset.file=$diamonds dataset.target=price dataset.limits.validation=200"
-  rows="$rows trainer=quick trainer.arguments.eval_steps=100 trainer.arguments.per_device_train_batch_size=32"
+  rows="$rows trainer=quick trainer.arguments.eval_steps=100"
   sweep 1,2,3 $rows loss=ce,ntl_was
   sweep 1,2,3 $rows $unweighed
   sweep 1,2,3 $rows model=regression_head loss=ce

@@ -284,7 +284,7 @@ def committed(runs: Path, tmp_path: Path, monkeypatch: Any) -> Path:
     out, readme = tmp_path / "out", tmp_path / "README.md"
     begin, end = published.markers(report.SECTION)
     readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
-    row = report.Headline("arithmetic", "compute", "llama", "CE + 0.3 NTL-WAS", "test")
+    row = report.Headline("arithmetic", "compute sums", "llama", "CE + 0.3 NTL-WAS", "test")
     told = (("Use it.", (claim("lower"),)),)
     changes = {"README": readme, "ROOT": tmp_path, "FOLDER": out, "HEADLINES": (row,), "ADVICE": told}
     for name, value in changes.items():
@@ -299,9 +299,7 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
         assert (out / plot).read_bytes().startswith(b"\x89PNG")
     text = readme.read_text()
     assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
-    row = (
-        "| arithmetic (compute) | CE + 0.3 NTL-WAS | 10 → 5 | -50 % [-74.8, -25.2] ▼ 3/3 | -50 % [-74.8, -25.2] ▼ 3/3 |"
-    )
+    row = "| compute sums | CE + 0.3 NTL-WAS | 10 → 5 | -50 % [-74.8, -25.2] ▼ 3/3 | -50 % [-74.8, -25.2] ▼ 3/3 |"
     for expected in (row, "[report](out/report.md)", "(out/differences.png)", "\n- Use it.\n"):
         assert expected in text
     written = (out / "report.md").read_text()
