@@ -18,7 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from .errors import InputError, naming, writable
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
-CONFIGURATION = "config.json"
+CONFIGURATION, METRICS = "config.json", "metrics.json"
+"""Files of a run."""
 LONGEST_NAME = 120
 IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
 WITHOUT_EFFECT = ("device", "trainer.save_model", "trainer.arguments.disable_tqdm", "trainer.arguments.report_to")

@@ -15,13 +15,12 @@ from omegaconf import DictConfig
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..environment import describe
-from .configuration import CONFIGURATIONS, check, claim, plain
+from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
 from .data import Pair, Splits, load
 from .errors import InputError
 from .tasks import make_task
 from .training import Answering, checkpoint_of, save_model, training_arguments
 
-METRICS = "metrics.json"
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
 

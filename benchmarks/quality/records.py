@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..environment import ROOT
-from .configuration import WITHOUT_EFFECT, differences
+from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .errors import InputError
 from .losses import title
 
-FILE, METRICS = "runs.jsonl", "metrics.json"
+FILE = "runs.jsonl"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); what is beyond the last one counts in the last bin."""
