@@ -92,8 +92,8 @@ def cross_entropy_ntl(
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, logits.device)
     shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    how = numbers.table(logits.device), spec, reduction, resolve_backend(backend, logits)
-    problem = Problem(labels, token_weights, *shares, *how)
+    table, backend = numbers.table(logits.device), resolve_backend(backend, logits)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     output = loss_of_logits(logits, problem, inplace)
     return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
 
@@ -149,8 +149,8 @@ def linear_cross_entropy_ntl(
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
     shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    how = numbers.table(hidden.device), spec, reduction, resolve_backend(backend, hidden)
-    problem = Problem(labels, token_weights, *shares, *how)
+    table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     output = loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored)
     return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
 
