@@ -35,9 +35,10 @@ CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2",
 @pytest.mark.parametrize("case", CAUSAL)
 def test_loss_function(case: str) -> None:
     model, batch = make_model(case), make_batch()
-    expected = stock_output(model, batch, config=NTLConfig(kind="mse"), label_smoothing=0.1, z_loss=1e-2).loss
+    exact, options = copy.deepcopy(model).double(), {"config": NTLConfig(kind="mse"), "z_loss": 1e-2}
+    expected = stock_output(exact, batch, label_smoothing=0.1, **options).loss
     expected.backward()
-    expected_gradients = gradients(model)
+    expected_gradients, expected = gradients(exact), expected.detach().float()
     model.loss_function = ntl_loss_function(NUMBERS, NTLConfig(kind="mse"), label_smoothing=0.1, z_loss=1e-2)
     loss = model(**batch).loss
     loss.backward()

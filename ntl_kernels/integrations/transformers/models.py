@@ -119,8 +119,8 @@ def virtual_tokens(model: Any) -> int:
         if inner is model:
             return 0
         model = inner
-    config = model.active_peft_config
-    if not config.is_prompt_learning:
+    config = getattr(model, "active_peft_config", None)
+    if config is None or not config.is_prompt_learning:
         return 0
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind in ("PREFIX_TUNING", "CARTRIDGE"):  # these extend the keys and values, not the rows

@@ -150,6 +150,9 @@ def apply_ntl_to_model(
         TypeError, ValueError: an unknown architecture, an adapter on the head, a head that is no ``nn.Linear``, a
             vocabulary of another size, or a forward that something else (Liger, say) has patched already.
             Sharded (DTensor) heads, transforms other than declared and replaced heads are errors when the model runs.
+        RuntimeError: when the model trains with labels and something computes another loss: a forward that was put in
+            place of this one (TRL's SFTTrainer, Liger), or a Trainer that keeps the labels back
+            (``label_smoothing_factor``).
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
