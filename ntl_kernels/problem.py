@@ -1,7 +1,8 @@
-"""`Problem`: everything one call computes with besides the logits, checked, and handed on whole."""
+"""`Problem`: everything one call computes with besides the logits, checked, and handed on whole; and what comes of it."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -60,3 +61,36 @@ def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.d
     if scalar is None or isinstance(scalar, Tensor):
         return scalar
     return torch.full((), scalar, dtype=dtype, device=device)
+
+
+NUM_PARTS = 7
+"""The fields of NTLOutput after the loss."""
+
+
+class Field(IntEnum):
+    """The rows of the ``fields`` tensor [len(Field), N]: what one row leaves behind. 0 for rows that do not count."""
+
+    CROSS_ENTROPY = 0  # w * CE
+    IS_CORRECT = 1  # 1 if the label's logit is the largest
+    WEIGHT = 2  # w
+    LSE = 3  # logsumexp of the transformed logits
+    NTL = 4  # w * NTL, without lambda; 0 off the number rows, as are all that follow
+    ABSOLUTE_ERROR = 5  # |yhat - v_y|
+    MASS = 6  # probability on number tokens
+    NUMBER_WEIGHT = 7  # w
+
+
+class Forward(NamedTuple):
+    """What a forward pass returns, float32 (float64 for float64 logits)."""
+
+    loss: Tensor
+    """0-d, or [N] for reduction "none"."""
+    parts: Tensor
+    """[7]: the fields of NTLOutput after the loss, reduced."""
+    fields: Tensor
+    """[len(Field), N]"""
+
+
+def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
+    """w (CE + lambda NTL) [N], the loss of reduction "none"."""
+    return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backends import Field, Forward, losses_of_rows
-from .problem import Problem
+from .problem import Field, Forward, Problem, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
 

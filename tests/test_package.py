@@ -24,8 +24,15 @@ LAYERS = {
     "config": set(),
     "tokens": set(),
     "spec": {"config", "tokens"},
-    "reference": {"config", "spec", "tokens"},
-    "backends": {"config", "kernels", "reference", "spec", "tokens"},
+    "problem": {"spec", "tokens"},
+    "reference": {"problem", "spec", "tokens"},
+    "backends": {"kernels", "problem", "reference", "spec", "tokens"},
+    "expectation": {"backends", "tokens"},
+    "linear": {"backends", "problem"},
+    "checks": {"backends", "config", "linear", "problem", "spec", "tokens"},
+    "tracing": set(),
+    "ops": {"backends", "checks", "expectation", "linear", "problem", "spec", "tokens", "tracing"},
+    "autograd": {"backends", "checks", "expectation", "linear", "ops", "problem", "tokens", "tracing"},
 }
 
 

@@ -10,52 +10,21 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from enum import IntEnum
 from functools import cache
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
-from ..problem import Problem
+from ..problem import NUM_PARTS, Field, Forward, Problem, losses_of_rows
 from ..tokens import NumberTable
 
+__all__ = ["NUM_PARTS", "Backend", "Field", "Forward", "load_backend", "losses_of_rows", "resolve_backend"]
 BACKENDS = ("auto", "triton", "eager", "reference")
 TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda too
 HOST_DEVICES = ("cpu",)
 """At whose values one may look without waiting."""
-NUM_PARTS = 7
-"""The fields of NTLOutput after the loss."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-
-
-class Field(IntEnum):
-    """The rows of the ``fields`` tensor [len(Field), N]: what one row leaves behind. 0 for rows that do not count."""
-
-    CROSS_ENTROPY = 0  # w * CE
-    IS_CORRECT = 1  # 1 if the label's logit is the largest
-    WEIGHT = 2  # w
-    LSE = 3  # logsumexp of the transformed logits
-    NTL = 4  # w * NTL, without lambda; 0 off the number rows, as are all that follow
-    ABSOLUTE_ERROR = 5  # |yhat - v_y|
-    MASS = 6  # probability on number tokens
-    NUMBER_WEIGHT = 7  # w
-
-
-class Forward(NamedTuple):
-    """What a forward pass returns, float32 (float64 for float64 logits)."""
-
-    loss: Tensor
-    """0-d, or [N] for reduction "none"."""
-    parts: Tensor
-    """[7]: the fields of NTLOutput after the loss, reduced."""
-    fields: Tensor
-    """[len(Field), N]"""
-
-
-def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
-    """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]
 
 
 class Backend(Protocol):
