@@ -1,4 +1,4 @@
-"""`Problem`: everything one call computes with besides the logits, checked, and handed on whole; and what comes of it."""
+"""`Problem`: what one call computes with besides the logits, checked and handed on whole; and what comes of it."""
 
 from __future__ import annotations
 
