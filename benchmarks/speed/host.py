@@ -10,7 +10,7 @@ import torch
 
 from .. import environment
 from . import measure, results, workloads
-from .idle import Launches, idle_device
+from .idle import idle_device
 from .providers import Provider, providers_of
 from .run import Settings, cpu_threads, first_line, quiet, run_workload, summary, timed_entry
 from .steps import Step
@@ -44,13 +44,13 @@ def host(settings: Settings, folder: Path) -> Path:
 
 def run_idle(workload: Workload, settings: Settings) -> dict[str, Any]:
     """The record of a workload whose kernels do not run: times, launches and waits of each provider."""
-    with quiet(), cpu_threads(settings.threads), idle_device() as launches:
+    with quiet(), cpu_threads(settings.threads), idle_device() as launched:
         case = workloads.make_case(workload, torch.device("cpu"))
         providers = settings.providers_among(providers_of("host", workload.providers))
         entries, steps = prepare(case, providers, settings)
         timed = measure.time_alternately(steps, measure.WallClock(), *settings.samples_of(workload))
         for name, sampled in timed.items():
-            entries[name] = timed_entry(*sampled) | calls(steps[name], launches)
+            entries[name] = timed_entry(*sampled) | calls(steps[name], launched)
     return {**asdict(workload), "providers": entries}
 
 
@@ -74,12 +74,12 @@ def prepare(case: Case, providers: list[Provider], settings: Settings) -> tuple[
     return entries, steps
 
 
-def calls(step: Step, launches: Launches) -> dict[str, int]:
+def calls(step: Step, launched: list[str]) -> dict[str, int]:
     """What one step launches, how often it waits for the device, and how many torch operators it calls."""
-    before = len(launches.kernels)
+    before = len(launched)
     events = measure.trace_of(step, torch.device("cpu"))
     return {
-        "launches": len(launches.kernels) - before,
+        "launches": len(launched) - before,
         "host_waits": sum(event.get("cat") == "cpu_op" and event["name"] in WAITS for event in events),
         "operators": measure.count_leaves(events),
     }

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from ntl_kernels import backends
 
 from .replace import replaced
 
@@ -22,33 +23,30 @@ CAPABILITY, WARP = 90, 32
 """Of a Hopper GPU."""
 DEVICE, STREAM = 1024, 0
 """An index that no real device has, since Triton keeps compiled kernels by it."""
+MODULE, FUNCTION = 1, 2
+"""Handles of what is not loaded; Triton loads again what has none."""
 PROPERTIES = {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": WARP}
-
-
-@dataclass
-class Launches:
-    """What was launched so far."""
-
-    kernels: list[str] = field(default_factory=list)
 
 
 class IdleLauncher:
     """A compiled kernel's launcher: keeps its name and does nothing."""
 
-    def __init__(self, launches: Launches, source: Any, metadata: Any) -> None:
-        self.launches, self.name = launches, metadata.name
+    def __init__(self, launched: list[str], source: Any, metadata: Any) -> None:
+        self.launched, self.name = launched, metadata.name
 
     def __call__(self, *arguments: Any) -> None:
-        self.launches.kernels.append(self.name)
+        self.launched.append(self.name)
 
 
 class IdleDriver:
     """The part of Triton's driver that compiling and launching use."""
 
-    def __init__(self, launches: Launches) -> None:
-        self.launcher_cls = partial(IdleLauncher, launches)
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        """The names of all kernels that were launched."""
+        self.launcher_cls = partial(IdleLauncher, self.launched)
         self.utils = SimpleNamespace(
-            load_binary=lambda *binary: (None, None, 0, 0, 1024),  # module, function, registers, spills, most threads
+            load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # and registers, spills, most threads
             unload_module=lambda module: None,
             get_device_properties=lambda device: PROPERTIES,
         )
@@ -68,9 +66,13 @@ class IdleDriver:
         return torch.device("cpu")
 
 
+DRIVER = IdleDriver()
+"""One for the process, as the compiled kernels that Triton keeps are bound to it."""
+
+
 @contextmanager
-def idle_device() -> Iterator[Launches]:
-    """Let CPU tensors go the way of a GPU's, and every kernel be launched into the void.
+def idle_device() -> Iterator[list[str]]:
+    """Let CPU tensors go the way of a GPU's, and every kernel be launched into the void: the names of those launched.
 
     Raises:
         RuntimeError: Triton interprets kernels in this process, and so would never launch any.
@@ -79,21 +81,9 @@ def idle_device() -> Iterator[Launches]:
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("host times need compiled kernels; unset TRITON_INTERPRET")
-    launches = Launches()
     with ExitStack() as stack:
-        driver.set_active(IdleDriver(launches))
+        driver.set_active(DRIVER)
         stack.callback(driver.set_active, None)  # the default one, found when it is asked for
-        pretend_device(stack)
-        yield launches
-
-
-def pretend_device(stack: ExitStack) -> None:
-    """Let the package take the CPU for a device of Triton's, at whose values nobody may look."""
-    from ntl_kernels import backends, linear, ops
-
-    stack.enter_context(replaced(backends, "TRITON_DEVICES", (*backends.TRITON_DEVICES, "cpu")))
-    if hasattr(backends, "HOST_DEVICES"):
-        stack.enter_context(replaced(backends, "HOST_DEVICES", ()))
-    else:
-        for module in (ops, linear):
-            stack.enter_context(replaced(module, "check_values", lambda *arguments: None))
+        stack.enter_context(replaced(backends, "TRITON_DEVICES", (*backends.TRITON_DEVICES, "cpu")))
+        stack.enter_context(replaced(backends, "HOST_DEVICES", ()))  # nobody may look at a device's values
+        yield DRIVER.launched
