@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed results, made again: benchmarks/quality/rerun.sh MATHEMATICS_FOLDER DIAMONDS_CSV
-# Some seven hours on one core. The sweeps are independent, except that arithmetic starts from what expressions with CE
+# Some five hours on one core. The sweeps are independent, except that arithmetic starts from what expressions with CE
 # has saved. DIAMONDS_CSV is diamonds.csv of the seaborn-data repository.
 set -euo pipefail
 mathematics=${1:?the folder with arithmetic_train.txt.gz and its like}
