@@ -1,0 +1,88 @@
+"""The contract of shards: the columns of one vocabulary, split over the ranks of a group.
+
+Each rank turns its columns into :class:`Statistic` numbers per row. Those of all ranks together say everything about
+a row that the loss and the gradient of any column need, so one gather per forward pass is all that is sent. Only a
+smoothed label (``label_sigma``) compares cumulative distributions, and needs the logit of every number token.
+
+A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` is that of the whole
+vocabulary, the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], whose W may be 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+from enum import IntEnum
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from ..problem import Problem
+
+
+class Statistic(IntEnum):
+    """The rows of ``statistics`` [len(Statistic), N]: what one rank knows of a row, from transformed logits x.
+
+    The logits among them are in units of the backend, which sends and merges them. A rank without columns, or
+    without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums.
+    """
+
+    PEAK = 0  # the largest x
+    TOTAL = 1  # sum of exp(x - PEAK)
+    LABEL_LOGIT = 2  # x of the label
+    LOGIT_SUM = 3  # sum of x, with label smoothing only
+    NUMBER_PEAK = 4  # the largest x of the number tokens; this and what follows on number rows only
+    NUMBER_TOTAL = 5  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
+    OFFSET = 6  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
+    COST = 7  # sum of e_k c_k
+
+
+class Merged(IntEnum):
+    """The rows of ``merged`` [len(Merged), N]: what the gradient of any rank's columns needs of a row."""
+
+    LSE = 0  # logsumexp of x
+    NUMBER_LSE = 1  # logsumexp of x over the number tokens; this and the next on number rows only
+    EFFECT = 2  # L before reweighing of kind "wasserstein", yhat - v_y of the others
+
+
+class ShardBackend(Protocol):
+    """N = B * T rows. All but gradients is float32 (float64 for float64 logits)."""
+
+    def shard_statistics(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
+        """[len(Statistic), N] of the rank's columns."""
+        ...
+
+    def number_columns(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
+        """[N, K] transformed logits of the number tokens; 0 where another rank holds them, and off the number rows.
+
+        Their sum over the ranks is exact in any order, since all but one of its terms are 0.
+        """
+        ...
+
+    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+        """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, len(Statistic), N] of all ranks.
+
+        In the order of the ranks, so that all of them find the same bits. ``number_logits`` [N, K] is the sum of all
+        ranks' :meth:`number_columns`, given with ``label_sigma`` only.
+        """
+        ...
+
+    def shard_gradients(
+        self,
+        logits: Tensor,
+        problem: Problem,
+        first: int,
+        merged: Tensor,
+        number_logits: Tensor | None,
+        upstream: Tensor,
+        gradient: Tensor,
+    ) -> None:
+        """Fill ``gradient`` [B, T, W], which may be the logits; ``upstream`` is [N] for reduction "none", else 0-d.
+
+        For reduction "mean" the problem has its denominators.
+        """
+        ...
+
+
+def load_shard_backend(name: str) -> ShardBackend:
+    """The module ``eager_shards`` or ``triton_shards``."""
+    return cast(ShardBackend, importlib.import_module(f"{__package__}.{name}_shards"))

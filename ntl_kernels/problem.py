@@ -1,0 +1,55 @@
+"""`Problem`: everything one call computes with besides the logits, checked, and handed on whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .spec import LossSpec
+from .tokens import NumberTable
+
+
+class Problem(NamedTuple):
+    """The rows' labels and weights, the numbers, and the loss. All tensors are on the logits' device.
+
+    A row counts if its label is not ignored and its weight is not 0.
+    """
+
+    labels: Tensor
+    """int64 or int32, contiguous: [B, T] beside logits [B, T, V], [N] beside hidden states [N, H]."""
+    token_weights: Tensor | None
+    """Of the labels' shape, in the losses' dtype, contiguous; None means 1."""
+    num_tokens: Tensor | float | None
+    """Divides ``sum(w CE)`` of reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
+    num_numbers: Tensor | float | None
+    """Divides ``sum(w NTL)``; None means ``sum(w)`` over the number rows."""
+    ntl_weight: Tensor | float
+    """lambda; a 0-d tensor of any floating dtype is read where it is needed, so that a schedule recompiles nothing."""
+    table: NumberTable
+    spec: LossSpec
+    reduction: str
+    """"mean", "sum" or "none"."""
+    backend: str
+    """"eager" or "triton"."""
+
+    @property
+    def lacks_denominators(self) -> bool:
+        """Whether rows must be counted before the gradient of any of them is known."""
+        return self.reduction == "mean" and (self.num_tokens is None or self.num_numbers is None)
+
+    def counted(self, totals: Tensor) -> Problem:
+        """With the denominators that were not given taken from ``totals`` [2]: sums of w over all and number rows."""
+        tokens, numbers = totals.unbind()
+        return self._replace(
+            num_tokens=tokens if self.num_tokens is None else self.num_tokens,
+            num_numbers=numbers if self.num_numbers is None else self.num_numbers,
+        )
+
+
+def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """A scalar as a 0-d tensor, which a graph takes as an operand: a new value is no new graph."""
+    if scalar is None or isinstance(scalar, Tensor):
+        return scalar
+    return torch.full((), scalar, dtype=dtype, device=device)
