@@ -11,12 +11,15 @@ from ..problem import Problem
 from ..reference import costs, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import Field, Rows
+from . import Field
 from .eager import (
     Labels,
     blocks,
+    coefficients_of,
+    column,
     cross_entropy,
     cumulative_effects,
+    is_per_row,
     read_labels,
     reweighed,
     transform_,
@@ -24,7 +27,8 @@ from .eager import (
     value_slope,
 )
 from .layout import loss_dtype
-from .shards import Merged, Statistic
+from .shards import Bound, Merged, Statistic, num_statistics
+
 
 class OwnNumbers(NamedTuple):
     """The number tokens among a rank's columns."""
@@ -38,77 +42,75 @@ class OwnNumbers(NamedTuple):
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    labels = labels_of(problem, logits.dtype)
-    statistics = nothing_known(logits.new_empty((), dtype=loss_dtype(logits.dtype)), labels.ids.shape[0])
-    width = logits.shape[-1]
+    width, dtype, vocab_size = logits.shape[-1], loss_dtype(logits.dtype), vocab_size_of(problem)
+    everything = nothing_known(problem.labels.numel() + 1, problem.spec, dtype, logits.device)
+    for bound, value in zip(Bound, (first, width, vocab_size), strict=True):
+        everything[bound, -1] = value
     if width == 0:
-        return statistics
-    own = own_numbers(problem.table, first, width, statistics.dtype)
-    for block in blocks(logits, labels.counts, None):
-        chosen = Labels(*(part[block.rows] for part in labels))
+        return everything
+    statistics, own = everything[:, :-1], own_numbers(problem.table, first, width, dtype)
+    for block, part in blocks(logits, read_labels(problem, vocab_size, dtype), None):
         x = transform_logits(block, problem.spec)
-        entries = nothing_known(statistics, x.shape[0])
-        column = chosen.ids - first
-        label_logits = x.gather(-1, column.clamp(0, width - 1)[:, None]).squeeze(-1)
-        entries[Statistic.LABEL_LOGIT] = torch.where((column >= 0) & (column < width), label_logits, -torch.inf)
+        entries = nothing_known(x.shape[0], problem.spec, dtype, x.device)
+        place, is_own = own_column(part.ids, first, width)
+        label_logits = x.gather(-1, place[:, None]).squeeze(-1)
+        entries[Statistic.LABEL_LOGIT] = torch.where(is_own, label_logits, -torch.inf)
         if problem.spec.label_smoothing:
             entries[Statistic.LOGIT_SUM] = x.sum(-1)
-        rows = chosen.is_number.nonzero().squeeze(-1)
-        if rows.numel() and own.places.numel():
-            targets = targets_of(chosen.ids[rows], problem.table, x.dtype)
-            entries[Statistic.NUMBER_PEAK :, rows] = number_sums(x[rows[:, None], own.columns], targets, own, problem.spec)
+        if part.numbers.numel() and own.places.numel():
+            number_logits = x[part.numbers[:, None], own.columns]
+            sums = number_sums(number_logits, part.targets, own, problem.spec)
+            entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, part.numbers] = sums
         entries[Statistic.PEAK] = peak = x.amax(-1)
         powers = block.buffer("x") if x is block.logits else x
         entries[Statistic.TOTAL] = torch.sub(x, anchor(peak)[:, None], out=powers).exp_().sum(-1)
         statistics[:, block.rows] = entries
-    return statistics
+    return everything
 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    labels, length = labels_of(problem, logits.dtype), logits.shape[1]
-    own = own_numbers(problem.table, first, logits.shape[-1], loss_dtype(logits.dtype))
+    dtype, length = loss_dtype(logits.dtype), logits.shape[1]
+    labels = read_labels(problem, vocab_size_of(problem), dtype)
+    own = own_numbers(problem.table, first, logits.shape[-1], dtype)
     columns = own.values.new_zeros((labels.ids.shape[0], problem.table.ids.numel()))
-    rows = labels.is_number.nonzero()
-    if rows.numel() and own.places.numel():
-        x = logits[rows // length, rows % length, own.columns].to(columns.dtype)
+    if labels.numbers.numel() and own.places.numel():
+        rows = labels.numbers[:, None]
+        x = logits[rows // length, rows % length, own.columns].to(dtype)
         columns[rows, own.places] = transform_(x, problem.spec)
     return columns
 
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-    labels, spec = labels_of(problem, gathered.dtype), problem.spec
-    statistics = dict(zip(Statistic, gathered.unbind(1), strict=True))
+    spec, statistics = problem.spec, gathered[..., :-1].unbind(1)
     peak, lse, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
     label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
     mean = statistics[Statistic.LOGIT_SUM].sum(0) / vocab_size_of(problem) if spec.label_smoothing else None
-    _, number_lse, (offset, cost) = merged_sums(
-        statistics[Statistic.NUMBER_PEAK],
-        statistics[Statistic.NUMBER_TOTAL],
-        statistics[Statistic.OFFSET],
-        statistics[Statistic.COST],
-    )
+    labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
+    weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+    if gathered.device.type != "cpu":  # on a CPU they have been checked
+        weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
+    fields, merged = gathered.new_zeros((len(Field), len(lse))), gathered.new_zeros((len(Merged), len(lse)))
+    ce = weights * cross_entropy(lse, label_logit, mean, spec)
+    torch.stack([ce, (label_logit >= peak).to(lse.dtype), weights, lse], out=fields[: Field.NTL])
+    if labels.counts is not None:
+        fields.masked_fill_(~labels.counts, 0.0)
+
+    rows = labels.numbers
+    sums = (sums[:, rows] for sums in statistics[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM])
+    _, number_lse, (error, effect) = merged_sums(*sums)
     if spec.kind != "wasserstein":
-        effect, loss = offset, value_losses(offset, spec)
+        effect, loss = error, value_losses(error, spec)
+    elif number_logits is None:
+        loss = effect
     else:
-        effect = loss = cost if number_logits is None else cumulative_losses(number_logits, labels, problem)
-    mass = (number_lse - lse).exp()
-    fields = gathered.new_zeros((len(Field), labels.ids.shape[0]))
-    fields[Field.CROSS_ENTROPY] = labels.weights * cross_entropy(lse, label_logit, mean, spec)
-    fields[Field.NTL] = labels.weights * reweighed(loss, mass, spec)
-    fields[Field.ABSOLUTE_ERROR], fields[Field.MASS] = offset.abs(), mass
-    fields[Field.IS_CORRECT], fields[Field.LSE] = label_logit >= peak, lse
-    fields[Field.WEIGHT], fields[Field.NUMBER_WEIGHT] = labels.weights, labels.weights
-    fields.masked_fill_(~labels.counts, 0.0)
-    numbers_only = [Field.NTL, Field.ABSOLUTE_ERROR, Field.MASS, Field.NUMBER_WEIGHT]
-    fields[numbers_only] = fields[numbers_only].masked_fill_(~labels.is_number, 0.0)
-    return fields, torch.stack([lse, number_lse, effect])
+        effect = loss = cumulative_terms(number_logits[rows], labels.targets, problem)[2]
+    mass = (number_lse - lse[rows]).exp_()
+    ntl = weights[rows] * reweighed(loss, mass, spec)
+    fields[Field.NTL :].index_copy_(1, rows, torch.stack([ntl, error.abs(), mass, weights[rows]]))
+    merged[Merged.LSE] = lse
+    merged[Merged.NUMBER_LSE :].index_copy_(1, rows, torch.stack([number_lse, effect]))
+    return fields, merged
 
-
-def nothing_known(like: Tensor, num_rows: int) -> Tensor:
-    """Statistics [len(Statistic), N] of no columns at all."""
-    statistics = like.new_zeros((len(Statistic), num_rows))
-    statistics[PEAKS] = -torch.inf
-    return statistics
 
 def shard_gradients(
     logits: Tensor,
@@ -119,88 +121,87 @@ def shard_gradients(
     upstream: Tensor,
     gradient: Tensor,
 ) -> None:
-    width = logits.shape[-1]
+    width, spec = logits.shape[-1], problem.spec
     if width == 0:
         return
-    spec, labels = problem.spec, labels_of(problem, logits.dtype)
-    factors = row_factors(labels, merged, upstream, problem)
+    labels = read_labels(problem, vocab_size_of(problem), merged.dtype)
+    coefficients = coefficients_of(labels, problem, upstream)
     own = own_numbers(problem.table, first, width, merged.dtype)
-    for block in blocks(logits, labels.counts, gradient):
-        chosen, factor = Labels(*(part[block.rows] for part in labels)), Factors(*(f[block.rows] for f in factors))
-        x, statistics = transform_logits(block, spec), merged[:, block.rows]
-        rows = chosen.is_number.nonzero().squeeze(-1)  # of the block
+    for block, part in blocks(logits, labels, gradient):
+        x, (lse, number_lse, effect) = transform_logits(block, spec), merged[:, block.rows].unbind()
+        a, b = coefficients.part(block.rows)
+        slope, rows = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a * torch.ones_like(lse), part.numbers
         pulls = None
-        if rows.numel() and own.places.numel():
+        if rows.numel():
+            # The terms of number rows: what they add to the slope of all columns, and the pulls of their number columns.
+            terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets)
+            row_b = b[rows] if is_per_row(b) else b
             all_logits = None if number_logits is None else number_logits[block.rows][rows]
-            effects = own_effects(chosen.ids[rows], statistics[Merged.EFFECT, rows], all_logits, own, problem)
-            q = (x[rows[:, None], own.columns] - statistics[Merged.NUMBER_LSE, rows, None]).exp_()
-            pulls = q * (factor.number_slope[rows, None] * effects - factor.excess[rows, None])
-        g = torch.sub(x, statistics[Merged.LSE][:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
-        g.mul_(factor.slope[:, None])
+            number_slope, excess = number_factors(terms, problem.spec)
+            slope.index_add_(0, rows, row_b * excess)
+            q = (x[rows[:, None], own.columns] - terms.lse[:, None]).exp_()
+            effects = own_effects(terms, all_logits, own, problem)
+            pulls = q * (number_slope[:, None] * effects - excess[:, None]) * column(row_b)
+        g = torch.sub(x, lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
+        g.mul_(slope[:, None])
         if spec.label_smoothing:
-            g.sub_(factor.label[:, None] * (spec.label_smoothing / vocab_size_of(problem)))
+            g.sub_(column(a) * (spec.label_smoothing / vocab_size_of(problem)))
         if pulls is not None:
             g[rows[:, None], own.columns] += pulls
-        column = chosen.ids - first
-        is_own = (column >= 0) & (column < width)
-        pull = torch.where(is_own, factor.label * (spec.label_smoothing - 1), 0.0)
-        g.scatter_add_(-1, column.clamp(0, width - 1)[:, None], pull[:, None])
+        place, is_own = own_column(part.ids, first, width)
+        g.scatter_add_(-1, place[:, None], (a * (spec.label_smoothing - 1) * is_own.to(g.dtype))[:, None])
         if spec.softcap is not None:
             g.mul_(1 - (x / spec.softcap) ** 2)
         block.write(g if spec.logit_scale == 1 else g.mul_(spec.logit_scale))
 
 
-class Factors(NamedTuple):
-    """What the gradient of a row is made of besides its logits, each [N]."""
+class NumberTerms(NamedTuple):
+    """What all ranks together know of n number rows, each [n]."""
 
-    label: Tensor
-    """a: the coefficient of cross-entropy."""
-    slope: Tensor
-    """Of p, in every column."""
-    number_slope: Tensor
-    """Of q_k (e_k - mean effect), in number columns."""
-    excess: Tensor
-    """b m (worst loss - L), with reweigh: part of the slope, which number columns give back; 0 off number rows."""
-
-
-def row_factors(labels: Labels, merged: Tensor, upstream: Tensor, problem: Problem) -> Factors:
-    spec = problem.spec
-    a, b = (upstream * part for part in coefficients(labels, problem))
-    lse, number_lse, effect = merged.unbind()
-    number_slope, excess = b, torch.zeros_like(b)
-    if spec.kind != "wasserstein":
-        number_slope = b * value_slope(effect, spec)
-    if spec.reweigh:
-        loss = effect if spec.kind == "wasserstein" else value_losses(effect, spec)
-        mass = (number_lse - lse).exp()
-        number_slope = number_slope * mass
-        excess = torch.where(labels.is_number, b * mass * (spec.worst_loss - loss), 0.0)
-    return Factors(a, a * (1 + 2 * spec.z_loss * lse) + excess, number_slope, excess)
+    lse: Tensor
+    """Over the number tokens alone."""
+    effect: Tensor
+    """As :class:`Merged` has it."""
+    mass: Tensor
+    targets: Tensor
+    """What the labels are worth."""
 
 
-def own_effects(
-    ids: Tensor, mean_effect: Tensor, number_logits: Tensor | None, own: OwnNumbers, problem: Problem
-) -> Tensor:
-    """e_k - sum_j q_j e_j [n, k] of the rank's number tokens, for number rows with the labels ``ids`` [n]."""
-    table, spec = problem.table, problem.spec
-    targets = targets_of(ids, table, own.values.dtype)
+def number_factors(terms: NumberTerms, spec: LossSpec) -> tuple[Tensor, Tensor]:
+    """([n], [n]): what NTL gives to q_k (e_k - mean effect) in number columns, and to p in all, per unit of b."""
+    slope = torch.ones_like(terms.mass) if spec.kind == "wasserstein" else value_slope(terms.effect, spec)
+    if not spec.reweigh:
+        return slope, torch.zeros_like(slope)
+    loss = terms.effect if spec.kind == "wasserstein" else value_losses(terms.effect, spec)
+    return slope * terms.mass, terms.mass * (spec.worst_loss - loss)
+
+
+def own_effects(terms: NumberTerms, number_logits: Tensor | None, own: OwnNumbers, problem: Problem) -> Tensor:
+    """e_k - sum_j q_j e_j [n, k] of the rank's number tokens; ``number_logits`` [n, K] with ``label_sigma`` only."""
     if number_logits is not None:
-        q = number_logits.softmax(-1)
-        effects, _ = cumulative_effects(q, table.values.to(q.dtype), targets, spec.label_sigma)
+        q, effects, _ = cumulative_terms(number_logits, terms.targets, problem)
         return effects[:, own.places] - (q * effects).sum(-1, keepdim=True)
-    effects = costs(own.values, targets, spec) if spec.kind == "wasserstein" else own.values - targets[:, None]
-    return effects - mean_effect[:, None]
+    if problem.spec.kind == "wasserstein":
+        return costs(own.values, terms.targets, problem.spec) - terms.effect[:, None]
+    return own.values - terms.targets[:, None] - terms.effect[:, None]
 
 
-def nothing_known(like: Tensor, num_rows: int) -> Tensor:
-    """Statistics [len(Statistic), N] of no columns at all."""
-    statistics = like.new_zeros((len(Statistic), num_rows))
+def cumulative_terms(number_logits: Tensor, targets: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """(q [n, K], effects [n, K], L [n]) of number rows with ``label_sigma``."""
+    values = problem.table.values.to(number_logits.dtype)
+    q = number_logits.softmax(-1)
+    return q, *cumulative_effects(q, values, values - targets[:, None], problem.spec.label_sigma)
+
+
+def nothing_known(num_rows: int, spec: LossSpec, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Statistics [S, num_rows] of no columns at all."""
+    statistics = torch.zeros((num_statistics(spec), num_rows), dtype=dtype, device=device)
     statistics[[Statistic.PEAK, Statistic.LABEL_LOGIT, Statistic.NUMBER_PEAK]] = -torch.inf
     return statistics
 
 
 def number_sums(x: Tensor, targets: Tensor, own: OwnNumbers, spec: LossSpec) -> Tensor:
-    """The last four statistics [4, n] of number rows with the rank's number logits x [n, k] and label values [n]."""
+    """The statistics [4, n] of number rows, NUMBER_PEAK to COST, with the rank's number logits x [n, k] and label values [n]."""
     peak = x.amax(-1)
     powers = (x - anchor(peak)[:, None]).exp_()
     offset = (powers * (own.values - targets[:, None])).sum(-1)
@@ -216,18 +217,18 @@ def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Tenso
     return peak, peak + total.log(), [(sums * scales).sum(0) / total for sums in weighted]
 
 
+def is_covered(bounds: Tensor) -> Tensor:
+    """bool 0-d: whether the columns of all ranks, of bounds [R, 3], are the whole vocabulary, each once."""
+    first, width, size = bounds.unbind(-1)
+    ranks = torch.arange(first.shape[0], device=first.device)
+    is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))
+    expected = (is_before * width).sum(-1)
+    return ((width == 0) | (first == expected)).all() & (size == width.sum()).all()
+
+
 def anchor(peak: Tensor) -> Tensor:
     """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
     return peak.masked_fill(peak == -torch.inf, 0.0)
-
-
-def cumulative_losses(number_logits: Tensor, labels: Labels, problem: Problem) -> Tensor:
-    """L [N] with ``label_sigma``; 0 off the number rows."""
-    rows = labels.is_number.nonzero().squeeze(-1)
-    q, values = number_logits[rows].softmax(-1), problem.table.values.to(number_logits.dtype)
-    targets = targets_of(labels.ids[rows], problem.table, q.dtype)
-    _, loss = cumulative_effects(q, values, targets, problem.spec.label_sigma)
-    return loss.new_zeros(labels.ids.shape).index_copy_(0, rows, loss)
 
 
 def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> OwnNumbers:
@@ -236,24 +237,12 @@ def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) 
     return OwnNumbers(places, columns[places], table.values[places].to(dtype))
 
 
-def targets_of(ids: Tensor, table: NumberTable, dtype: torch.dtype) -> Tensor:
-    """v_y [n] of labels [n] that are number tokens."""
-    return table.values.to(dtype)[table.lookup[ids]]
+def own_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """([n], bool [n]): the columns of token ids among the rank's, and whether they are there; column 0 if not."""
+    place = ids - first
+    is_own = (place >= 0) & (place < width)
+    return torch.where(is_own, place, 0), is_own
 
 
 def vocab_size_of(problem: Problem) -> int:
     return problem.table.lookup.shape[0]
-
-
-def labels_of(problem: Problem, dtype: torch.dtype) -> Labels:
-    logits = torch.empty(0, vocab_size_of(problem), dtype=dtype, device=problem.labels.device)
-    return read_labels(Rows(logits, problem.labels, problem.token_weights), problem.table, problem.spec)
-
-
-def coefficients(labels: Labels, problem: Problem) -> tuple[Tensor, Tensor]:
-    a, b = problem.spec.ce_weight * labels.weights, problem.ntl_weight * labels.weights
-    if problem.reduction != "mean":
-        return a, b
-    from ..reference import divide
-
-    return divide(a, torch.as_tensor(problem.num_tokens)), divide(b, torch.as_tensor(problem.num_numbers))

@@ -17,23 +17,42 @@ from typing import Protocol, cast
 from torch import Tensor
 
 from ..problem import Problem
+from ..spec import LossSpec
 
 
 class Statistic(IntEnum):
-    """The rows of ``statistics`` [len(Statistic), N]: what one rank knows of a row, from transformed logits x.
+    """The rows of ``statistics`` [S, N + 1]: what one rank knows of a row, from transformed logits x.
 
     The logits among them are in units of the backend, which sends and merges them. A rank without columns, or
-    without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums.
+    without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums. The
+    last column is no row: it holds :class:`Bound`.
     """
 
     PEAK = 0  # the largest x
     TOTAL = 1  # sum of exp(x - PEAK)
     LABEL_LOGIT = 2  # x of the label
-    LOGIT_SUM = 3  # sum of x, with label smoothing only
-    NUMBER_PEAK = 4  # the largest x of the number tokens; this and what follows on number rows only
-    NUMBER_TOTAL = 5  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
-    OFFSET = 6  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
-    COST = 7  # sum of e_k c_k
+    NUMBER_PEAK = 3  # the largest x of the number tokens; this and the next three on number rows only
+    NUMBER_TOTAL = 4  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
+    OFFSET = 5  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
+    COST = 6  # sum of e_k c_k
+    LOGIT_SUM = 7  # sum of x; sent with label smoothing only
+
+
+class Bound(IntEnum):
+    """The last column of ``statistics``: which columns of the vocabulary the rank has. float32 holds them exactly."""
+
+    FIRST = 0
+    WIDTH = 1
+    VOCAB_SIZE = 2
+
+
+MOST_TOKENS = 2**24
+"""A larger vocabulary's bounds would be rounded."""
+
+
+def num_statistics(spec: LossSpec) -> int:
+    """S, how many numbers a rank sends of a row."""
+    return len(Statistic) if spec.label_smoothing else Statistic.LOGIT_SUM
 
 
 class Merged(IntEnum):
@@ -48,7 +67,7 @@ class ShardBackend(Protocol):
     """N = B * T rows. All but gradients is float32 (float64 for float64 logits)."""
 
     def shard_statistics(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
-        """[len(Statistic), N] of the rank's columns."""
+        """[S, N + 1] of the rank's columns."""
         ...
 
     def number_columns(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -59,9 +78,10 @@ class ShardBackend(Protocol):
         ...
 
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-        """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, len(Statistic), N] of all ranks.
+        """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, S, N + 1] of all ranks.
 
-        In the order of the ranks, so that all of them find the same bits. ``number_logits`` [N, K] is the sum of all
+        In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
+        vocabulary, the losses of rows that count are NaN (on a CPU, where looking is free, it is an error before). ``number_logits`` [N, K] is the sum of all
         ranks' :meth:`number_columns`, given with ``label_sigma`` only.
         """
         ...

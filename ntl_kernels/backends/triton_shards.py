@@ -19,14 +19,20 @@ from ..kernels.shards import (
 )
 from ..problem import Problem
 from . import Field
-from .shards import Merged, Statistic
+from .shards import Merged, num_statistics
 from .triton import (
+    NUMBERS_PER_THREAD,
+    UNROLL_OF_MANY_OPERATIONS,
     block_of,
+    fields_of,
+    labels_of,
     loss_tile,
     matrix_of,
     numbers_of,
     options_of,
     scalars_of,
+    shares_of,
+    tile_of,
     transform_of,
 )
 
@@ -36,12 +42,11 @@ MERGED_ROWS = 128
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     count = problem.labels.numel()
-    statistics = torch.empty((len(Statistic), count), dtype=torch.float32, device=logits.device)
-    if count == 0:
-        return statistics
-    options, block = options_of(problem.spec, problem.reduction), block_of(problem.table)
+    shape = num_statistics(problem.spec), count + 1
+    statistics = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    options, block = options_of(problem.spec), block_of(problem.table)
     tile, launch = loss_tile(logits, None, options, block)
-    shard_statistics_kernel[(count,)](
+    shard_statistics_kernel[(count + 1,)](
         matrix_of(logits),
         logits.stride(0),
         logits.shape[1],
@@ -73,19 +78,19 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
             numbers_of(problem.table),
             columns,
             transform_of(problem.spec),
-            OPTIONS=options_of(problem.spec, problem.reduction),
+            OPTIONS=options_of(problem.spec),
             BLOCK=block_of(problem.table),
         )
     return columns
 
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-    ranks, _, count = gathered.shape
+    ranks, count = gathered.shape[0], gathered.shape[2] - 1
     fields, merged = gathered.new_empty((len(Field), count)), gathered.new_empty((len(Merged), count))
     if count == 0:
         return fields, merged
     shard = shard_of(problem, 0, 0)
-    options = options_of(problem.spec, problem.reduction)
+    options = options_of(problem.spec)
     cumulative = None if number_logits is None else cumulative_losses(number_logits, problem)
     merge_shards_kernel[(triton.cdiv(count, MERGED_ROWS),)](
         gathered,
@@ -95,13 +100,13 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         labels_of(problem),
         numbers_of(problem.table),
         cumulative,
-        fields,
-        fields.stride(0),
+        fields_of(fields),
         merged,
         transform_of(problem.spec),
         scalars_of(problem.spec),
         OPTIONS=options,
         ROWS=MERGED_ROWS,
+        RANKS=triton.next_power_of_2(ranks),
     )
     return fields, merged
 
@@ -133,8 +138,13 @@ def shard_gradients(
     count = problem.labels.numel()
     if count == 0 or logits.shape[-1] == 0:
         return
-    options, block = options_of(problem.spec, problem.reduction), block_of(problem.table)
-    tile, launch = loss_tile(logits, gradient, options, block)
+    options, block = options_of(problem.spec), block_of(problem.table)
+    tile, launch = tile_of(
+        logits,
+        gradient,
+        UNROLL_OF_MANY_OPERATIONS,
+        block // NUMBERS_PER_THREAD if options.kind == "cumulative" else 0,
+    )
     shard_gradients_kernel[(count,)](
         matrix_of(logits),
         matrix_of(gradient),
@@ -145,7 +155,7 @@ def shard_gradients(
         shard_of(problem, first, logits.shape[-1]),
         labels_of(problem),
         numbers_of(problem.table),
-        denominators_of(problem, merged),
+        shares_of(problem),
         merged,
         number_logits,
         upstream,
@@ -161,13 +171,3 @@ def shard_gradients(
 
 def shard_of(problem: Problem, first: int, width: int) -> Shard:
     return Shard(first, width, problem.table.lookup.shape[0])
-
-
-def labels_of(problem):  # STAND-IN
-    from ..kernels.arguments import Labels
-
-    return Labels(problem.labels, problem.token_weights, problem.spec.ignore_index)
-
-
-def denominators_of(problem, like):  # STAND-IN
-    return torch.tensor([1.0 if n is None else float(n) for n in (problem.num_tokens, problem.num_numbers)])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, LSE, MASS, NTL, NUMBER_WEIGHT, WEIGHT
 from .labels import coefficients, read_labels
 from .logsumexp import LN_2, anchor
 from .losses import cross_entropy
@@ -34,6 +35,17 @@ from .walk import (
     row_statistics,
     write_gradient,
 )
+
+
+# The order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
+PEAK = tl.constexpr(0)
+TOTAL = tl.constexpr(1)
+LABEL_LOGIT = tl.constexpr(2)
+NUMBER_PEAK = tl.constexpr(3)
+NUMBER_TOTAL = tl.constexpr(4)
+OFFSET = tl.constexpr(5)
+COST = tl.constexpr(6)
+LOGIT_SUM = tl.constexpr(7)
 
 
 class Shard(NamedTuple):
@@ -69,7 +81,7 @@ def value_offsets(numbers, lanes, inside, index):
 
 
 class NumberSums(NamedTuple):
-    """The last four statistics of a row."""
+    """The statistics NUMBER_PEAK to COST of a row."""
 
     peak: Any
     total: Any
@@ -91,15 +103,17 @@ def number_sums(columns, offsets, scalars):
 
 
 @triton.jit
-def store_statistics(statistics, stride, row, peak, total, label_x2, sum_u, numbers):
-    tl.store(statistics + row, peak)
-    tl.store(statistics + stride + row, total)
-    tl.store(statistics + 2 * stride + row, label_x2)
-    tl.store(statistics + 3 * stride + row, sum_u)
-    tl.store(statistics + 4 * stride + row, numbers.peak)
-    tl.store(statistics + 5 * stride + row, numbers.total)
-    tl.store(statistics + 6 * stride + row, numbers.offset)
-    tl.store(statistics + 7 * stride + row, numbers.cost)
+def store_statistic(statistics, stride, statistic: tl.constexpr, row, value):
+    """Write one number of one row."""
+    tl.store(statistics + statistic * stride + row, value)
+
+
+@triton.jit
+def store_bounds(statistics, stride, shard):
+    """Write which columns the rank has, in the order of ``ntl_kernels.backends.shards.Bound``."""
+    store_statistic(statistics, stride, 0, stride - 1, shard.first * 1.0)
+    store_statistic(statistics, stride, 1, stride - 1, shard.width * 1.0)
+    store_statistic(statistics, stride, 2, stride - 1, shard.vocab_size * 1.0)
 
 
 @triton.jit(do_not_specialize=["logits_stride", "length", "row_count"])
@@ -111,16 +125,16 @@ def shard_statistics_kernel(
     shard,
     labels,
     numbers,
-    statistics,  # [8, N]
+    statistics,  # [S, N + 1]
     how,  # Transform
     scalars,
     OPTIONS: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program per row: what this rank knows of it."""
-    n = tl.program_id(0)
-    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
+    """One program per row: what this rank knows of it; and one for the bounds."""
+    n, stride = tl.program_id(0), row_count + 1
+    label = read_labels(labels, numbers, shard.vocab_size, n, n < row_count)
     peak, total, label_x2, sum_u = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
@@ -136,8 +150,35 @@ def shard_statistics_kernel(
             offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
             sums = number_sums(columns, offsets, scalars)
             number_peak, number_total, offset, cost = sums.peak, sums.total, sums.offset, sums.cost
-    sums = NumberSums(peak=number_peak, total=number_total, offset=offset, cost=cost)
-    store_statistics(statistics, row_count, n, peak, total, label_x2, sum_u, sums)
+    if n < row_count:
+        store_statistic(statistics, stride, PEAK, n, peak)
+        store_statistic(statistics, stride, TOTAL, n, total)
+        store_statistic(statistics, stride, LABEL_LOGIT, n, label_x2)
+        store_statistic(statistics, stride, NUMBER_PEAK, n, number_peak)
+        store_statistic(statistics, stride, NUMBER_TOTAL, n, number_total)
+        store_statistic(statistics, stride, OFFSET, n, offset)
+        store_statistic(statistics, stride, COST, n, cost)
+        if OPTIONS.smoothing:
+            store_statistic(statistics, stride, LOGIT_SUM, n, sum_u)
+    else:
+        store_bounds(statistics, stride, shard)
+
+
+@triton.jit
+def are_covered(gathered, rank_stride, column_stride, rank_count, shard, RANKS: tl.constexpr):
+    """Whether the columns of all ranks are the whole vocabulary, each once."""
+    ranks = tl.arange(0, RANKS)
+    inside = ranks < rank_count
+    bounds = gathered + ranks * rank_stride + column_stride - 1
+    first = tl.load(bounds, mask=inside, other=0.0)
+    width = tl.load(bounds + column_stride, mask=inside, other=0.0)
+    size = tl.load(bounds + 2 * column_stride, mask=inside, other=0.0)
+    # Every rank with columns starts where those end together that start before it, or as late and come first.
+    is_tied = (first[None, :] == first[:, None]) & (ranks[None, :] < ranks[:, None])
+    is_before = (first[None, :] < first[:, None]) | is_tied
+    expected = tl.sum(tl.where(is_before, width[None, :], 0.0), 1)
+    is_wrong = ((width != 0.0) & (first != expected)) | (inside & (size != shard.vocab_size * 1.0))
+    return (tl.sum(is_wrong.to(tl.int32), 0) == 0) & (tl.sum(width, 0) == shard.vocab_size * 1.0)
 
 
 @triton.jit(do_not_specialize=["logits_stride", "length"])
@@ -238,44 +279,45 @@ def summed_powers(sums, peaks, peak, rank_stride, rank_count, rows, inside):
     return total
 
 
-@triton.jit(do_not_specialize=["row_count", "rank_count", "fields_stride"])
+@triton.jit(do_not_specialize=["row_count", "rank_count"])
 def merge_shards_kernel(
-    gathered,  # [R, 8, N]
+    gathered,  # [R, S, N + 1]
     row_count,  # N
     rank_count,  # R
     shard,
     labels,
     numbers,
     cumulative,  # [N] L with label_sigma, or None
-    fields,  # [8, N]
-    fields_stride,
+    fields,  # Fields
     merged,  # [3, N]
     how,  # Transform
     scalars,
     OPTIONS: tl.constexpr,
     ROWS: tl.constexpr,
+    RANKS: tl.constexpr,  # R rounded up to a power of two
 ):
     """The fields of ROWS rows and what the gradient of any of their columns needs, from the statistics of all ranks."""
     KIND: tl.constexpr = OPTIONS.kind
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < row_count
     label = read_labels(labels, numbers, shard.vocab_size, rows, inside)
-    step = 8 * row_count
-    peak = largest(gathered, step, rank_count, rows, inside)
-    total = summed_powers(gathered + row_count, gathered, peak, step, rank_count, rows, inside)
-    label_x2 = largest(gathered + 2 * row_count, step, rank_count, rows, inside)
+    stride = row_count + 1  # of a statistic
+    step = (LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM) * stride  # of a rank
+    peak = largest(gathered + PEAK * stride, step, rank_count, rows, inside)
+    total = summed_powers(gathered + TOTAL * stride, gathered + PEAK * stride, peak, step, rank_count, rows, inside)
+    label_x2 = largest(gathered + LABEL_LOGIT * stride, step, rank_count, rows, inside)
     sum_u = 0.0
     if OPTIONS.smoothing:
-        sum_u = summed(gathered + 3 * row_count, step, rank_count, rows, inside)
+        sum_u = summed(gathered + LOGIT_SUM * stride, step, rank_count, rows, inside)
     found = RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
     ce = cross_entropy(found, label_x2, shard.vocab_size, how, scalars, OPTIONS.smoothing)
 
-    peaks = gathered + 4 * row_count
+    peaks = gathered + NUMBER_PEAK * stride
     peak = largest(peaks, step, rank_count, rows, inside)
-    total = summed_powers(peaks + row_count, peaks, peak, step, rank_count, rows, inside)
-    error = summed_powers(peaks + 2 * row_count, peaks, peak, step, rank_count, rows, inside) / total
+    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, peak, step, rank_count, rows, inside)
+    error = summed_powers(gathered + OFFSET * stride, peaks, peak, step, rank_count, rows, inside) / total
     if KIND == "wasserstein":
-        effect = summed_powers(peaks + 3 * row_count, peaks, peak, step, rank_count, rows, inside) / total
+        effect = summed_powers(gathered + COST * stride, peaks, peak, step, rank_count, rows, inside) / total
         loss = effect
     elif KIND == "cumulative":
         effect = tl.load(cumulative + rows, mask=inside, other=0.0)
@@ -285,21 +327,28 @@ def merge_shards_kernel(
         loss = value_loss(error, scalars, KIND)
     number_lse2 = peak + tl.log2(total)
     mass = tl.exp2(number_lse2 - found.lse2)
-    ntl = label.weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
+    is_whole = are_covered(gathered, step, stride, rank_count, shard, RANKS)
+    weight = tl.where(label.counts & (is_whole == 0), float("nan"), label.weight)
+    ntl = weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
 
-    is_number = label.index >= 0
-    is_correct = label.counts & (label_x2 >= found.peak)
-    tl.store(fields + rows, tl.where(label.counts, label.weight * ce, 0.0), mask=inside)
-    tl.store(fields + fields_stride + rows, tl.where(is_number, ntl, 0.0), mask=inside)
-    tl.store(fields + 2 * fields_stride + rows, tl.where(is_number, tl.abs(error), 0.0), mask=inside)
-    tl.store(fields + 3 * fields_stride + rows, tl.where(is_number, mass, 0.0), mask=inside)
-    tl.store(fields + 4 * fields_stride + rows, is_correct.to(tl.float32), mask=inside)
-    tl.store(fields + 5 * fields_stride + rows, label.weight, mask=inside)
-    tl.store(fields + 6 * fields_stride + rows, tl.where(is_number, label.weight, 0.0), mask=inside)
-    tl.store(fields + 7 * fields_stride + rows, tl.where(label.counts, found.lse2 * LN_2, 0.0), mask=inside)
+    counts, is_number = label.counts, label.index >= 0
+    store_rows(fields, CROSS_ENTROPY, rows, inside, tl.where(counts, weight * ce, 0.0))
+    store_rows(fields, IS_CORRECT, rows, inside, (counts & (label_x2 >= found.peak)).to(tl.float32))
+    store_rows(fields, WEIGHT, rows, inside, weight)
+    store_rows(fields, LSE, rows, inside, tl.where(counts, found.lse2 * LN_2, 0.0))
+    store_rows(fields, NTL, rows, inside, tl.where(is_number, ntl, 0.0))
+    store_rows(fields, ABSOLUTE_ERROR, rows, inside, tl.where(is_number, tl.abs(error), 0.0))
+    store_rows(fields, MASS, rows, inside, tl.where(is_number, mass, 0.0))
+    store_rows(fields, NUMBER_WEIGHT, rows, inside, tl.where(is_number, weight, 0.0))
     tl.store(merged + rows, found.lse2, mask=inside)
     tl.store(merged + row_count + rows, number_lse2, mask=inside)
     tl.store(merged + 2 * row_count + rows, effect, mask=inside)
+
+
+@triton.jit
+def store_rows(fields, field: tl.constexpr, rows, inside, values):
+    """Write one number of a block of rows."""
+    tl.store(fields.pointer + field * fields.stride + rows, values, mask=inside)
 
 
 class ShardColumns(NamedTuple):
@@ -389,7 +438,7 @@ def shard_gradients_kernel(
     shard,
     labels,
     numbers,
-    denominators,  # [2]
+    shares,
     merged,  # [3, N]
     number_logits,  # [N, K] with label_sigma, or None
     upstream,  # [N], or 0-d with a stride of 0
@@ -407,7 +456,7 @@ def shard_gradients_kernel(
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
-        a, b = coefficients(label.weight, incoming, denominators, scalars, OPTIONS.mean)
+        a, b = coefficients(label.weight, incoming, shares, scalars)
         own = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
         )

@@ -44,6 +44,6 @@ def checked_group(group: object) -> ProcessGroup:
     return group
 
 
-def is_single(group: ProcessGroup) -> bool:
-    """Whether the group has no other rank."""
-    return dist.get_world_size(group) == 1
+def group_size(group: ProcessGroup) -> int:
+    """How many ranks it has."""
+    return dist.get_world_size(group)

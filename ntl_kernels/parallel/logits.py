@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from ..autograd import tensors_of
 from ..problem import Problem
 from ..tracing import refuse_second_derivative
 from . import steps
@@ -26,7 +27,7 @@ class Exchange(NamedTuple):
     """Statistics on their way between the ranks."""
 
     statistics: Tensor
-    """[R, len(Statistic), N]"""
+    """[R, S, N + 1]"""
     number_logits: Tensor | None
     """[N, K], with ``label_sigma`` only."""
 
@@ -89,10 +90,3 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
             logits, ctx.problem, ctx.split.first, merged, number_logits, upstream, ctx.inplace
         )
         return refuse_second_derivative(gradient, loss), None, None, None
-
-
-def tensors_of(problem: Problem) -> list[Tensor]:
-    """All tensors of a problem."""
-    scalars = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
-    given = (problem.labels, problem.token_weights, *scalars, *problem.table)
-    return [part for part in given if isinstance(part, Tensor)]

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from ..backends import NUM_PARTS, Field, load_backend
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import Merged, Statistic, load_shard_backend
+from ..backends.shards import Merged, load_shard_backend, num_statistics
 from ..checks import check_values
 from ..ops import NUM_OPERANDS, PROBLEM, define, problem_of
+from .bounds import check_bounds
 
 SHARD = f"Tensor logits, {PROBLEM}, int first"
 
 
 @define("shard_statistics", f"({SHARD}) -> Tensor")
 def shard_statistics(logits: Tensor, *rest: Any) -> Tensor:
-    """[len(Statistic), N] of logits [B, T, W]."""
+    """[S, N + 1] of logits [B, T, W]."""
     *operands, first = rest
     problem = problem_of(operands)
     check_values(problem, problem.table.lookup.shape[0])
@@ -37,9 +38,10 @@ def number_columns(logits: Tensor, *rest: Any) -> Tensor:
 
 @define("merge_shards", f"(Tensor gathered, {PROBLEM}, Tensor? number_logits) -> (Tensor, Tensor)")
 def merge_shards(gathered: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """(fields, merged) of the statistics [R, len(Statistic), N]."""
+    """(fields, merged) of the statistics [R, S, N + 1]."""
     *operands, number_logits = rest
     problem = problem_of(operands)
+    check_bounds(gathered)
     return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
 
 
@@ -72,13 +74,18 @@ def rows_like(tensor: Tensor, operands: tuple[Any, ...], *leading: int) -> Tenso
     return tensor.new_empty((*leading, operands[0].numel()), dtype=loss_dtype(tensor.dtype))
 
 
-shard_statistics.register_fake(lambda logits, *rest: rows_like(logits, rest, len(Statistic)))
 merge_shards.register_fake(
     lambda gathered, *rest: (rows_like(gathered, rest, len(Field)), rows_like(gathered, rest, len(Merged)))
 )
 shard_gradients.register_fake(lambda logits, *_: gradient_like(logits))
 finish.register_fake(lambda fields, *_: (fields.new_empty(()), fields.new_empty(NUM_PARTS)))
 count.register_fake(lambda like, *_: like.new_empty(2))
+
+
+@shard_statistics.register_fake
+def _(logits: Tensor, *rest: Any) -> Tensor:
+    count = num_statistics(problem_of(rest[:NUM_OPERANDS]).spec)
+    return logits.new_empty((count, rest[0].numel() + 1), dtype=loss_dtype(logits.dtype))
 
 
 @number_columns.register_fake

@@ -12,10 +12,11 @@ from ..ops import operands_of
 from ..problem import Problem
 from ..tracing import is_plain
 from . import operators
+from .bounds import check_bounds
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    """[len(Statistic), N] of this rank's logits [B, T, W]."""
+    """[S, N + 1] of this rank's logits [B, T, W]."""
     if is_plain(logits):
         return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
     return operators.shard_statistics(logits, *operands_of(problem, loss_dtype(logits.dtype)), first)
@@ -29,8 +30,9 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-    """(fields, merged) of the statistics [R, len(Statistic), N] of all ranks."""
+    """(fields, merged) of the statistics [R, S, N + 1] of all ranks."""
     if is_plain(gathered):
+        check_bounds(gathered)
         return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
     return operators.merge_shards(gathered, *operands_of(problem, gathered.dtype), number_logits)
 

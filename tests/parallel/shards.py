@@ -11,7 +11,7 @@ from torch import Tensor
 from ntl_kernels import NTLOutput
 from ntl_kernels.backends import Field
 from ntl_kernels.backends.layout import gradient_like, loss_dtype
-from ntl_kernels.backends.shards import Merged, Statistic, load_shard_backend
+from ntl_kernels.backends.shards import Merged, load_shard_backend, num_statistics
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.reference import divide
 from ntl_kernels.spec import LossSpec
@@ -57,7 +57,7 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
     shards = [logits[None, :, first : first + width].clone() for first, width in bounds]
     firsts = [first for first, _ in bounds]
     statistics = [steps.shard_statistics(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
-    assert {part.shape for part in statistics} == {(len(Statistic), logits.shape[0])}
+    assert {part.shape for part in statistics} == {(num_statistics(task.spec), logits.shape[0] + 1)}
     number_logits = None
     if task.spec.label_sigma > 0:
         columns = [steps.number_columns(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
@@ -77,7 +77,7 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
 
 def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NTLOutput, CheckedProblem]:
     weight, number_weight = fields[Field.WEIGHT], fields[Field.NUMBER_WEIGHT]
-    task = task.counted(torch.stack([weight.sum(), number_weight.sum()]))
+    task = task.counted(weight.sum(), number_weight.sum())
     tokens, numbers = (torch.as_tensor(n, dtype=fields.dtype) for n in (task.num_tokens, task.num_numbers))
     ce, ntl = fields[Field.CROSS_ENTROPY], fields[Field.NTL]
     if task.reduction == "none":
