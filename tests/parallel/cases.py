@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens
+from ntl_kernels import NTLOutput, NumberTokens
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..problems import Problem, random_problem
@@ -89,3 +92,201 @@ def solve_linear(group: ProcessGroup, seeds: list[int], backend: str = "eager") 
         )
         answers.append(answer_of(output, *torch.autograd.grad(output.loss, leaves, problem.upstream.to(output.loss.dtype))))
     return answers
+
+
+def compiled(group: ProcessGroup, options: dict[str, Any], linear: bool) -> list[Any]:
+    """(loss, gradients, number of graphs) of compiled calls with 5, 7 and 9 rows, and the same of plain ones."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    numbers = NumberTokens.from_mapping({3 * i: float(i) for i in range(10)}, 32).to("cpu")
+    first, width = own_bounds(group, 3, 32)
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def call(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        if linear:
+            arguments = {**options, "group": group, "vocab_start": first}
+            return vocab_parallel_linear_cross_entropy_ntl(x, weight, labels, numbers, **arguments)
+        return vocab_parallel_cross_entropy_ntl(x @ weight.t(), labels, numbers, group=group, vocab_start=first, **options)
+
+    fast, results = torch.compile(call, backend=counter, fullgraph=True), []
+    for rows in (5, 7, 9):
+        torch.manual_seed(rows)
+        hidden, weight = torch.randn(rows, 8), torch.randn(32, 8)[first : first + width]
+        labels = torch.randint(0, 32, (rows,))
+        labels[0], labels[1] = -100, 3
+        found = []
+        for function in (fast, call):
+            leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+            loss = function(*leaves, labels)
+            found.append([loss.detach(), *torch.autograd.grad(loss.sum(), leaves)])
+        results.append((*found, counter.frame_count))
+    return results
+
+
+class Sent(TorchDispatchMode):
+    """Counts the numbers that this rank hands to collectives, by collective."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: dict[str, list[int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if "c10d" in name and "wait" not in name and "wrap" not in name:
+            tensor = next(part for part in args if isinstance(part, Tensor))
+            self.numbers.setdefault(name.split(".")[1], []).append(tensor.numel() * tensor.element_size())
+        return func(*args, **(kwargs or {}))
+
+
+def bytes_sent(group: ProcessGroup, vocab_size: int, count: int, rows: int, options: dict[str, Any]) -> Any:
+    """What one step of logits hands to collectives, in bytes: in the forward and in the backward pass."""
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(count)}, vocab_size)
+    first, width = shares(vocab_size, group)
+    torch.manual_seed(0)
+    logits = torch.randn(rows, vocab_size)[:, first : first + width].requires_grad_()
+    labels = torch.randint(0, vocab_size, (rows,))
+    with Sent() as forward:
+        loss = vocab_parallel_cross_entropy_ntl(logits, labels, numbers, group=group, vocab_start=first, **options)
+    with Sent() as backward:
+        loss.sum().backward()
+    return forward.numbers, backward.numbers
+
+
+def bytes_sent_by_head(group: ProcessGroup, rows: int, options: dict[str, Any]) -> Any:
+    """The same of a head, with the peak of its logits."""
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 100)
+    first, width = shares(100, group)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(rows, 16, requires_grad=True), torch.randn(100, 16)[first : first + width]
+    labels, arguments = torch.randint(0, 100, (rows,)), {"group": group, "vocab_start": first, **options}
+    with Sent() as forward:
+        loss = vocab_parallel_linear_cross_entropy_ntl(hidden, weight.requires_grad_(), labels, numbers, **arguments)
+    with Sent() as backward:
+        loss.sum().backward()
+    return forward.numbers, backward.numbers
+
+
+def shares(vocab_size: int, group: ProcessGroup) -> tuple[int, int]:
+    """(first, width) of this rank, all as even as can be."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    first, last = rank * vocab_size // size, (rank + 1) * vocab_size // size
+    return first, last - first
+
+
+def wrong_bounds(group: ProcessGroup, bounds: list[tuple[int, int]], vocab_size: int = 12) -> str:
+    """The error of columns that do not make up the vocabulary."""
+    first, width = bounds[dist.get_rank(group)]
+    return error_of(torch.randn(3, width), torch.tensor([0, 5, -100]), vocab_size, group=group, vocab_start=first)
+
+
+def wrong_arguments(group: ProcessGroup) -> list[str]:
+    """The errors of arguments that are wrong on all ranks alike."""
+    first, width = shares(12, group)
+    logits, labels, right = torch.randn(3, width), torch.tensor([0, 5, -100]), {"group": group, "vocab_start": first}
+    calls: list[tuple[Tensor, Tensor, dict[str, Any]]] = [
+        (logits, torch.tensor([0, 12, 1]), right),
+        (logits, torch.tensor([0, -1, 1]), right),
+        (logits, labels[:2], right),
+        (logits, labels.float(), right),
+        (logits.int(), labels, right),
+        (logits, labels, {**right, "vocab_start": "0"}),
+        (logits, labels, {**right, "group": None}),
+        (logits, labels, {**right, "reduction": "median"}),
+        (logits, labels, {**right, "label_smoothing": 2.0}),
+        (logits, labels, {**right, "token_weights": torch.tensor([1.0, -1.0, 1.0])}),
+        (logits, labels, {**right, "num_tokens": -1.0}),
+        (logits, labels, {**right, "backend": "nope"}),
+    ]
+    return [error_of(*call[:2], 12, **call[2]) for call in calls]
+
+
+def error_of(logits: Tensor, labels: Tensor, vocab_size: int, **arguments: Any) -> str:
+    """The error of a call, "" without any."""
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, vocab_size)
+    try:
+        vocab_parallel_cross_entropy_ntl(logits, labels, numbers, **arguments)
+    except (TypeError, ValueError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def transforms(group: ProcessGroup) -> list[str]:
+    """The errors of torch.func and forward mode, and of a derivative of the gradient."""
+    first, width = shares(12, group)
+    numbers, labels = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12), torch.tensor([0, 5, 1])
+    logits = torch.randn(3, width)
+
+    def loss_of(x: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy_ntl(x, labels, numbers, group=group, vocab_start=first)
+
+    def second(x: Tensor) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss_of(leaf**2), leaf, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), leaf)[0]
+
+    def inplace_twice(x: Tensor) -> Tensor:
+        logits = x.clone().requires_grad_() * 1
+        arguments = {"group": group, "vocab_start": first, "inplace": True}
+        loss = vocab_parallel_cross_entropy_ntl(logits, labels, numbers, **arguments)
+        torch.autograd.grad(loss, logits, retain_graph=True)
+        return torch.autograd.grad(loss, logits)[0]
+
+    found = []
+    for call in (torch.func.grad(loss_of), lambda x: torch.func.jvp(loss_of, (x,), (x,)), second, inplace_twice):
+        try:
+            call(logits)
+            found.append("")
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def changed_labels(group: ProcessGroup) -> str:
+    """The error of labels that are changed in place between forward and backward pass."""
+    first, width = shares(12, group)
+    labels = torch.tensor([0, 5, 1])
+    logits = torch.randn(3, width, requires_grad=True)
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
+    loss = vocab_parallel_cross_entropy_ntl(logits, labels, numbers, group=group, vocab_start=first)
+    labels.zero_()
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def second_backward(group: ProcessGroup) -> list[bool]:
+    """Whether a second backward pass gives the first one's gradient, times its own upstream gradient."""
+    first, width = shares(12, group)
+    numbers, labels = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12), torch.tensor([0, 5, 1, -100])
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(4, 3, requires_grad=True), torch.randn(12, 3)[first : first + width].requires_grad_()
+    right: dict[str, Any] = {"group": group, "vocab_start": first}
+    found = []
+    for options in ({}, {"reduction": "none"}, {"chunk_size": 2}):
+        losses = [vocab_parallel_linear_cross_entropy_ntl(hidden, weight, labels, numbers, **right, **options)]
+        if "chunk_size" not in options:
+            losses.append(vocab_parallel_cross_entropy_ntl(hidden @ weight.t(), labels, numbers, **right, **options))
+        for loss in losses:
+            once = [g.clone() for g in torch.autograd.grad(loss.sum(), [hidden, weight], retain_graph=True)]
+            twice = torch.autograd.grad(3 * loss.sum(), [hidden, weight])
+            found.append(all(torch.allclose(3 * a, b) for a, b in zip(once, twice, strict=True)))
+    return found
+
+
+def silent_rank(group: ProcessGroup, how: str, seconds: float) -> float:
+    """How long it takes until a rank learns that the last one said nothing."""
+    own = dist.new_group(list(range(dist.get_world_size())), timeout=timedelta(seconds=seconds))
+    numbers, start = NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 8), time.monotonic()
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    if is_last and how == "silent":
+        time.sleep(4 * seconds)
+    if is_last and how == "raises":
+        raise ValueError("something else went wrong here")
+    if is_last and how == "dies":
+        os._exit(1)
+    first, width = shares(8, own)
+    vocab_parallel_cross_entropy_ntl(torch.randn(2, width), torch.tensor([0, 5]), numbers, group=own, vocab_start=first)
+    return time.monotonic() - start
