@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed import DeviceMesh, ProcessGroup
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLOutput, NumberTokens
+from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..problems import Problem, random_problem
@@ -290,3 +292,47 @@ def silent_rank(group: ProcessGroup, how: str, seconds: float) -> float:
     first, width = shares(8, own)
     vocab_parallel_cross_entropy_ntl(torch.randn(2, width), torch.tensor([0, 5]), numbers, group=own, vocab_start=first)
     return time.monotonic() - start
+
+
+def mesh_of(group: ProcessGroup, shape: tuple[int, ...]) -> DeviceMesh:
+    """A mesh of all ranks, made once per shape."""
+    if shape not in MESHES:
+        MESHES[shape] = init_device_mesh("cpu", shape, mesh_dim_names=tuple("abc"[: len(shape)]))
+    return MESHES[shape]
+
+
+MESHES: dict[tuple[int, ...], DeviceMesh] = {}
+
+
+def spread(tensor: Tensor, mesh: DeviceMesh, placements: Any) -> DTensor:
+    """A whole tensor, the same on all ranks, as a DTensor; nothing is sent."""
+    whole = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=placements).detach()
+
+
+def solve_dtensor(
+    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], placements: Any, parts: bool = True
+) -> list[Any]:
+    """(parts, gradient, its placements) of random problems with DTensor logits, all in whole."""
+    mesh, answers = mesh_of(group, shape), []
+    for seed in seeds:
+        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        logits = spread(problem.logits.contiguous(), mesh, placements).requires_grad_()
+        columns = problem.logits.ndim - 1
+        row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
+        options = dict(problem.options)
+        options["token_weights"] = None if options["token_weights"] is None else spread(options["token_weights"], mesh, row_placements)
+        labels = spread(problem.labels, mesh, row_placements)
+        if seed % 2 and all(p == Replicate() for p in row_placements):
+            labels = problem.labels  # plain, the same on all ranks
+        output = cross_entropy_ntl(logits, labels, problem.numbers, return_parts=True, **options)
+        assert isinstance(output, NTLOutput) and all(isinstance(part, DTensor) for part in output)
+        upstream = problem.upstream.to(output.loss.dtype)
+        if problem.options["reduction"] == "none":
+            (output.loss * spread(upstream, mesh, row_placements)).sum().backward()
+        else:
+            (output.loss * upstream).backward()
+        assert isinstance(logits.grad, DTensor) and logits.grad.placements == logits.placements
+        whole = {name: part.full_tensor().detach() for name, part in output._asdict().items()}
+        answers.append((whole, (logits.grad.full_tensor(),)))
+    return answers
