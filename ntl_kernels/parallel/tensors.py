@@ -235,14 +235,18 @@ def as_dtensors(
         output = over_all_rows(output, result.fields, problem, layout)
     replicated = [Replicate()] * layout.mesh.ndim
 
-    def spread(part: Tensor, placements: Sequence[Placement]) -> Tensor:
+    def spread(part: Tensor) -> Tensor:
         if problem.reduction == "none" and part.ndim == len(shape) and len(shape) > 0:
             stride = torch.empty(shape, device="meta").stride()
             return DTensor.from_local(part, layout.mesh, layout.rows, run_check=False, shape=shape, stride=stride)
-        return DTensor.from_local(part, layout.mesh, placements, run_check=False)
+        return DTensor.from_local(part, layout.mesh, replicated, run_check=False)
 
     loss, *parts = output
-    return NTLOutput(spread(loss, layout.scalar()), *(spread(part, replicated) for part in parts))
+    if problem.reduction == "none" or not layout.row_groups:
+        return NTLOutput(spread(loss), *(spread(part) for part in parts))
+    # Summed here, since ``item()`` of a partial sum would show this rank's alone.
+    total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False).redistribute(placements=replicated)
+    return NTLOutput(total, *(spread(part) for part in parts))
 
 
 def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:

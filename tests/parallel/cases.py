@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import DeviceMesh, ProcessGroup
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..problems import Problem, random_problem
@@ -59,9 +59,11 @@ def solve_logits(group: ProcessGroup, seeds: list[int], backend: str = "eager") 
     return answers
 
 
-def linear_problem(seed: int, hidden_size: int = 12) -> tuple[Problem, Tensor, Tensor, Tensor | None, dict[str, Any]]:
-    """(problem, hidden, weight, bias, chunking): the problem's logits are ``hidden @ weight.T + bias``."""
-    problem, rng = random_problem(seed, DTYPES), random.Random(seed)
+def linear_problem(
+    seed: int, hidden_size: int = 12, **options: Any
+) -> tuple[Problem, Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """(problem, hidden, weight, bias, chunking); the loss is that of ``hidden @ weight.T + bias``."""
+    problem, rng = random_problem(seed, DTYPES, **options), random.Random(seed)
     torch.manual_seed(seed)
     dtype, shape = problem.logits.dtype, problem.logits.shape[:-1]
     hidden = torch.randn(*shape, hidden_size).to(dtype)
@@ -336,3 +338,91 @@ def solve_dtensor(
         whole = {name: part.full_tensor().detach() for name, part in output._asdict().items()}
         answers.append((whole, (logits.grad.full_tensor(),)))
     return answers
+
+
+def solve_dtensor_head(group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], of_hidden: Any, of_weight: Any) -> list[Any]:
+    """(parts, gradients in whole, their placements) of random heads; ``None`` placements: a plain tensor."""
+    mesh, answers = mesh_of(group, shape), []
+    for seed in seeds:
+        problem, hidden, weight, bias, chunking = linear_problem(seed, shapes=((7,), (5, 4)))
+        leaves = []
+        for tensor, placements in ((hidden, of_hidden), (weight, of_weight), (bias, of_weight)):
+            if tensor is not None:
+                leaf = tensor.clone() if placements is None else spread(tensor, mesh, placements)
+                leaves.append(leaf.requires_grad_())
+        options, is_spread = dict(problem.options), of_hidden is not None
+        rows = of_hidden if is_spread else [Replicate()] * mesh.ndim
+        if options["token_weights"] is not None and is_spread:
+            options["token_weights"] = spread(options["token_weights"], mesh, rows)
+        labels = spread(problem.labels, mesh, rows) if is_spread else problem.labels
+        arguments = {"bias": None if bias is None else leaves[2], "return_parts": True, **chunking, **options}
+        output = linear_cross_entropy_ntl(*leaves[:2], labels, problem.numbers, **arguments)
+        assert isinstance(output, NTLOutput) and isinstance(output.loss, DTensor) == is_spread
+        upstream = problem.upstream.to(output.loss.dtype)
+        if problem.options["reduction"] == "none":
+            loss = output.loss * (spread(upstream, mesh, rows) if is_spread else upstream)
+        else:
+            loss = output.loss * upstream
+        loss.sum().backward()
+        for leaf in leaves[1:]:
+            assert isinstance(leaf.grad, DTensor)
+            if not any(isinstance(p, Shard) for p in rows):
+                assert leaf.grad.placements == leaf.placements
+        gradients = tuple(in_whole(leaf.grad) for leaf in leaves)
+        answers.append(({name: in_whole(part).detach() for name, part in output._asdict().items()}, gradients))
+    return answers
+
+
+def in_whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def tensor_errors(group: ProcessGroup) -> list[str]:
+    """The errors of placements that are not served."""
+    mesh, other = mesh_of(group, (4,)), mesh_of(group, (2, 2))
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
+    logits, labels, weight = torch.randn(4, 12), torch.tensor([0, 5, 1, -100]), torch.randn(12, 3)
+    hidden = torch.randn(4, 3)
+
+    def partial(tensor: Tensor) -> DTensor:
+        return DTensor.from_local(tensor, mesh, [Partial()], run_check=False)
+
+    calls: list[Any] = [
+        lambda: cross_entropy_ntl(partial(logits), labels, numbers),
+        lambda: cross_entropy_ntl(spread(logits, other, [Shard(1), Shard(1)]), labels, numbers),
+        lambda: cross_entropy_ntl(spread(logits, mesh, [Shard(0)]), labels, numbers),
+        lambda: cross_entropy_ntl(logits, spread(labels, mesh, [Replicate()]), numbers),
+        lambda: cross_entropy_ntl(spread(logits, mesh, [Shard(1)]), spread(labels, mesh, [Shard(0)]), numbers),
+        lambda: cross_entropy_ntl(
+            spread(logits, mesh, [Shard(1)]), spread(labels, other, [Replicate(), Replicate()]), numbers
+        ),
+        lambda: cross_entropy_ntl(logits[:, :3], labels, numbers),  # a local shard
+        lambda: linear_cross_entropy_ntl(hidden, spread(weight, mesh, [Shard(1)]), labels, numbers),
+        lambda: linear_cross_entropy_ntl(
+            spread(hidden, mesh, [Shard(0)]), spread(weight, mesh, [Shard(0)]), labels, numbers
+        ),
+        lambda: linear_cross_entropy_ntl(spread(hidden, mesh, [Shard(0)]), weight, labels, numbers),
+        lambda: linear_cross_entropy_ntl(
+            hidden, spread(weight, mesh, [Shard(0)]), labels, numbers, bias=torch.zeros(12)
+        ),
+        lambda: linear_cross_entropy_ntl(hidden, weight[:3], labels, numbers),
+    ]
+    found = []
+    for call in calls:
+        try:
+            call()
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def scalar_reads(group: ProcessGroup) -> list[float]:
+    """What a loss over sharded rows shows to ``item`` and ``float``, and in whole."""
+    mesh = mesh_of(group, (4,))
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
+    torch.manual_seed(0)
+    logits, labels = torch.randn(8, 12), torch.arange(8)
+    loss = cross_entropy_ntl(spread(logits, mesh, [Shard(0)]), spread(labels, mesh, [Shard(0)]), numbers)
+    plain = cross_entropy_ntl(logits, labels, numbers)
+    return [loss.item(), loss.full_tensor().item(), plain.item()]

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ntl_kernels import NTLConfig, NTLOutput, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput
 
-from ..problems import Answer, assert_as_good_as_plain, check, random_problem
+from ..problems import Answer, check, random_problem
 from . import cases
-from .cases import DTYPES, linear_problem
+from .cases import DTYPES
+from .heads import check_head
 from .ranks import Ranks
 
 
@@ -39,31 +40,7 @@ def test_random_heads_equal_one_device(ranks: Ranks, size: int) -> None:
             assert torch.equal(hidden_gradient, first[1][0]), seed
         whole = (torch.cat(shards) for shards in zip(*(gradients[1:] for _, gradients in of_ranks), strict=True))
         got = {**first[0], **dict(enumerate([first[1][0], *whole]))}
-        truth, plain = (one_device_linear(seed, dtype) for dtype in (torch.float64, None))
-        scale = linear_problem(seed)[0].numbers.values.abs().max().item()
-        for name, value in got.items():
-            if name == "token_accuracy":
-                continue
-            assert_as_good_as_plain(value, plain[name], truth[name], f"{name} of seed {seed}", 4.0, 64.0, scale)
-
-
-def one_device_linear(seed: int, dtype: torch.dtype | None) -> dict[str | int, torch.Tensor]:
-    """The parts and gradients of the reference; the products in the given dtype, by default that of the problem."""
-    problem, hidden, weight, bias, _ = linear_problem(seed)
-    given = [part for part in (hidden, weight, bias) if part is not None]
-    leaves = [part.to(dtype or part.dtype).clone().requires_grad_() for part in given]
-    output = linear_cross_entropy_ntl(
-        *leaves[:2],
-        problem.labels,
-        problem.numbers,
-        bias=None if bias is None else leaves[2],
-        return_parts=True,
-        backend="reference",
-        **problem.options,
-    )
-    assert isinstance(output, NTLOutput)
-    gradients = torch.autograd.grad(output.loss, leaves, problem.upstream.to(output.loss.dtype))
-    return {**{name: part.detach() for name, part in output._asdict().items()}, **dict(enumerate(gradients))}
+        check_head(got, seed)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
