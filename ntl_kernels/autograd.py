@@ -1,139 +1,193 @@
-"""The `torch.autograd.Function` between the public functions and the operators."""
+"""The `autograd.Function`s of plain calls: what they keep, and how a gradient reaches whoever asks for it.
+
+They call the functions that compute, keep the gradient of the forward pass as it is, and scale it in place. Where
+anything but autograd watches, the operators take their place (see :mod:`ntl_kernels.tracing`).
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import ops
-from .backends import Field
+from . import expectation, linear, ops
+from .backends import Field, load_backend
+from .backends.layout import gradient_like, loss_dtype
+from .checks import check_values
+from .linear import Chunking
+from .problem import Problem
+from .tokens import NumberTable
+from .tracing import refuse_second_derivative
 
 
-class Problem(NamedTuple):
-    """The checked arguments of one call, in the order of the operators (see :mod:`ntl_kernels.ops`)."""
+def is_one_pass(logits: Tensor, problem: Problem) -> bool:
+    """Whether the forward pass computes the gradient, too.
 
-    labels: Tensor
-    token_weights: Tensor | None
-    num_tokens: Tensor | None
-    num_numbers: Tensor | None
-    given: list[float]
-    ids: Tensor
-    values: Tensor
-    lookup: Tensor
-    spec: list[float]
-    reduction: str
-    backend: str
-
-
-class NoSecondDerivative(torch.autograd.Function):
-    """The identity, whose derivative is refused."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Tensor:
-        raise RuntimeError(
-            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated "
-            "(create_graph=True). backend='reference' has them"
-        )
-
-
-def once_differentiable(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Let differentiating the result raise. (torch's own only does so where the upstream gradient has a graph, and
-    otherwise lets the second derivative pass for 0.)"""
-
-    @functools.wraps(backward)
-    def run(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return backward(ctx, *upstream)
-        with torch.no_grad():
-            gradients = backward(ctx, *upstream)
-        return tuple(g if g is None else NoSecondDerivative.apply(g.requires_grad_()) for g in gradients)
-
-    return run
+    Not for reduction "none", which has an upstream gradient per row, nor in float16, where a gradient would underflow
+    before the upstream gradient (the loss scale) arrives.
+    """
+    return problem.reduction != "none" and logits.dtype != torch.float16
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [B, T, V]; only the loss (0-d, or [N] for "none") is differentiable.
+    """(loss, parts, fields) of logits [B, T, V]; only the loss (0-d, or [N] for "none") is differentiable."""
 
-    Reductions "mean" and "sum" compute the gradient together with the loss, in one pass over the logits, and the
-    backward pass hands that buffer over, times the upstream gradient. The loss of reduction "none" has an upstream
-    gradient per row, and a float16 gradient would underflow before the upstream gradient (the loss scale) arrives:
-    these two compute the gradient in the backward pass, from the logits and their lse.
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+        check_values(problem, logits.shape[-1])
+        steps = load_backend(problem.backend)
+        ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
+        if is_one_pass(logits, problem):
+            ctx.gradient = logits if inplace else gradient_like(logits)
+            result = steps.forward(logits, problem, ctx.gradient)
+            if inplace:
+                torch.autograd.graph.increment_version(logits)
+        else:
+            result = steps.forward(logits, problem, None)
+            problem = problem.counted(*result.parts[2:4].unbind()) if problem.lacks_denominators else problem
+        ctx.is_one_pass, ctx.problem = ctx.gradient is not None, problem
+        ctx.save_for_backward(result.loss, result.fields, logits, *tensors_of(problem))
+        ctx.mark_non_differentiable(result.parts, result.fields)
+        return tuple(result)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        with torch.no_grad():
+            gradient = (
+                traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
+            )
+        if torch.is_grad_enabled():
+            return refuse_second_derivative(gradient, ctx.saved_tensors[0]), None, None
+        return gradient, None, None
+
+
+def tensors_of(problem: Problem) -> list[Tensor]:
+    """What a caller may change in place between forward and backward: saved, so that torch notices."""
+    given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
+    return [part for part in given if isinstance(part, Tensor)]
+
+
+def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
+    """The gradient of the logits.
+
+    That of the forward pass is scaled in place and given away once, since whoever receives it may keep it: a second
+    backward computes a new one.
+    """
+    if ctx.is_spent and ctx.inplace:
+        raise RuntimeError(
+            "second backward through a loss computed with inplace=True: its logits are already overwritten by "
+            "their gradient. Pass inplace=False to keep them for retain_graph=True"
+        )
+    steps, gradient = load_backend(ctx.problem.backend), ctx.gradient
+    ctx.is_spent, ctx.gradient = True, None
+    if gradient is not None:
+        steps.scale_(gradient, upstream)
+        return gradient
+    _, fields, logits, *_ = ctx.saved_tensors
+    gradient = logits if ctx.inplace else gradient_like(logits)
+    if ctx.is_one_pass:
+        steps.forward(logits, ctx.problem, gradient)
+        steps.scale_(gradient, upstream)
+    else:
+        steps.row_gradients(logits, ctx.problem, fields[Field.LSE], upstream.contiguous(), gradient)
+    return gradient
+
+
+def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
+    """The same for a backward pass that is compiled, though its forward pass was not: nothing in place."""
+    _, fields, logits, *_ = ctx.saved_tensors
+    operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
+    if not ctx.is_one_pass:
+        return ops.gradients(logits, *operands, fields[Field.LSE], upstream)
+    gradient = logits if ctx.inplace else ops.one_pass(logits, *operands)[-1]
+    return gradient * upstream
+
+
+class LinearCrossEntropyNTL(torch.autograd.Function):
+    """(loss, parts, fields) of hidden states [N, H], weight [V, H] and bias [V]; only the loss is differentiable.
+
+    "mean" and "sum" compute the gradients in the forward pass and hand them over in the backward pass. "none" has an
+    upstream gradient per row and computes the logits anew in the backward pass.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.problem, ctx.inplace = problem, inplace
-        ctx.is_spent = False
-        ctx.is_one_pass = problem.reduction != "none" and logits.dtype != torch.float16
-        if not ctx.is_one_pass:
-            loss, parts, denominators, fields = ops.losses(logits, *problem)
-            ctx.save_for_backward(logits, denominators, fields[Field.LSE])
-        elif inplace:
-            loss, parts, fields = ops.one_pass_(logits, *problem)
-            keep_gradient(ctx, logits.detach())
-        else:
-            loss, parts, fields, gradient = ops.one_pass(logits, *problem)
-            keep_gradient(ctx, gradient, logits)
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
+    ) -> tuple[Tensor, ...]:
+        check_values(problem, weight.shape[0])
+        ctx.is_per_row, needs = problem.reduction == "none", ctx.needs_input_grad[:3]
+        result = linear.forward(hidden, weight, bias, problem, chunking, [False] * 3 if ctx.is_per_row else needs)
+        ctx.problem, ctx.chunking = problem, chunking
+        ctx.found = None if ctx.is_per_row else result
+        loss, parts, fields = result.forward
+        ctx.save_for_backward(loss, fields, hidden, weight, bias, *tensors_of(problem))
         ctx.mark_non_differentiable(parts, fields)
         return loss, parts, fields
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.is_spent and ctx.inplace:
-            raise RuntimeError(
-                "second backward through a loss computed with inplace=True: its logits are already overwritten by "
-                "their gradient. Pass inplace=False to keep them for retain_graph=True"
-            )
-        gradient = one_pass_gradient(ctx, upstream) if ctx.is_one_pass else two_pass_gradient(ctx, upstream)
-        ctx.is_spent = True
-        return gradient, None, None
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            if torch.compiler.is_compiling():
+                found = traced_linear_gradients(ctx, upstream)
+            else:
+                found = plain_linear_gradients(ctx, upstream)
+        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        if torch.is_grad_enabled():
+            gradients = [refuse_second_derivative(gradient, ctx.saved_tensors[0]) for gradient in gradients]
+        return *gradients, None, None
 
 
-def keep_gradient(ctx: Any, gradient: Tensor, *logits: Tensor) -> None:
-    """Keep the forward pass's gradient, and the logits to compute it anew if it is asked for twice."""
-    if torch.compiler.is_compiling():  # a compiled graph wants its tensors declared, and decides itself what to reuse
-        ctx.save_for_backward(gradient)
+def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
+    """The gradients of hidden, weight and bias; those of the forward pass are given away once, as of logits."""
+    found, ctx.found = ctx.found, None
+    if found is None:
+        _, fields, hidden, weight, bias, *_ = ctx.saved_tensors
+        arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
+        if ctx.is_per_row:
+            gradients = linear.gradients(*arguments, fields[Field.LSE], upstream)
+            return [gradient.to(hidden.dtype) for gradient in gradients]
+        found = linear.forward(*arguments)
+    if found.scale is not None:  # float16: what is in fp32 becomes small only now
+        factor = upstream * found.scale
+        return [(part.to(factor.dtype) * factor).to(torch.float16) for part in found.gradients]
+    for gradient in found.gradients:
+        if gradient.numel():
+            load_backend(ctx.problem.backend).scale_(gradient.view(1, -1, gradient.shape[-1]), upstream)
+    return found.gradients
+
+
+def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
+    """The same for a backward pass that is compiled, though its forward pass was not."""
+    _, fields, hidden, weight, bias, *_ = ctx.saved_tensors
+    operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
+    arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
+    if ctx.is_per_row:
+        found = ops.linear_gradients(*arguments, fields[Field.LSE], upstream)
     else:
-        ctx.save_for_backward(*logits)
-        ctx.gradient = gradient
+        *found, scale = ops.linear_losses(*arguments)[3:]
+        found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
+    return [gradient.to(hidden.dtype) for gradient in found]
 
 
-def one_pass_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The gradient of the forward pass times the upstream gradient.
+class ExpectedValueAndMass(torch.autograd.Function):
+    """(expected value [N], mass [N]) of logits [B, T, V]."""
 
-    The buffer is given away once, since whoever receives it may keep it: a second backward computes a new one.
-    """
-    if torch.compiler.is_compiling():
-        (gradient,) = ctx.saved_tensors
-        return gradient * upstream.to(gradient.dtype)
-    gradient = ctx.gradient
-    if gradient is None:
-        (logits,) = ctx.saved_tensors
-        *_, gradient = ops.one_pass(logits, *ctx.problem)
-    ctx.gradient = None
-    ops.scale_(gradient, upstream, ctx.problem.backend)
-    return gradient
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, table: NumberTable, backend: str) -> tuple[Tensor, Tensor]:
+        expected_value, mass, statistics = expectation.forward(logits, table, backend)
+        ctx.save_for_backward(logits, statistics, expected_value)
+        ctx.table, ctx.backend = table, backend
+        return expected_value, mass
 
-
-def two_pass_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The gradient from the saved logits, times the upstream gradient of each row or of the whole loss."""
-    logits, denominators, lse = ctx.saved_tensors
-    problem = ctx.problem
-    tables = (problem.ids, problem.values, problem.lookup)
-    arguments = (problem.labels, problem.token_weights, *tables, problem.spec, problem.reduction, problem.backend)
-    upstream = upstream.contiguous()
-    if not ctx.inplace:
-        return ops.gradients(logits, *arguments, denominators, lse, upstream)
-    with torch.no_grad():
-        target = logits.detach()
-        ops.gradients_(target, *arguments, denominators, lse, upstream)
-    return target
+    @staticmethod
+    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> tuple[Tensor | None, ...]:
+        logits, statistics, expected_value = ctx.saved_tensors
+        with torch.no_grad():
+            upstreams = torch.stack([upstream_value, upstream_mass])
+            if torch.compiler.is_compiling():
+                gradient = ops.number_statistics_gradients(logits, *ctx.table, ctx.backend, statistics, upstreams)
+            else:
+                gradient = expectation.gradients(logits, ctx.table, ctx.backend, statistics, upstreams)
+        return refuse_second_derivative(gradient, expected_value), None, None

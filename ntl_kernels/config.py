@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 KINDS = ("wasserstein", "mse", "mae", "huber")
@@ -18,7 +20,9 @@ class NTLConfig:
     Args:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
-        weight: lambda, the factor of the NTL term beside cross-entropy; 0 gives plain cross-entropy.
+        weight: lambda, the factor of the NTL term beside cross-entropy; 0 gives plain cross-entropy. A 0-d tensor
+            on the logits' device may change in place from step to step: a schedule then recompiles nothing, and a
+            captured graph follows it.
         reweigh: interpolate between the NTL (all probability on number tokens) and 1.01 times its largest
             possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
         squash_factor: wasserstein only. The furthest number costs this many times the nearest wrong one (> 1).
@@ -33,7 +37,7 @@ class NTLConfig:
     """
 
     kind: str = "wasserstein"
-    weight: float = 0.3
+    weight: float | Tensor = 0.3
     reweigh: bool = True
     squash_factor: float | None = None
     label_sigma: float = 0.0
@@ -44,7 +48,10 @@ class NTLConfig:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}")
         if not isinstance(self.reweigh, bool):
             raise TypeError(f"reweigh must be a bool; got {self.reweigh!r}")
-        check_number("weight", self.weight, minimum=0.0)
+        if isinstance(self.weight, Tensor):
+            check_weight_tensor(self.weight)
+        else:
+            check_number("weight", self.weight, minimum=0.0)
         check_number("label_sigma", self.label_sigma, minimum=0.0)
         check_number("huber_delta", self.huber_delta, above=0.0)
         if self.squash_factor is not None:
@@ -79,19 +86,25 @@ class NTLOutput(NamedTuple):
     """Mean probability on number tokens over the number rows that count."""
 
 
-def check_number(
-    name: str, value: object, *, minimum: float | None = None, above: float | None = None, below: float | None = None
-) -> None:
-    """Raise unless ``value`` is a finite real number within the bounds given."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def check_weight_tensor(weight: Tensor) -> None:
+    """Raise unless a tensor given as lambda is one floating-point number, detached."""
+    if weight.ndim != 0 or not weight.is_floating_point():
+        raise ValueError(
+            f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"
+        )
+    if weight.requires_grad:
+        raise ValueError("weight requires grad, but the loss is not differentiated by it; detach it")
+
+
+def check_number(name: str, value: object, *, minimum: float | None = None, above: float | None = None) -> None:
+    """Raise unless ``value`` is a finite real number (Python's or NumPy's) within the bounds given."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} must be a number; got {value!r}")
-    bounds = {"at least": minimum, "above": above, "below": below}
+    if torch.compiler.is_compiling():  # the number may be symbolic, and stands for any that a later call brings
+        return
+    number = float(value)
+    bounds = {"at least": minimum, "above": above}
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
-    fits = (
-        math.isfinite(value)
-        and (minimum is None or value >= minimum)
-        and (above is None or value > above)
-        and (below is None or value < below)
-    )
+    fits = math.isfinite(number) and (minimum is None or number >= minimum) and (above is None or number > above)
     if not fits:
         raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {value!r}")

@@ -1,23 +1,37 @@
-"""`cross_entropy_ntl` and `linear_cross_entropy_ntl`: check, dispatch, reduce."""
+"""`cross_entropy_ntl` and `linear_cross_entropy_ntl`: check, dispatch, reduce.
+
+The way of a call: its arguments are checked and put into a :class:`Problem`; :func:`loss_of_logits` or
+:func:`loss_of_hidden` choose the road (:mod:`ntl_kernels.tracing`); there the backend's ``forward`` computes losses,
+gradient and reduction; and :func:`as_output` shows the results to the caller.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import ops, reference
-from .autograd import CrossEntropyNTL, Problem
-from .backends import Field, resolve_backend
+from . import linear, ops, reference
+from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass
+from .backends import Field, Forward, load_backend, resolve_backend
 from .backends.layout import loss_dtype, rows_of
-from .config import NTLConfig, NTLOutput, check_number
-from .linear import LinearCrossEntropyNTL, default_chunk_size, linear_one_pass
-from .spec import LossSpec
+from .checks import (
+    check_inplace,
+    check_linear,
+    check_logits,
+    check_numbers,
+    check_rows,
+    check_shares,
+    check_values,
+    checked_spec,
+)
+from .config import NTLConfig, NTLOutput
+from .linear import Chunking, default_chunk_size
+from .problem import Problem
 from .tokens import NumberTokens
+from .tracing import is_forward_mode, is_plain
 
-REDUCTIONS = ("mean", "sum", "none")
-LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 DEFAULT_CONFIG = NTLConfig()
 
 
@@ -75,12 +89,21 @@ def cross_entropy_ntl(
     """
     check_logits(logits, labels, numbers)
     check_rows(labels, token_weights, logits.device)
-    spec = checked_spec(config, numbers, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
-    check_denominators(num_tokens, num_numbers, reduction, logits.device)
-    output = loss_of_logits(
-        logits, labels, numbers, spec, reduction, token_weights, num_tokens, num_numbers, inplace, backend
+    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    check_shares(config, num_tokens, num_numbers, reduction, logits.device)
+    problem = Problem(
+        labels,
+        token_weights,
+        as_number(num_tokens),
+        as_number(num_numbers),
+        as_number(config.weight),
+        numbers.table(logits.device),
+        spec,
+        reduction,
+        resolve_backend(backend, logits),
     )
-    return output if return_parts else output.loss
+    output = loss_of_logits(logits, problem, inplace)
+    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
 
 
 def linear_cross_entropy_ntl(
@@ -131,100 +154,97 @@ def linear_cross_entropy_ntl(
     check_linear(hidden, weight, bias, labels, chunk_size)
     check_numbers(numbers, weight.shape[0])
     check_rows(labels, token_weights, hidden.device)
-    spec = checked_spec(config, numbers, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
-    check_denominators(num_tokens, num_numbers, reduction, hidden.device)
-    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
-    backend = resolve_backend(backend, hidden)
-    if backend == "reference":
-        logits = torch.nn.functional.linear(hidden, weight, bias)
-        arguments = (spec, reduction, token_weights, num_tokens, num_numbers, False, backend)
-        output = loss_of_logits(logits, labels, numbers, *arguments)
-        return output if return_parts else output.loss
-    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    dtype = loss_dtype(hidden.dtype)
-    problem = as_problem(
-        labels, rows.shape[:1], token_weights, num_tokens, num_numbers, numbers, spec, reduction, backend, dtype
+    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
+    problem = Problem(
+        labels,
+        token_weights,
+        as_number(num_tokens),
+        as_number(num_numbers),
+        as_number(config.weight),
+        numbers.table(hidden.device),
+        spec,
+        reduction,
+        resolve_backend(backend, hidden),
     )
-    chunk_size = min(chunk_size or default_chunk_size(rows.shape[0], weight), max(rows.shape[0], 1))
-    if torch.is_grad_enabled():
-        loss, parts, fields = LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunk_size, skip_ignored)
-    else:
-        chunking = chunk_size, skip_ignored, [False, False, False]
-        loss, parts, _, fields, *_ = linear_one_pass(rows, weight, bias, *problem, *chunking)
-    output = as_output(loss, parts, fields, labels, reduction)
-    return output if return_parts else output.loss
+    output = loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored)
+    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
 
 
-def loss_of_logits(
-    logits: Tensor,
-    labels: Tensor,
-    numbers: NumberTokens,
-    spec: LossSpec,
-    reduction: str,
-    token_weights: Tensor | None,
-    num_tokens: int | float | Tensor | None,
-    num_numbers: int | float | Tensor | None,
-    inplace: bool,
-    backend: str,
-) -> NTLOutput:
-    """Dispatch checked arguments to a backend."""
-    backend = resolve_backend(backend, logits)
-    if backend == "reference":
-        tensors = [given if isinstance(given, Tensor) else None for given in (num_tokens, num_numbers)]
-        ops.check_values(labels, token_weights, logits.shape[-1], spec.pack(), tensors)
-        table = numbers.table(logits.device)
-        return reference.cross_entropy_ntl(
-            logits, labels, token_weights, num_tokens, num_numbers, table, spec, reduction
-        )
+def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
+    """The loss of logits [..., V] and a checked problem, by the road that fits."""
+    if problem.backend == "reference":
+        return reference_loss(logits, problem)
     rows = rows_of(logits)
-    dtype = loss_dtype(logits.dtype)
-    problem = as_problem(
-        labels, rows.shape[:2], token_weights, num_tokens, num_numbers, numbers, spec, reduction, backend, dtype
-    )
+    problem = problem.of_rows(rows.shape[:2], loss_dtype(logits.dtype))
+    if not is_plain(logits):
+        operands = ops.operands_of(problem, loss_dtype(logits.dtype))
+        needs_gradient = is_forward_mode() or (torch.is_grad_enabled() and logits.requires_grad)
+        one_pass = needs_gradient and is_one_pass(logits, problem)
+        formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
+        return Forward(*ops.call(formula, operator, rows, *operands)[:3])
     if torch.is_grad_enabled() and logits.requires_grad:
-        loss, parts, fields = CrossEntropyNTL.apply(rows, problem, inplace)
-    else:
-        loss, parts, _, fields = ops.losses(rows.detach(), *problem)
-    return as_output(loss, parts, fields, labels, reduction)
+        if inplace:
+            check_inplace(logits)
+        return Forward(*CrossEntropyNTL.apply(rows, problem, inplace))
+    check_values(problem, logits.shape[-1])
+    return load_backend(problem.backend).forward(rows.detach(), problem, None)
 
 
-def as_problem(
-    labels: Tensor,
-    shape: torch.Size,
-    token_weights: Tensor | None,
-    num_tokens: int | float | Tensor | None,
-    num_numbers: int | float | Tensor | None,
-    numbers: NumberTokens,
-    spec: LossSpec,
-    reduction: str,
-    backend: str,
-    dtype: torch.dtype,
-) -> Problem:
-    """The operators' arguments, with labels and weights [...] in the shape of the rows."""
-    table = numbers.table(labels.device)
-    return Problem(
-        labels=labels.reshape(shape).contiguous(),
-        token_weights=None if token_weights is None else token_weights.reshape(shape).to(dtype).contiguous(),
-        num_tokens=as_scalar(num_tokens, dtype),
-        num_numbers=as_scalar(num_numbers, dtype),
-        given=[as_float(num_tokens), as_float(num_numbers)],
-        ids=table.ids,
-        values=table.values,
-        lookup=table.lookup,
-        spec=spec.pack(),
-        reduction=reduction,
-        backend=backend,
-    )
+def loss_of_hidden(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunk_size: int | None, skip_ignored: bool
+) -> Forward:
+    """The loss of hidden states [..., H], weight [V, H], bias [V] and a checked problem, by the road that fits."""
+    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
+    if problem.backend == "reference":
+        return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
+    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+    problem = problem.of_rows(rows.shape[:1], loss_dtype(hidden.dtype))
+    # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
+    skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
+    chunking = Chunking(min(chunk_size or default_chunk_size(len(rows), weight), max(len(rows), 1)), skip_ignored)
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    if not is_plain(*inputs):
+        needs = [
+            needs_gradient and problem.reduction != "none" and given is not None and given.requires_grad
+            for given in (hidden, weight, bias)
+        ]
+        operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
+        return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
+    if needs_gradient:
+        return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
+    check_values(problem, weight.shape[0])
+    return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward
 
 
-def as_output(loss: Tensor, parts: Tensor, fields: Tensor, labels: Tensor, reduction: str) -> NTLOutput:
-    """The operators' results as the caller sees them."""
-    cross_entropy, ntl, *rest = parts.unbind()
-    if reduction == "none":
-        loss, cross_entropy, ntl = (
-            part.view(labels.shape) for part in (loss, fields[Field.CROSS_ENTROPY], fields[Field.NTL])
-        )
-    return NTLOutput(loss, cross_entropy, ntl, *rest)
+def reference_loss(logits: Tensor, problem: Problem) -> Forward:
+    """The loss by the specification, differentiated by autograd."""
+    problem = problem.of_rows(problem.labels.shape, loss_dtype(logits.dtype))
+    if is_plain(logits):
+        check_values(problem, logits.shape[-1])
+    return reference.forward(logits, problem)
+
+
+def as_output(result: Forward, problem: Problem) -> NTLOutput:
+    """A backend's results as the caller sees them."""
+    cross_entropy, ntl, *rest = result.parts.unbind()
+    if problem.reduction == "none":
+        cross_entropy, ntl = result.fields[Field.CROSS_ENTROPY], result.fields[Field.NTL]
+    shown = (in_shape(part, problem) for part in (result.loss, cross_entropy, ntl))
+    return NTLOutput(*shown, *rest)
+
+
+def in_shape(loss: Tensor, problem: Problem) -> Tensor:
+    """Losses of rows in the labels' shape."""
+    return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
+
+
+def as_number(given: Any) -> Any:
+    """A scalar argument as a problem holds it."""
+    if given is None or torch.compiler.is_compiling():  # where a number may be symbolic
+        return given
+    return given.detach() if isinstance(given, Tensor) else float(given)
 
 
 def autocast(tensor: Tensor) -> Tensor:
@@ -234,160 +254,6 @@ def autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
-def as_scalar(denominator: int | float | Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A denominator given as a tensor, in the losses' dtype."""
-    return denominator.detach().to(dtype) if isinstance(denominator, Tensor) else None
-
-
-def as_float(denominator: int | float | Tensor | None) -> float:
-    """A denominator given as a number; NaN stands for any other."""
-    return math.nan if denominator is None or isinstance(denominator, Tensor) else float(denominator)
-
-
-def check_tensor(name: str, tensor: Tensor) -> None:
-    """Raise unless ``tensor`` is a tensor [..., V or H] of a known dtype."""
-    if not isinstance(tensor, Tensor) or tensor.dtype not in LOGIT_DTYPES:
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"{name} must be a float32, bfloat16, float16 or float64 tensor; got {got}")
-    if tensor.ndim == 0:
-        raise ValueError(f"{name} must have at least one dimension; got a 0-d tensor")
-
-
-def check_logits(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> None:
-    """Raise unless logits are [..., V] of a known dtype that fits labels [...] and the number tokens."""
-    check_tensor("logits", logits)
-    if isinstance(labels, Tensor) and labels.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"labels must have the shape of logits without the last dimension, {tuple(logits.shape[:-1])}; "
-            f"got {tuple(labels.shape)}"
-        )
-    check_numbers(numbers, logits.shape[-1])
-
-
-def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int | None) -> None:
-    """Raise unless hidden [..., H], weight [V, H], bias [V] and labels [...] fit each other."""
-    check_tensor("hidden", hidden)
-    check_tensor("weight", weight)
-    if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"hidden [..., H] and weight [V, H] must share H; got {tuple(hidden.shape)} and {tuple(weight.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
-    is_cast = torch.is_autocast_enabled(hidden.device.type)
-    others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-    for name, tensor in others.items():
-        if tensor.device != hidden.device:
-            raise ValueError(f"{name} must be on the hidden states' device {hidden.device}; got {tensor.device}")
-        if tensor.dtype != hidden.dtype and not is_cast:
-            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}")
-    if isinstance(labels, Tensor) and labels.shape != hidden.shape[:-1]:
-        raise ValueError(
-            f"labels must have the shape of hidden without the last dimension, {tuple(hidden.shape[:-1])}; "
-            f"got {tuple(labels.shape)}"
-        )
-    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
-        raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
-
-
-def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
-    """Raise unless ``numbers`` belong to a vocabulary of ``vocab_size`` tokens."""
-    if not isinstance(numbers, NumberTokens):
-        raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
-    if numbers.vocab_size != vocab_size:
-        raise ValueError(
-            f"numbers are for a vocabulary of {numbers.vocab_size} tokens; got {vocab_size} columns. "
-            f"Build them with vocab_size={vocab_size}"
-        )
-
-
-def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.device) -> None:
-    """Raise unless labels and weights are tensors of one shape, known dtypes and the logits' device."""
-    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
-        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels must be an int64 or int32 tensor; got {got}")
-    if labels.device != device:
-        raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
-    if token_weights is None:
-        return
-    if not isinstance(token_weights, Tensor) or token_weights.is_complex():
-        got = token_weights.dtype if isinstance(token_weights, Tensor) else type(token_weights).__name__
-        raise TypeError(f"token_weights must be a real tensor; got {got}")
-    if token_weights.shape != labels.shape:
-        raise ValueError(
-            f"token_weights must have the labels' shape {tuple(labels.shape)}; got {tuple(token_weights.shape)}"
-        )
-    if token_weights.device != device:
-        raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
-    if token_weights.requires_grad:
-        raise ValueError("token_weights require grad, but the loss is not differentiated by them; detach them")
-
-
-def checked_spec(
-    config: NTLConfig,
-    numbers: NumberTokens,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    softcap: float | None,
-    logit_scale: float,
-) -> LossSpec:
-    """The scalar options in one place; raises unless each has the right type and range."""
-    check_options(config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
-    return LossSpec.resolve(
-        config,
-        numbers,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        softcap=softcap,
-        logit_scale=logit_scale,
-    )
-
-
-def check_options(
-    config: NTLConfig,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    softcap: float | None,
-    logit_scale: float,
-) -> None:
-    """Raise unless every scalar option has the right type and range."""
-    if not isinstance(config, NTLConfig):
-        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
-    check_number("label_smoothing", label_smoothing, minimum=0.0)
-    if label_smoothing > 1:
-        raise ValueError(f"label_smoothing must be at most 1; got {label_smoothing!r}")
-    check_number("z_loss", z_loss, minimum=0.0)
-    if softcap is not None:
-        check_number("softcap", softcap, above=0.0)
-    check_number("logit_scale", logit_scale, above=0.0)
-
-
-def check_denominators(
-    num_tokens: int | float | Tensor | None,
-    num_numbers: int | float | Tensor | None,
-    reduction: str,
-    device: torch.device,
-) -> None:
-    """Raise unless explicit denominators are non-negative, one element each, and have something to divide."""
-    for name, given in (("num_tokens", num_tokens), ("num_numbers", num_numbers)):
-        if given is None:
-            continue
-        if reduction != "mean":
-            raise ValueError(f"{name} is a denominator of reduction='mean'; got reduction={reduction!r}")
-        if not isinstance(given, Tensor):
-            check_number(name, given, minimum=0.0)
-        elif given.numel() != 1 or given.ndim != 0:
-            raise ValueError(f"{name} must be a number or a 0-d tensor; got shape {tuple(given.shape)}")
-        elif given.device != device:
-            raise ValueError(f"{name} must be on the logits' device {device}; got {given.device}")
-        elif given.requires_grad:
-            raise ValueError(f"{name} requires grad, but the loss is not differentiated by it; detach it")
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .backends import Denominator, Field, Rows
+from .backends import Field
 from .config import NTLConfig
+from .problem import Problem
 from .spec import LossSpec
 from .tokens import NumberTable, NumberTokens
 
@@ -91,20 +92,27 @@ class Recorder:
         return lambda *arguments, **keywords: self.launches.append(Launch(self.kernel, arguments, keywords))
 
 
-class Problem:
-    """The arguments of a case's launch: tensors on the device "meta", which have shapes and no memory."""
+class Arguments(NamedTuple):
+    """Those of a case's launch: tensors on the device "meta", which have shapes and no memory."""
 
-    def __init__(self, case: Case) -> None:
-        vocab_size = VOCAB_SIZES[case.rows]
-        self.logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
-        self.gradient = torch.empty_like(self.logits)
-        self.rows = Rows(self.logits, meta(1, 64, dtype=torch.int64), meta(1, 64))
-        k = case.numbers
-        self.table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32))
-        options = dict(LOSSES[case.loss])
-        numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0}, vocab_size)
-        self.spec = LossSpec.resolve(options.pop("config", NTLConfig()), numbers, **options)
-        self.denominators, self.fields = meta(len(Denominator)), meta(len(Field), 64)
+    logits: Tensor
+    gradient: Tensor
+    fields: Tensor
+    mean: Problem
+    per_row: Problem
+
+
+def arguments_of(case: Case) -> Arguments:
+    """The arguments to launch a case with."""
+    vocab_size, k, options = VOCAB_SIZES[case.rows], case.numbers, dict(LOSSES[case.loss])
+    logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
+    table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32))
+    config = options.pop("config", NTLConfig())
+    spec = LossSpec.resolve(config, NumberTokens.from_mapping({0: 0.0, 1: 1.0}, vocab_size), **options)
+    labels, weights = meta(1, 64, dtype=torch.int64), meta(1, 64)
+    mean = Problem(labels, weights, meta(), meta(), config.weight, table, spec, "mean", "triton")
+    per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")
+    return Arguments(logits, torch.empty_like(logits), meta(len(Field), 64), mean, per_row)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -112,22 +120,18 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 LAUNCHES: dict[str, Any] = {
-    "losses_and_gradients": lambda b, p: b.row_losses(
-        p.rows, p.table, p.spec, "mean", p.denominators, p.fields, p.gradient
+    "losses_and_gradients": lambda b, a: b.row_losses(a.logits, a.mean, a.fields, a.gradient),
+    "losses": lambda b, a: b.launch_row_losses(a.logits, a.per_row, a.fields, a.fields[0], None),
+    "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, a.fields[0], a.fields[1], a.gradient),
+    "scale": lambda b, a: b.scale_(a.gradient, meta()),
+    "number_statistics": lambda b, a: b.number_statistics(a.logits, a.mean.table),
+    "number_statistics_gradients": lambda b, a: b.number_statistics_gradients(
+        a.logits, a.mean.table, a.fields, a.fields[:2], a.gradient
     ),
-    "losses": lambda b, p: b.row_losses(p.rows, p.table, p.spec, "none", p.denominators, p.fields, None),
-    "gradients": lambda b, p: b.row_gradients(
-        p.rows, p.table, p.spec, "none", p.denominators, p.fields[0], p.fields[1], p.gradient
-    ),
-    "scale": lambda b, p: b.scale_(p.gradient, meta()),
-    "number_statistics": lambda b, p: b.number_statistics(p.logits, p.table),
-    "number_statistics_gradients": lambda b, p: b.number_statistics_gradients(
-        p.logits, p.table, p.fields, p.fields[0], p.fields[1], p.gradient
-    ),
-    "denominators": lambda b, p: b.denominators(p.rows, p.table, p.spec, None, None),
-    "finish": lambda b, p: b.finish(p.fields, p.denominators, p.spec, "mean"),
+    "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
+    "finish": lambda b, a: b.finish(a.fields, a.mean),
 }
-"""How each kernel is launched by backend b for problem p. The first six walk rows."""
+"""How each kernel is launched by backend b with arguments a. The first six walk rows."""
 READ_ONLY = ("losses", "number_statistics")
 """Kernels that walk rows but write none."""
 ROW_KERNELS = tuple(LAUNCHES)[:6]
@@ -176,7 +180,7 @@ def record(case: Case) -> Launch:
         backend.PLATFORM = platform_of(case.target)
         for name, kernel in kernels.items():
             setattr(backend, name, Recorder(kernel, launches))
-        LAUNCHES[case.kernel](backend, Problem(case))
+        LAUNCHES[case.kernel](backend, arguments_of(case))
     finally:
         backend.PLATFORM = platform
         for name, kernel in kernels.items():

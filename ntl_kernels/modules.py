@@ -6,14 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .checks import check_numbers, check_options
 from .config import NTLConfig, NTLOutput
-from .functional import (
-    DEFAULT_CONFIG,
-    check_numbers,
-    check_options,
-    cross_entropy_ntl,
-    linear_cross_entropy_ntl,
-)
+from .functional import DEFAULT_CONFIG, cross_entropy_ntl, linear_cross_entropy_ntl
 from .tokens import NumberTokens
 
 

@@ -36,10 +36,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import ops
+from .backends import resolve_backend
 from .backends.layout import loss_dtype
+from .checks import check_label_values, check_tensor
 from .config import NTLConfig
-from .functional import check_tensor, loss_of_logits
+from .functional import in_shape, loss_of_logits
+from .problem import Problem
 from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, cost_line
 from .statistics import number_statistics
@@ -189,9 +191,18 @@ class AbstractNTLoss:
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
-        weights = None if loss_weights is None else loss_weights.detach()
-        rest = reduction, weights, None, None, False, "auto"
-        return loss_of_logits(logits, labels, self.numbers, spec, *rest).loss
+        problem = Problem(
+            labels,
+            None if loss_weights is None else loss_weights.detach(),
+            None,
+            None,
+            config.weight,
+            self.numbers.table(logits.device),
+            spec,
+            reduction,
+            resolve_backend("auto", logits),
+        )
+        return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def reduce(self, loss: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """Weighted mean, sum or the losses themselves, of losses and weights [B, T]; weights are 0 off the numbers."""
@@ -305,7 +316,7 @@ class NTLossDotProduct(AbstractNTLoss):
         """(values, weights) [B, T] of the labels; weights are 0 off the number tokens, NaN for labels out of range."""
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
-        ops.check_values(labels, loss_weights, self.vocab_size, [float(ignore_index)])
+        check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
         counts = labels != ignore_index
         is_valid = (labels >= 0) & (labels < self.vocab_size)

@@ -1,264 +1,359 @@
-"""The custom operators (namespace ``ntl_kernels``) that the autograd functions call.
+"""The custom operators (namespace ``ntl_kernels``) that traced calls go through, with their derivatives.
 
-Each is a composition of the row contract (:class:`ntl_kernels.backends.Backend`), opaque to torch.compile and
-described to it by a fake implementation. Their tensors: ``logits`` [B, T, V], ``labels`` and ``token_weights``
-[B, T]; ``ids, values, lookup`` of a NumberTable; ``given`` holds num_tokens and num_numbers where they are Python
-numbers, NaN where they are not; ``spec`` is :meth:`LossSpec.pack`.
+Each wraps a function that plain calls use directly (:mod:`ntl_kernels.autograd`, :mod:`ntl_kernels.linear`,
+:mod:`ntl_kernels.statistics`), opaque to a compiler and described to it by a fake implementation. None changes
+anything in place. A problem crosses their schema as the operands of :func:`operands_of`, numbers as 0-d tensors so that
+a new value is no new graph.
+
+Each differentiable operator has one :class:`Formula`: it is registered as the operator's autograd, and it is the
+`autograd.Function` that the transforms of ``torch.func`` and forward-mode derivatives need.
 """
 
-# No `from __future__ import annotations` here: torch reads the operators' schemas off the annotations.
-import math
-import os
-from collections.abc import Sequence
-from typing import List, Optional, Tuple, Union
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .backends import Denominator, Field, Rows, load_backend
+from . import expectation, linear
+from .backends import NUM_PARTS, Field, Forward, load_backend
 from .backends.layout import gradient_like, loss_dtype
+from .checks import check_values
+from .linear import Chunking
+from .problem import Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
+from .tracing import needs_function, refuse_second_derivative
 
-NUM_PARTS = 7
-
-
-@torch.library.custom_op("ntl_kernels::one_pass", mutates_args=())
-def one_pass(
-    logits: Tensor,
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    num_tokens: Optional[Tensor],
-    num_numbers: Optional[Tensor],
-    given: List[float],
-    ids: Tensor,
-    values: Tensor,
-    lookup: Tensor,
-    spec: List[float],
-    reduction: str,
-    backend: str,
-) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(loss, parts [7], fields [6, N], gradient [B, T, V]) of reduction "mean" or "sum" in one pass."""
-    gradient = gradient_like(logits)
-    loss, parts, _, fields = run_forward(
-        Rows(logits, labels, token_weights),
-        (num_tokens, num_numbers),
-        given,
-        NumberTable(ids, values, lookup),
-        spec,
-        reduction,
-        backend,
-        gradient,
-    )
-    return loss, parts, fields, gradient
+PROBLEM = (
+    "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
+    "Tensor ids, Tensor values, Tensor lookup, float[] spec, str reduction, str backend"
+)
+CHUNKING = "SymInt chunk_size, bool skip_ignored"
+LINEAR = f"Tensor hidden, Tensor weight, Tensor? bias, {PROBLEM}, {CHUNKING}, bool[] needs"
+NUM_OPERANDS = 11
+"""Of a problem."""
 
 
-@torch.library.custom_op("ntl_kernels::one_pass_", mutates_args=("logits",))
-def one_pass_(
-    logits: Tensor,
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    num_tokens: Optional[Tensor],
-    num_numbers: Optional[Tensor],
-    given: List[float],
-    ids: Tensor,
-    values: Tensor,
-    lookup: Tensor,
-    spec: List[float],
-    reduction: str,
-    backend: str,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """(loss, parts [7], fields [6, N]) like :func:`one_pass`; the gradient overwrites the logits."""
-    loss, parts, _, fields = run_forward(
-        Rows(logits, labels, token_weights),
-        (num_tokens, num_numbers),
-        given,
-        NumberTable(ids, values, lookup),
-        spec,
-        reduction,
-        backend,
-        logits,
-    )
-    return loss, parts, fields
-
-
-@torch.library.custom_op("ntl_kernels::losses", mutates_args=())
-def losses(
-    logits: Tensor,
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    num_tokens: Optional[Tensor],
-    num_numbers: Optional[Tensor],
-    given: List[float],
-    ids: Tensor,
-    values: Tensor,
-    lookup: Tensor,
-    spec: List[float],
-    reduction: str,
-    backend: str,
-) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(loss, parts [7], denominators [4], fields [6, N]) without a gradient; the loss of "none" is [N]."""
-    return run_forward(
-        Rows(logits, labels, token_weights),
-        (num_tokens, num_numbers),
-        given,
-        NumberTable(ids, values, lookup),
-        spec,
-        reduction,
-        backend,
-        None,
+def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
+    """A problem in the form of the schema; ``dtype`` is that of its numbers."""
+    numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
+    scalars = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
+    return (
+        problem.labels,
+        problem.token_weights,
+        *scalars,
+        *problem.table,
+        problem.spec.pack(),
+        problem.reduction,
+        problem.backend,
     )
 
 
-def run_forward(
-    rows: Rows,
-    tensors: Tuple[Optional[Tensor], Optional[Tensor]],
-    given: List[float],
-    table: NumberTable,
-    packed: List[float],
-    reduction: str,
-    backend: str,
-    gradient: Optional[Tensor],
-) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The forward pass of either kind: (loss, parts, denominators, fields)."""
-    check_values(rows.labels, rows.token_weights, rows.logits.shape[-1], packed, tensors)
-    spec, steps = LossSpec.unpack(packed), load_backend(backend)
-    num_tokens, num_numbers = merge_denominators(tensors, given)
-    denominators = steps.denominators(rows, table, spec, num_tokens, num_numbers)
-    fields = rows.logits.new_empty((len(Field), rows.labels.numel()), dtype=loss_dtype(rows.logits.dtype))
-    steps.row_losses(rows, table, spec, reduction, denominators, fields, gradient)
-    loss, parts = steps.finish(fields, denominators, spec, reduction)
-    return losses_of_rows(fields, spec) if reduction == "none" else loss, parts, denominators, fields
+def problem_of(operands: Sequence[Any]) -> Problem:
+    """The inverse of :func:`operands_of`."""
+    *rows, ids, values, lookup, spec, reduction, backend = operands
+    labels, token_weights, num_tokens, num_numbers, ntl_weight = rows
+    shares = num_tokens, num_numbers, ntl_weight
+    return Problem(
+        labels, token_weights, *shares, NumberTable(ids, values, lookup), LossSpec.unpack(spec), reduction, backend
+    )
 
 
-def losses_of_rows(fields: Tensor, spec: LossSpec) -> Tensor:
-    """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    return torch.add(fields[Field.CROSS_ENTROPY], fields[Field.NTL], alpha=spec.ntl_weight)
+def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function that changes none of its arguments an operator."""
+    return torch.library.custom_op(f"ntl_kernels::{name}", mutates_args=(), schema=schema)
 
 
-def merge_denominators(
-    tensors: Tuple[Optional[Tensor], Optional[Tensor]], given: List[float]
-) -> List[Union[Tensor, float, None]]:
-    """num_tokens and num_numbers in the form the row contract takes, from the form a schema can carry."""
-    return [
-        tensor if tensor is not None else (None if math.isnan(number) else number)
-        for tensor, number in zip(tensors, given)
-    ]
+@define("losses", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor)")
+def losses(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+    """(loss, parts, fields) of logits [B, T, V], as :class:`ntl_kernels.backends.Forward` has them."""
+    problem = problem_of(operands)
+    check_values(problem, logits.shape[-1])
+    return tuple(load_backend(problem.backend).forward(logits, problem, None))
 
 
-@torch.library.custom_op("ntl_kernels::gradients", mutates_args=())
-def gradients(
-    logits: Tensor,
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    ids: Tensor,
-    values: Tensor,
-    lookup: Tensor,
-    spec: List[float],
-    reduction: str,
-    backend: str,
-    denominators: Tensor,
-    lse: Tensor,
-    upstream: Tensor,
-) -> Tensor:
+@define("one_pass", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)")
+def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+    """(loss, parts, fields, gradient [B, T, V]) of reduction "mean" or "sum"."""
+    problem, gradient = problem_of(operands), gradient_like(logits)
+    check_values(problem, logits.shape[-1])
+    return *load_backend(problem.backend).forward(logits, problem, gradient), gradient
+
+
+@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor lse, Tensor upstream) -> Tensor")
+def gradients(logits: Tensor, *operands: Any) -> Tensor:
     """The gradient [B, T, V] from logits, their lse [N] and the upstream gradient (0-d, or [N] for "none")."""
-    gradient = gradient_like(logits)
-    rows, table = Rows(logits, labels, token_weights), NumberTable(ids, values, lookup)
-    load_backend(backend).row_gradients(
-        rows, table, LossSpec.unpack(spec), reduction, denominators, lse, upstream, gradient
-    )
+    *rest, lse, upstream = operands
+    problem, gradient = problem_of(rest), gradient_like(logits)
+    load_backend(problem.backend).row_gradients(logits, problem, lse.contiguous(), upstream.contiguous(), gradient)
     return gradient
 
 
-@torch.library.custom_op("ntl_kernels::gradients_", mutates_args=("logits",))
-def gradients_(
-    logits: Tensor,
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    ids: Tensor,
-    values: Tensor,
-    lookup: Tensor,
-    spec: List[float],
-    reduction: str,
-    backend: str,
-    denominators: Tensor,
-    lse: Tensor,
-    upstream: Tensor,
-) -> None:
-    """:func:`gradients`, written over the logits."""
-    rows, table = Rows(logits, labels, token_weights), NumberTable(ids, values, lookup)
-    load_backend(backend).row_gradients(
-        rows, table, LossSpec.unpack(spec), reduction, denominators, lse, upstream, logits
+@define("linear_losses", f"({LINEAR}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    """(loss, parts, fields, hidden_grad, weight_grad, bias_grad, scale) of :func:`ntl_kernels.linear.forward`."""
+    problem, chunking, needs = linear_arguments(rest)
+    check_values(problem, weight.shape[0])
+    result = linear.forward(hidden, weight, bias, problem, chunking, needs)
+    scale = result.forward.parts.new_ones(()) if result.scale is None else result.scale
+    return *result.forward, *result.gradients, scale
+
+
+@define("linear_gradients", f"({LINEAR}, Tensor lse, Tensor upstream) -> (Tensor, Tensor, Tensor)")
+def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    """(hidden_grad, weight_grad, bias_grad) for an upstream gradient [N], from logits computed anew."""
+    *arguments, lse, upstream = rest
+    problem, chunking, needs = linear_arguments(arguments)
+    return linear.gradients(hidden, weight, bias, problem, chunking, needs, lse, upstream)
+
+
+def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
+    """What follows hidden, weight and bias."""
+    *operands, chunk_size, skip_ignored, needs = rest
+    return problem_of(operands), Chunking(chunk_size, skip_ignored), list(needs)
+
+
+TABLE = "Tensor ids, Tensor values, Tensor lookup, str backend"
+
+
+@define("number_statistics", f"(Tensor logits, {TABLE}) -> (Tensor, Tensor, Tensor)")
+def number_statistics(logits: Tensor, *table: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """(expected value [N], mass [N], statistics [3, N]) of logits [B, T, V]."""
+    return expectation.forward(logits, NumberTable(*table[:3]), table[3])
+
+
+@define("number_statistics_gradients", f"(Tensor logits, {TABLE}, Tensor statistics, Tensor upstreams) -> Tensor")
+def number_statistics_gradients(logits: Tensor, *rest: Any) -> Tensor:
+    """The gradient [B, T, V] for upstream gradients [2, N] of expected value and mass."""
+    *table, backend, found, upstreams = rest
+    return expectation.gradients(logits, NumberTable(*table), backend, found, upstreams)
+
+
+def fake_forward(tensor: Tensor, operands: Sequence[Any]) -> Forward:
+    """What a forward pass returns, without values; ``tensor`` is the logits or the hidden states."""
+    labels, reduction = operands[0], operands[NUM_OPERANDS - 2]
+    fields = tensor.new_empty((len(Field), labels.numel()), dtype=loss_dtype(tensor.dtype))
+    loss = fields.new_empty(labels.numel() if reduction == "none" else ())
+    return Forward(loss, fields.new_empty(NUM_PARTS), fields)
+
+
+losses.register_fake(lambda logits, *operands: tuple(fake_forward(logits, operands)))
+one_pass.register_fake(lambda logits, *operands: (*fake_forward(logits, operands), gradient_like(logits)))
+gradients.register_fake(lambda logits, *_: gradient_like(logits))
+number_statistics_gradients.register_fake(lambda logits, *_: gradient_like(logits))
+
+
+@number_statistics.register_fake
+def _(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    found = logits.new_empty((3, logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
+    return torch.empty_like(found[0]), torch.empty_like(found[0]), found
+
+
+@linear_losses.register_fake
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    result = fake_forward(hidden, rest)
+    return *result, *linear.LinearGradients(hidden, weight, rest[-1]).finish(), result.parts.new_empty(())
+
+
+@linear_gradients.register_fake
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    return linear.LinearGradients(hidden, weight, rest[-3]).finish()
+
+
+class Formula(torch.autograd.Function):
+    """An operator with its derivatives, as the transforms of ``torch.func`` want them."""
+
+    operator: Any
+
+    @classmethod
+    def register(cls) -> None:
+        """Make the formula the operator's own, and let a batch of calls be one call after another."""
+        cls.operator.register_autograd(cls.backward, setup_context=cls.setup_context)
+        register_loop(cls.operator)
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        return looped(cls.apply, info, in_dims, arguments)
+
+
+def looped(function: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], arguments: Sequence[Any]) -> Any:
+    """vmap: the results of one sample after another, since each has its own counts and its own reduction."""
+    samples = [
+        function(
+            *(
+                part.select(dim, i) if isinstance(dim, int) else part
+                for part, dim in zip(arguments, in_dims, strict=True)
+            )
+        )
+        for i in range(info.batch_size)
+    ]
+    if isinstance(samples[0], Tensor):
+        return torch.stack(samples), 0
+    return tuple(torch.stack(parts) for parts in zip(*samples, strict=True)), (0,) * len(samples[0])
+
+
+def register_loop(operator: Any) -> None:
+    """Give an operator :func:`looped` as its vmap rule."""
+    operator.register_vmap(lambda info, in_dims, *arguments: looped(operator, info, in_dims, arguments))
+
+
+def call(formula: Any, operator: Any, *arguments: Any) -> Any:
+    """The results of a formula's operator, differentiable under whatever watches."""
+    return formula.apply(*arguments) if needs_function() else operator(*arguments)
+
+
+def no_forward_mode(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name} has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors). backend='reference' has one"
     )
 
 
-@torch.library.custom_op("ntl_kernels::scale_", mutates_args=("gradient",))
-def scale_(gradient: Tensor, upstream: Tensor, backend: str) -> None:
-    """gradient [B, T, V] *= upstream (0-d)."""
-    load_backend(backend).scale_(gradient, upstream)
+class OnePass(Formula):
+    """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
+
+    operator = one_pass
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return one_pass(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        loss, parts, fields, gradient = output
+        ctx.mark_non_differentiable(parts, fields, gradient)
+        ctx.save_for_backward(loss, gradient)
+        ctx.save_for_forward(loss, gradient)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
+        loss, gradient = ctx.saved_tensors
+        return refuse_second_derivative(gradient * upstream, loss), *(None,) * NUM_OPERANDS
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        loss, gradient = ctx.saved_tensors
+        return (gradient.to(loss.dtype) * tangent).sum(), None, None, None
 
 
-def check_values(
-    labels: Tensor,
-    token_weights: Optional[Tensor],
-    vocab_size: int,
-    packed: List[float],
-    denominators: Sequence[Optional[Tensor]] = (),
-) -> None:
-    """Raise for labels outside the vocabulary and negative numbers, wherever looking does not wait for a GPU.
+class TwoPass(Formula):
+    """(loss, parts, fields) of logits; the backward pass computes the gradient from the logits and their lse."""
 
-    On a GPU only under NTL_KERNELS_VALIDATE=1: there the kernels turn such a row's loss into NaN instead.
+    operator = losses
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return losses(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        loss, parts, fields = output
+        logits, *operands = inputs
+        ctx.mark_non_differentiable(parts, fields)
+        ctx.save_for_backward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
+        ctx.save_for_forward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
+        ctx.options = operands[NUM_OPERANDS - 3 :]
+
+    @staticmethod
+    def gradient(ctx: Any, upstream: Tensor) -> Tensor:
+        """That of the logits."""
+        _, parts, fields, logits, *tensors = ctx.saved_tensors
+        operands = with_denominators([*tensors, *ctx.options], parts)
+        return gradients(logits, *operands, fields[Field.LSE], upstream)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
+        gradient = TwoPass.gradient(ctx, upstream)
+        return refuse_second_derivative(gradient, ctx.saved_tensors[0]), *(None,) * NUM_OPERANDS
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        loss = ctx.saved_tensors[0]
+        rows = (TwoPass.gradient(ctx, torch.ones_like(loss)).to(loss.dtype) * tangent).sum(-1)
+        return rows.view(loss.shape) if loss.ndim else rows.sum(), None, None
+
+
+def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
+    """The operands with the denominators that a forward pass found and reported among its parts."""
+    problem = problem_of(operands)
+    if problem.lacks_denominators:
+        operands[2:4] = problem.counted(parts[2], parts[3])[2:4]
+    return operands
+
+
+class Linear(Formula):
+    """(loss, parts, fields, three gradients, scale) of hidden states, weight and bias.
+
+    "mean" and "sum" compute the gradients in the forward pass; "none" computes the logits anew in the backward pass.
     """
-    if labels.device.type != "cpu" and os.environ.get("NTL_KERNELS_VALIDATE") != "1":
-        return
-    ignore_index = int(packed[-1])
-    wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
-    if wrong.any():
-        raise IndexError(
-            f"labels must lie in [0, {vocab_size}) or be ignore_index {ignore_index}; got {labels[wrong][0].item()}"
+
+    operator = linear_losses
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return linear_losses(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        loss, parts, fields, *gradients = output
+        ctx.mark_non_differentiable(parts, fields, *gradients)
+        ctx.is_per_row = inputs[3 + NUM_OPERANDS - 2] == "none"
+        tensors = 3 + NUM_OPERANDS - 3
+        ctx.save_for_backward(loss, *((fields, *inputs[:tensors]) if ctx.is_per_row else gradients))
+        ctx.options, ctx.dtype = inputs[tensors:], inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
+        loss, *saved = ctx.saved_tensors
+        needs = list(ctx.needs_input_grad[:3])
+        if ctx.is_per_row:
+            fields, *arguments = saved
+            found = linear_gradients(*arguments, *ctx.options[:-1], needs, fields[Field.LSE], upstream)
+        else:
+            *found, scale = saved
+            found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
+        results = (
+            refuse_second_derivative(gradient.to(ctx.dtype), loss) if needed else None
+            for gradient, needed in zip(found, needs, strict=True)
         )
-    if token_weights is not None and not (token_weights >= 0).all():
-        wrong_weight = token_weights[~(token_weights >= 0)][0].item()
-        raise ValueError(f"token_weights must not be negative or NaN; got {wrong_weight}")
-    for name, given in zip(("num_tokens", "num_numbers"), denominators):
-        if given is not None and not given >= 0:
-            raise ValueError(f"{name} must not be negative or NaN; got {given.item()}")
+        return *results, *(None,) * (NUM_OPERANDS + 3)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise no_forward_mode("linear_cross_entropy_ntl")
 
 
-def fake_losses(logits: Tensor, labels: Tensor, reduction: str) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(loss, parts, denominators, fields) as the fake operators return them."""
-    loss = logits.new_empty(labels.numel() if reduction == "none" else (), dtype=loss_dtype(logits.dtype))
-    fields = loss.new_empty((len(Field), labels.numel()))
-    return loss, loss.new_empty(NUM_PARTS), loss.new_empty(len(Denominator)), fields
+class Statistics(Formula):
+    """(expected value, mass, statistics) of logits."""
+
+    operator = number_statistics
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return number_statistics(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        expected_value, _, found = output
+        ctx.mark_non_differentiable(found)
+        ctx.save_for_backward(expected_value, found, *inputs[:4])
+        ctx.backend = inputs[4]
+
+    @staticmethod
+    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor, _: Any) -> Any:
+        expected_value, found, *arguments = ctx.saved_tensors
+        upstreams = torch.stack([upstream_value, upstream_mass])
+        gradient = number_statistics_gradients(*arguments, ctx.backend, found, upstreams)
+        return refuse_second_derivative(gradient, expected_value), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise no_forward_mode("number_statistics")
 
 
-@one_pass.register_fake
-def _(logits, labels, *rest):  # type: ignore[no-untyped-def]
-    loss, parts, _, fields = fake_losses(logits, labels, rest[-2])
-    return loss, parts, fields, gradient_like(logits)
-
-
-@one_pass_.register_fake
-def _(logits, labels, *rest):  # type: ignore[no-untyped-def]
-    loss, parts, _, fields = fake_losses(logits, labels, rest[-2])
-    return loss, parts, fields
-
-
-@losses.register_fake
-def _(logits, labels, *rest):  # type: ignore[no-untyped-def]
-    return fake_losses(logits, labels, rest[-2])
-
-
-@gradients.register_fake
-def _(logits, *_):  # type: ignore[no-untyped-def]
-    return gradient_like(logits)
-
-
-@gradients_.register_fake
-def _(logits, *_):  # type: ignore[no-untyped-def]
-    return None
-
-
-@scale_.register_fake
-def _(gradient, *_):  # type: ignore[no-untyped-def]
-    return None
+for formula in (OnePass, TwoPass, Linear, Statistics):
+    formula.register()
+for operator in (gradients, linear_gradients, number_statistics_gradients):
+    register_loop(operator)

@@ -39,9 +39,16 @@ class Problem(NamedTuple):
         """Whether rows must be counted before the gradient of any of them is known."""
         return self.reduction == "mean" and (self.num_tokens is None or self.num_numbers is None)
 
-    def counted(self, totals: Tensor) -> Problem:
-        """With the denominators that were not given taken from ``totals`` [2]: sums of w over all and number rows."""
-        tokens, numbers = totals.unbind()
+    def of_rows(self, shape: torch.Size, dtype: torch.dtype) -> Problem:
+        """With labels and weights in the shape of the rows, and the weights in the losses' dtype."""
+        weights = self.token_weights
+        return self._replace(
+            labels=self.labels.reshape(shape).contiguous(),
+            token_weights=None if weights is None else weights.reshape(shape).to(dtype).contiguous(),
+        )
+
+    def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
+        """With the denominators that were not given replaced by the sums of w over all and over number rows."""
         return self._replace(
             num_tokens=tokens if self.num_tokens is None else self.num_tokens,
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,

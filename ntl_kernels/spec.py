@@ -1,4 +1,4 @@
-"""`LossSpec`: the scalars of one row's loss, resolved once per call and handed to every backend."""
+"""`LossSpec`: the options of one row's loss and what follows from them, resolved once for each choice of options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from .config import KINDS, NTLConfig
 from .tokens import NumberTokens
 
+LARGEST_FLOAT32 = 3.4028234663852886e38
 WORST_FACTOR = 1.01
 """With reweigh, no probability on number tokens costs this many times the largest number loss."""
 
 
 @dataclass(frozen=True)
 class LossSpec:
-    """What a backend needs to know of the loss besides tensors (design section 2).
+    """What a backend needs to know of the loss besides tensors and lambda (docs, Mathematics).
 
     The cost of predicting a number at distance ``d`` from the label's is ``cost_offset + cost_slope * d``, and 0 for
     ``d = 0``: plain distances are (0, 1), squashed ones another line.
@@ -31,7 +32,6 @@ class LossSpec:
     """``1.01 * L_max``: the loss of a number row without any probability on number tokens."""
     ce_weight: float
     """1, or 0 for the Number Token Loss alone."""
-    ntl_weight: float
     label_smoothing: float
     z_loss: float
     softcap: float | None
@@ -51,23 +51,31 @@ class LossSpec:
         logit_scale: float = 1.0,
         ce_weight: float = 1.0,
     ) -> LossSpec:
-        """Put the options and what follows from the number values together."""
+        """Put the options and what follows from the number values together.
+
+        Raises:
+            ValueError: the largest possible loss is beyond float32.
+        """
         offset, slope = cost_line(numbers, config.squash_factor)
         if config.kind == "wasserstein":
             line = (0.0, 1.0) if config.label_sigma > 0 else (offset, slope)
             largest = line[0] + line[1] * numbers.largest_distance
         else:
             largest = value_loss(config.kind, numbers.largest_distance, config.huber_delta)
+        if not WORST_FACTOR * largest <= LARGEST_FLOAT32:
+            raise ValueError(
+                f"the values of {numbers!r} lie {numbers.largest_distance:g} apart, and the loss {config.kind!r} of "
+                f"that distance is beyond float32; scale the values"
+            )
         return cls(
             kind=config.kind,
             reweigh=config.reweigh,
             cost_offset=offset,
             cost_slope=slope,
-            label_sigma=float(config.label_sigma),
+            label_sigma=visible_sigma(config.label_sigma, numbers),
             huber_delta=float(config.huber_delta),
             worst_loss=WORST_FACTOR * largest,
             ce_weight=ce_weight,
-            ntl_weight=float(config.weight),
             label_smoothing=float(label_smoothing),
             z_loss=float(z_loss),
             softcap=None if softcap is None else float(softcap),
@@ -88,6 +96,14 @@ class LossSpec:
         entries["softcap"] = None if math.isnan(entries["softcap"]) else entries["softcap"]
         entries["ignore_index"] = int(entries["ignore_index"])
         return cls(**entries)
+
+
+def visible_sigma(label_sigma: float, numbers: NumberTokens) -> float:
+    """A standard deviation that float32 can compute with and that gives the same target.
+
+    Below a hundredth of the smallest distance the Gaussian is one-hot to the last bit of float64.
+    """
+    return max(float(label_sigma), numbers.smallest_distance / 100) if label_sigma > 0 else 0.0
 
 
 FIELD_NAMES = tuple(field.name for field in fields(LossSpec))

@@ -47,7 +47,7 @@ class NumberTokens:
         notes: further lines for :meth:`describe`.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
+    __slots__ = ("__weakref__", "_distances", "_hash", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class NumberTokens:
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
         self._distances = min(distances), pairs[-1][0] - pairs[0][0]
+        self._hash = hash((self._pairs, self._vocab_size))
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
 
@@ -228,7 +229,7 @@ class NumberTokens:
         return (self._pairs, self._vocab_size) == (other._pairs, other._vocab_size)
 
     def __hash__(self) -> int:
-        return hash((self._pairs, self._vocab_size))
+        return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self._pairs), self._vocab_size, self._names, self._notes)

@@ -304,3 +304,13 @@ def test_triton_without_a_gpu_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) 
         cross_entropy_ntl(LOGITS, LABELS, DIGITS, backend="triton")
     with pytest.raises(TypeError, match="float64"):
         cross_entropy_ntl(LOGITS.double(), LABELS, DIGITS, backend="triton")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_may_be_scaled_in_place(reduction: str) -> None:
+    """As a Trainer does that averages over accumulation steps."""
+    logits = torch.randn(5, 50, requires_grad=True)
+    loss = cross_entropy_ntl(logits, torch.arange(5), DIGITS, reduction=reduction)
+    (expected,) = torch.autograd.grad(2 * loss.sum(), logits, retain_graph=True)
+    loss *= 2
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), logits)[0], expected)

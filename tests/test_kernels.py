@@ -14,9 +14,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from ntl_kernels import NTLConfig, NumberTokens
-from ntl_kernels.backends import Denominator, Field, Rows
+from ntl_kernels.backends import Field
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.inspect import Launch, Recorder
+from ntl_kernels.kernels import fields
+from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -70,19 +72,19 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     b, t, v = shape
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, v)
     logits, gradient = (torch.empty(b, t + 1, v, dtype=torch.bfloat16)[:, :-1] for _ in range(2))
-    rows = Rows(logits, torch.zeros(b, t, dtype=torch.int64), None)
     table, spec = numbers.table("cpu"), LossSpec.resolve(config, numbers, **options)
-    fields, denominators = torch.empty(len(Field), b * t), torch.empty(len(Denominator))
-    one = torch.ones(())
-    backend.denominators(rows, table, spec, options.get("z_loss"), None)
+    labels, fields, one = torch.zeros(b, t, dtype=torch.int64), torch.empty(len(Field), b * t), torch.ones(())
+    given = options.get("z_loss", 2.0)
     for reduction in ("mean", "none"):
+        problem = Problem(labels, None, given, given, config.weight, table, spec, reduction, "triton")
         written = gradient if reduction == "mean" else None
-        backend.row_losses(rows, table, spec, reduction, denominators, fields, written)
-        backend.row_gradients(rows, table, spec, reduction, denominators, fields[0], one, gradient)
-        backend.finish(fields, denominators, spec, reduction)
+        backend.row_losses(logits, problem, fields, written)
+        backend.row_gradients(logits, problem, fields[0], one, gradient)
+        backend.finish(fields, problem)
+    backend.count(problem, v, torch.float32)
     backend.scale_(gradient, one)
     statistics = backend.number_statistics(logits, table)
-    backend.number_statistics_gradients(logits, table, statistics, fields[0], fields[1], gradient)
+    backend.number_statistics_gradients(logits, table, statistics, fields[:2], gradient)
 
 
 def compiled_kernels(launches: list[Launch]) -> set[tuple[str, str]]:
@@ -99,7 +101,7 @@ def test_new_values_do_not_compile_anew(launches: list[Launch]) -> None:
     """Vocabulary and batch sizes, strides and every float are run-time arguments."""
     launch_everything((2, 3, 50257), softcap=30.0, label_smoothing=0.1, z_loss=1e-4, logit_scale=0.5)
     first = compiled_kernels(launches)
-    assert len(first) == 10  # seven kernels, three of which in the variants of two reductions
+    assert len(first) == 9  # seven kernels, two of which in the variants of two reductions
     launch_everything((1, 1, 50001), softcap=1.0, label_smoothing=1.0, z_loss=1.0, weight=1.0)
     launch_everything((16, 32, 49999), softcap=16.0, label_smoothing=0.5, logit_scale=16.0)
     assert compiled_kernels(launches) == first
@@ -113,6 +115,12 @@ def test_flags_compile_anew(launches: list[Launch]) -> None:
         found = {kernel for kernel in compiled_kernels(launches) if kernel[0] == "row_losses_kernel"}
         assert len(found) == 2 and not found & seen
         seen |= found
+
+
+def test_kernels_and_backends_agree_on_the_fields() -> None:
+    assert {field.name: int(field) for field in Field} == {
+        field.name: getattr(fields, field.name).value for field in Field
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear, linear_cross_entropy_ntl, ops
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl, ops
+from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
-TABLE = tuple(DIGITS.table("cpu"))
-SPEC = LossSpec.resolve(NTLConfig(), DIGITS).pack()
+SPEC = LossSpec.resolve(NTLConfig(), DIGITS)
 LABELS = torch.randint(0, 20, (2, 3))
-DENOMINATORS = torch.tensor([6.0, 3.0, 6.0, 3.0])
 
 
 class Graphs(CompileCounterWithBackend):
@@ -26,44 +25,44 @@ class Graphs(CompileCounterWithBackend):
         super().__init__("aot_eager")
 
 
-def forward_arguments(labels: torch.Tensor) -> tuple[Any, ...]:
-    nan = float("nan")
-    return (labels, torch.rand(labels.shape), None, torch.tensor(4.0), [nan, nan], *TABLE, SPEC, "mean", "eager")
+def operands(labels: torch.Tensor, reduction: str, num_tokens: float | None = None) -> tuple[Any, ...]:
+    weights = torch.rand(labels.shape)
+    problem = Problem(labels, weights, num_tokens, num_tokens, 0.3, DIGITS.table("cpu"), SPEC, reduction, "eager")
+    return ops.operands_of(problem, torch.float32)
 
 
-def backward_arguments(labels: torch.Tensor) -> tuple[Any, ...]:
-    return (labels, None, *TABLE, SPEC, "none", "eager")
+def test_operands_carry_the_whole_problem() -> None:
+    problem = Problem(LABELS, None, None, 2.0, 0.3, DIGITS.table("cpu"), SPEC, "mean", "eager")
+    back = ops.problem_of(ops.operands_of(problem, torch.float32))
+    assert back._replace(num_numbers=2.0, ntl_weight=0.3) == problem
+    assert float(back.num_numbers) == 2.0 and abs(float(back.ntl_weight) - 0.3) < 1e-7
 
 
-@pytest.mark.parametrize("name", ["one_pass", "one_pass_", "losses", "gradients", "gradients_", "scale_"])
+@pytest.mark.parametrize("name", ["one_pass", "losses", "losses of rows", "gradients"])
 @pytest.mark.parametrize("layout", ["contiguous", "sliced"])
 def test_opcheck(name: str, layout: str) -> None:
+    """torch's four standard tests, the derivative among them."""
     logits = torch.randn(2, 4, 50)[:, :-1] if layout == "sliced" else torch.randn(2, 3, 50)
-    rows = DENOMINATORS, torch.rand(6), torch.rand(6)
+    differentiable = logits.clone() if layout == "contiguous" else logits.detach()
+    differentiable.requires_grad_()
     arguments = {
-        "one_pass": (logits, *forward_arguments(LABELS)),
-        "one_pass_": (logits, *forward_arguments(LABELS)),
-        "losses": (logits, *forward_arguments(LABELS)),
-        "gradients": (logits, *backward_arguments(LABELS), *rows),
-        "gradients_": (logits, *backward_arguments(LABELS), *rows),
-        "scale_": (logits, torch.tensor(2.0), "eager"),
+        "one_pass": (differentiable, *operands(LABELS, "mean")),
+        "losses": (differentiable, *operands(LABELS, "sum")),
+        "losses of rows": (differentiable, *operands(LABELS, "none")),
+        "gradients": (logits, *operands(LABELS, "mean", 3.0), torch.rand(6), torch.rand(())),
     }
-    torch.library.opcheck(getattr(ops, name), arguments[name], test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
 
-@pytest.mark.parametrize("name", ["linear_one_pass", "linear_gradients", "scale_linear_gradients_"])
-def test_opcheck_linear(name: str) -> None:
-    hidden, weight, labels = torch.randn(6, 8), torch.randn(50, 8), LABELS.view(-1)
-    chunking = 4, True, [True, True, False]
-    arguments = {
-        "linear_one_pass": (hidden, weight, None, *forward_arguments(labels), *chunking),
-        "linear_gradients": (
-            *(hidden, weight, None, *backward_arguments(labels), *chunking),
-            *(DENOMINATORS, torch.rand(6), torch.rand(6)),
-        ),
-        "scale_linear_gradients_": (hidden, weight, torch.empty(0), torch.tensor(2.0), "eager"),
-    }
-    torch.library.opcheck(getattr(linear, name), arguments[name], test_utils=("test_schema", "test_faketensor"))
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_opcheck_linear(reduction: str) -> None:
+    hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    needs = [True, True, False] if reduction == "mean" else [False] * 3
+    arguments = (hidden, weight, None, *operands(LABELS.view(-1), reduction), 4, True, needs)
+    torch.library.opcheck(ops.linear_losses, arguments)
+    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(6), torch.rand(6)
+    arguments = (hidden.detach(), weight.detach(), None, *rest)
+    torch.library.opcheck(ops.linear_gradients, arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

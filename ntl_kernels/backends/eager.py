@@ -1,22 +1,25 @@
 """The row contract in torch operations: analytic gradients over cache-sized blocks of rows.
 
 Serves CPUs and every device without Triton. The large work runs in a block of rows at a time, in the losses' dtype,
-so that a block is read from memory once and no second [N, V] tensor exists beside the gradient.
+so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. A small problem is one
+block, and then what its operations compute costs less than calling them: what holds for all rows (weights of 1, one
+denominator) is a Python number there, and what only number rows need is not computed without any.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, Union
 
 import torch
 from torch import Tensor
 
+from ..problem import Problem
 from ..reference import costs, divide, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import Denominator, Field, Rows
+from . import Field, Forward, losses_of_rows
 from .layout import loss_dtype
 
 BLOCK_BYTES = {"cpu": 6 * 2**20}
@@ -26,34 +29,36 @@ DEVICE_BLOCK_BYTES = 2**26
 """The same on other devices, where fewer, larger operations are faster."""
 
 
-FIELD_DENOMINATORS = [
-    Denominator.NUM_TOKENS,
-    Denominator.NUM_NUMBERS,
-    Denominator.NUMBER_COUNT,
-    Denominator.NUMBER_COUNT,
-    Denominator.TOKEN_COUNT,
-]
-"""What divides each field's total, LSE apart."""
+Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
+"""Which rows: a slice, or int64 indices."""
+Scalar: TypeAlias = Union[float, Tensor]  # noqa: UP007
+"""One number for all rows: a Python number, or a 0-d tensor where asking for it would wait for a device."""
 
 
 class Labels(NamedTuple):
-    """What the labels of N rows say, each [N]."""
+    """What the labels of N rows say."""
 
     ids: Tensor
-    """int64, 0 where the row does not count or the label is out of range."""
-    counts: Tensor
-    """bool: not ignored, and with a weight other than 0."""
-    weights: Tensor
-    """0 where the row does not count, NaN where its label or weight is out of range."""
-    is_number: Tensor
-    """bool: counts, and the label is a number token."""
+    """int64 [N], 0 where the row does not count or the label is out of range."""
+    counts: Tensor | None
+    """bool [N]: not ignored, and with a weight other than 0; None if all do."""
+    weights: Tensor | None
+    """[N]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
+    numbers: Tensor
+    """int64 [n], ascending: the rows that count and whose label is a number."""
+    targets: Tensor
+    """[n]: what the labels of the number rows are worth."""
+
+    def part(self, rows: Rows, numbers: Tensor, which: slice) -> Labels:
+        """Of some of the rows that count: ``numbers`` are the number rows among them, counted from the first of them,
+        and ``which`` says which of all number rows they are."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Labels(self.ids[rows], None, weights, numbers, self.targets[which])
 
 
 class NumberRows(NamedTuple):
     """n number rows, and what of their loss does not depend on the other tokens."""
 
-    rows: Tensor
-    """int64 [n], ascending: which rows."""
     q: Tensor
     """[n, K] softmax over the number tokens alone."""
     pulls: Tensor
@@ -66,97 +71,64 @@ class NumberRows(NamedTuple):
     """[n]: |yhat - v_y|."""
 
 
-def denominators(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    num_tokens: Tensor | float | None,
-    num_numbers: Tensor | float | None,
-) -> Tensor:
-    labels = read_labels(rows, table, spec)
-    result = labels.weights.new_empty(len(Denominator))
-    weights = labels.weights
-    result[Denominator.NUM_TOKENS] = weights.sum() if num_tokens is None else num_tokens
-    result[Denominator.NUM_NUMBERS] = (weights * labels.is_number).sum() if num_numbers is None else num_numbers
-    result[Denominator.TOKEN_COUNT] = labels.counts.sum()
-    result[Denominator.NUMBER_COUNT] = labels.is_number.sum()
-    return result
+class Coefficients(NamedTuple):
+    """What each row's CE and NTL weigh in the loss, times the upstream gradient (docs, Mathematics, eq. 19)."""
+
+    a: Scalar
+    """[N], or one for all rows."""
+    b: Scalar
+    """[N], or one for all rows."""
+
+    def part(self, rows: Rows) -> Coefficients:
+        return Coefficients(*(chosen(part, rows) for part in self))
 
 
-def row_losses(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    reduction: str,
-    denominators: Tensor,
-    fields: Tensor,
-    gradient: Tensor | None,
-) -> None:
-    labels = read_labels(rows, table, spec)
-    a, b = coefficients(labels, spec, reduction, denominators)
-    fields.zero_()
-    numbers = NumberSweep(rows.logits, labels, table, spec)
-    for block in blocks(rows.logits, labels.counts, gradient):
-        chosen = Labels(*(part[block.rows] for part in labels))
-        local, terms = numbers.of(block)
-        x = transform_logits(block, spec)
-        highest = x.amax(-1)
-        label_logits = x.gather(-1, chosen.ids[:, None]).squeeze(-1)
-        mean = x.mean(-1) if spec.label_smoothing else None
-        if block.gradient is None:
-            lse = x.logsumexp(-1)
-        else:
-            # The largest probability is exp(highest - lse), so lse needs no pass of its own. The softmax may
-            # overwrite x, but not under a softcap, whose derivative needs x.
-            p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
-            lse = highest - p.amax(-1).log()
-
-        entries = fields.new_zeros((len(Field), lse.shape[0]))
-        entries[Field.CROSS_ENTROPY] = chosen.weights * cross_entropy(lse, label_logits, mean, spec)
-        entries[Field.IS_CORRECT] = label_logits >= highest
-        entries[Field.LSE] = lse
-        mass = None if terms is None else number_mass(terms, lse[local])
-        if terms is not None and mass is not None:
-            entries[Field.NTL, local] = chosen.weights[local] * reweighed(terms.loss, mass, spec)
-            entries[Field.ABSOLUTE_ERROR, local] = terms.absolute_error
-            entries[Field.MASS, local] = mass
-        fields[:, block.rows] = entries
-        if block.gradient is not None:
-            ab = a[block.rows], b[block.rows]
-            block.write(row_gradient(x, p, lse, local, terms, mass, chosen, *ab, table, spec))
+def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
+    dtype = loss_dtype(logits.dtype)
+    labels = read_labels(problem, logits.shape[-1], dtype)
+    if problem.lacks_denominators:
+        problem = problem.counted(*totals(labels))
+    fields = solve(logits, labels, problem, gradient)
+    loss, parts = finish(fields, problem)
+    if problem.reduction == "none":
+        loss = losses_of_rows(fields, problem)
+    return Forward(loss, parts, fields)
 
 
-def finish(fields: Tensor, denominators: Tensor, spec: LossSpec, reduction: str) -> tuple[Tensor, Tensor]:
-    totals = fields[: Field.LSE].sum(-1)
-    ce, ntl, absolute_error, mass, is_correct = divide(totals, denominators[FIELD_DENOMINATORS]).unbind()
-    if reduction != "mean":
-        ce, ntl = totals[Field.CROSS_ENTROPY], totals[Field.NTL]
-    num_tokens, num_numbers, *_ = denominators.unbind()
-    parts = torch.stack([ce, ntl, num_tokens, num_numbers, is_correct, absolute_error, mass])
-    return ce + spec.ntl_weight * ntl, parts
+def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
+    tokens, numbers = totals(read_labels(problem, vocab_size, dtype))
+    return gathered([tokens, numbers], dtype, problem.labels.device)
 
 
-def row_gradients(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    reduction: str,
-    denominators: Tensor,
-    lse: Tensor,
-    upstream: Tensor,
-    gradient: Tensor,
-) -> None:
-    labels = read_labels(rows, table, spec)
-    a, b = (upstream * part for part in coefficients(labels, spec, reduction, denominators))
-    numbers = NumberSweep(rows.logits, labels, table, spec)
-    for block in blocks(rows.logits, labels.counts, gradient):
-        chosen = Labels(*(part[block.rows] for part in labels))
-        local, terms = numbers.of(block)
-        x, row_lse = transform_logits(block, spec), lse[block.rows]
-        p = torch.sub(x, row_lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
-        mass = None if terms is None else number_mass(terms, row_lse[local])
-        ab = a[block.rows], b[block.rows]
-        block.write(row_gradient(x, p, row_lse, local, terms, mass, chosen, *ab, table, spec))
+def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
+    fields.copy_(solve(logits, read_labels(problem, logits.shape[-1], fields.dtype), problem, gradient))
+
+
+def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    sums, counts = listed(fields.sum(-1)), listed(fields.count_nonzero(-1))
+    ce, is_correct, tokens, _, ntl, absolute_error, mass, numbers = sums
+    token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
+    num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
+    num_numbers = numbers if problem.num_numbers is None else as_scalar(problem.num_numbers)
+    if problem.reduction == "mean":
+        ce, ntl = divide(ce, num_tokens), divide(ntl, num_numbers)
+    accuracy = divide(is_correct, token_count)
+    error, mass = divide(absolute_error, number_count), divide(mass, number_count)
+    loss = ce + as_scalar(problem.ntl_weight) * ntl
+    loss = torch.as_tensor(loss, dtype=fields.dtype, device=fields.device)
+    return loss, gathered([ce, ntl, num_tokens, num_numbers, accuracy, error, mass], fields.dtype, fields.device)
+
+
+def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+    labels = read_labels(problem, logits.shape[-1], lse.dtype)
+    coefficients = coefficients_of(labels, problem, upstream)
+    for block, part in blocks(logits, labels, gradient):
+        x, row_lse = transform_logits(block, problem.spec), lse[block.rows]
+        numbers = number_rows(x, part, problem.table, problem.spec)
+        mass = None if numbers is None else number_mass(numbers, row_lse[part.numbers])
+        p = torch.sub(x, row_lse[:, None], out=block.target(x, keep=problem.spec.softcap is not None)).exp_()
+        shares = coefficients.part(block.rows)
+        block.write(row_gradient(x, p, row_lse, part, numbers, mass, shares, problem))
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -165,9 +137,8 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
-    """[3, N]: lse, number_lse and expected value of every row of logits [B, T, V]."""
     statistics = logits.new_empty((3, logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
-    for block in blocks(logits, None, None):
+    for block in spans(logits, None, None):
         x = as_loss_dtype(block)
         number_logits = x.index_select(-1, table.ids)
         q = number_logits.softmax(-1)
@@ -177,21 +148,16 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
 
 
 def number_statistics_gradients(
-    logits: Tensor,
-    table: NumberTable,
-    statistics: Tensor,
-    upstream_value: Tensor,
-    upstream_mass: Tensor,
-    gradient: Tensor,
+    logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
 ) -> None:
-    """Fill ``gradient`` [B, T, V] with that of ``sum(upstream_value * yhat + upstream_mass * m)``, upstreams [N]."""
     ids, values = table.ids.long(), table.values.to(statistics.dtype)
-    for block in blocks(logits, None, gradient):
+    for block in spans(logits, None, gradient):
         lse, number_lse, expected_value = statistics[:, block.rows].unbind()
-        mass_pull = upstream_mass[block.rows] * (number_lse - lse).exp()
+        upstream_value, upstream_mass = upstreams[:, block.rows].unbind()
+        mass_pull = upstream_mass * (number_lse - lse).exp()
         x = as_loss_dtype(block)
         q = (x.index_select(-1, ids) - number_lse[:, None]).exp()
-        number_pull = upstream_value[block.rows][:, None] * (values - expected_value[:, None])
+        number_pull = upstream_value[:, None] * (values - expected_value[:, None])
         g = torch.sub(x, lse[:, None], out=block.target(x, keep=False)).exp_().mul_(-mass_pull[:, None])
         block.write(g.index_add_(-1, ids, q * (mass_pull[:, None] + number_pull)))
 
@@ -211,23 +177,20 @@ class Workspace:
         return self.buffers[name][:rows]
 
 
-class Block:
+class Block(NamedTuple):
     """The rows that count of a span of rows of the logits, and where their gradient goes."""
 
-    def __init__(
-        self,
-        span: range,
-        logits: Tensor,
-        gradient: Tensor | None,
-        chosen: Tensor | None,
-        workspace: Workspace,
-    ) -> None:
-        self.span = span
-        self.rows = slice(span.start, span.stop) if chosen is None else chosen + span.start
-        self.logits = logits
-        self.gradient = gradient
-        self.chosen = chosen
-        self.workspace = workspace
+    span: slice
+    """Of all N rows."""
+    rows: Rows
+    """Which of all N rows."""
+    logits: Tensor
+    """[n, V]"""
+    gradient: Tensor | None
+    """Of all rows of the span."""
+    chosen: Tensor | None
+    """int64 [n]: which rows of the span count; None if all do."""
+    workspace: Workspace
 
     def buffer(self, name: str) -> Tensor:
         return self.workspace.buffer(name, self.logits.shape[0])
@@ -249,7 +212,7 @@ class Block:
             self.gradient.copy_(g)
 
 
-def blocks(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Iterator[Block]:
+def spans(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Iterator[Block]:
     """Walk the rows that count ([N] bool, None: all) of logits [B, T, V] in blocks that fit the cache."""
     batch, length, vocab_size = logits.shape
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
@@ -258,50 +221,158 @@ def blocks(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> It
     for b in range(batch):
         for t in range(0, length, step):
             end = min(t + step, length)
-            span = range(b * length + t, b * length + end)
+            span = slice(b * length + t, b * length + end)
             target = None if gradient is None else gradient[b, t:end]
-            chosen = None if counts is None else counts[span.start : span.stop].nonzero().squeeze(-1)
-            if chosen is None or chosen.numel() == len(span):
-                yield Block(span, logits[b, t:end], target, None, workspace)
+            chosen = None if counts is None else counts[span].nonzero().squeeze(-1)
+            if chosen is None or chosen.numel() == end - t:
+                yield Block(span, span, logits[b, t:end], target, None, workspace)
             else:
-                yield Block(span, logits[b, t:end][chosen], target, chosen, workspace)
+                yield Block(span, chosen + span.start, logits[b, t:end][chosen], target, chosen, workspace)
 
 
-def read_labels(rows: Rows, table: NumberTable, spec: LossSpec) -> Labels:
+def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[tuple[Block, Labels]]:
+    """:func:`spans` with the labels of each block's rows."""
+    ends = labels.numbers.tolist()
+    for block in spans(logits, labels.counts, gradient):
+        if block.logits.shape[0] == labels.ids.shape[0]:  # the only one
+            yield block, labels
+            continue
+        which = slice(bisect_left(ends, block.span.start), bisect_left(ends, block.span.stop))
+        numbers, rows = labels.numbers[which], block.rows
+        local = torch.searchsorted(rows, numbers) if isinstance(rows, Tensor) else numbers - rows.start
+        yield block, labels.part(rows, local, which)
+
+
+def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look the labels up, without an access out of bounds whatever they are."""
-    labels, dtype = rows.labels.reshape(-1).long(), loss_dtype(rows.logits.dtype)
-    counts, is_valid = labels != spec.ignore_index, (labels >= 0) & (labels < rows.logits.shape[-1])
-    weights = is_valid.to(dtype)
-    if rows.token_weights is not None:
-        weights = rows.token_weights.reshape(-1)
-        counts, is_valid = counts & (weights != 0), is_valid & (weights >= 0)
-    ids = torch.where(counts & is_valid, labels, 0)
-    weights = torch.where(is_valid, weights, torch.nan).masked_fill_(~counts, 0.0)
-    is_number = counts & is_valid & (table.lookup[ids] >= 0)
-    return Labels(ids, counts, weights, is_number)
+    labels, weights, table = problem.labels.reshape(-1).long(), problem.token_weights, problem.table
+    counts = labels != problem.spec.ignore_index
+    if weights is not None:
+        weights = weights.reshape(-1)
+        counts &= weights != 0
+    if labels.device.type != "cpu":  # on a CPU they have been checked
+        is_valid = (labels >= 0) & (labels < vocab_size)
+        weights = is_valid.to(dtype) if weights is None else torch.where(weights >= 0, weights, torch.nan)
+        weights = torch.where(is_valid, weights, torch.nan)
+        labels = torch.where(is_valid, labels, 0)
+    is_every = bool(counts.all())
+    ids = labels if is_every else torch.where(counts, labels, 0)
+    index = table.lookup[ids]
+    is_number = index >= 0 if is_every else (index >= 0) & counts
+    if weights is not None and labels.device.type != "cpu":
+        is_number &= ~weights.isnan()
+    numbers = is_number.nonzero().squeeze(-1)
+    targets = table.values.to(dtype)[index[numbers]]
+    if weights is not None and not is_every:
+        weights = torch.where(counts, weights, 0.0)
+    return Labels(ids, None if is_every else counts, weights, numbers, targets)
 
 
-def coefficients(labels: Labels, spec: LossSpec, reduction: str, denominators: Tensor) -> tuple[Tensor, Tensor]:
-    """(a, b), each [N]: what each row's CE and NTL weigh in the loss."""
-    a, b = spec.ce_weight * labels.weights, spec.ntl_weight * labels.weights
-    if reduction != "mean":
-        return a, b
-    inverse = divide(torch.ones_like(denominators), denominators)
-    return a * inverse[Denominator.NUM_TOKENS], b * inverse[Denominator.NUM_NUMBERS]
+def totals(labels: Labels) -> tuple[Scalar, Scalar]:
+    """The sums of w over the rows that count and over the number rows."""
+    if labels.weights is not None:
+        return labels.weights.sum(), labels.weights[labels.numbers].sum()
+    tokens = labels.ids.shape[0] if labels.counts is None else labels.counts.sum()
+    return tokens, labels.numbers.shape[0]
+
+
+def coefficients_of(labels: Labels, problem: Problem, upstream: Tensor | float = 1.0) -> Coefficients:
+    """(a, b) of the rows; with an upstream gradient [N] or weights, one per row."""
+    a, b = upstream * problem.spec.ce_weight, upstream * as_scalar(problem.ntl_weight)
+    if problem.reduction == "mean":
+        assert problem.num_tokens is not None and problem.num_numbers is not None
+        a, b = divide(a, as_scalar(problem.num_tokens)), divide(b, as_scalar(problem.num_numbers))
+    return Coefficients(a, b) if labels.weights is None else Coefficients(a * labels.weights, b * labels.weights)
+
+
+def chosen(part: Scalar, rows: Rows) -> Scalar:
+    """A coefficient of some rows."""
+    return part[rows] if isinstance(part, Tensor) and part.ndim else part
+
+
+def spread(part: Scalar, like: Tensor) -> Tensor:
+    """A coefficient as one number a row, like a tensor [n]."""
+    return part.expand_as(like) if isinstance(part, Tensor) else torch.full_like(like, part)
+
+
+def column(part: Scalar) -> Scalar:
+    """Coefficients of rows, to be multiplied with [n, V]."""
+    return part[:, None] if isinstance(part, Tensor) and part.ndim else part
+
+
+def as_scalar(given: Scalar) -> Scalar:
+    """A Python number where asking for it waits for nothing."""
+    return given.item() if isinstance(given, Tensor) and given.device.type == "cpu" else given
+
+
+def listed(vector: Tensor) -> list[Scalar]:
+    """The entries of a vector, each as by :func:`as_scalar`."""
+    return vector.tolist() if vector.device.type == "cpu" else list(vector.unbind())
+
+
+def gathered(scalars: list[Scalar], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Scalars as one tensor."""
+    if any(isinstance(scalar, Tensor) for scalar in scalars):
+        return torch.stack([torch.as_tensor(scalar, dtype=dtype, device=device) for scalar in scalars])
+    return torch.tensor(scalars, dtype=dtype, device=device)
+
+
+def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | None) -> Tensor:
+    """The fields [len(Field), N] of all rows, and their gradient."""
+    coefficients = Coefficients(0.0, 0.0) if gradient is None else coefficients_of(labels, problem)
+    count = labels.ids.shape[0]
+    fields = None
+    for block, part in blocks(logits, labels, gradient):
+        entries = solve_block(
+            block, part, coefficients.part(block.rows) if part is not labels else coefficients, problem
+        )
+        if part is labels:
+            return entries
+        if fields is None:
+            fields = entries.new_zeros((len(Field), count))
+        fields[:, block.rows] = entries
+    return logits.new_zeros((len(Field), count), dtype=loss_dtype(logits.dtype)) if fields is None else fields
+
+
+def solve_block(block: Block, labels: Labels, coefficients: Coefficients, problem: Problem) -> Tensor:
+    """The fields [len(Field), n] of a block, all of whose rows count, and their gradient."""
+    spec = problem.spec
+    x = transform_logits(block, spec)
+    numbers = number_rows(x, labels, problem.table, spec)
+    highest = x.amax(-1)
+    label_logits = x.gather(-1, labels.ids[:, None]).squeeze(-1)
+    mean = x.mean(-1) if spec.label_smoothing else None
+    if block.gradient is None:
+        lse = x.logsumexp(-1)
+    else:
+        # The largest probability is exp(highest - lse), so lse needs no pass of its own. The softmax may overwrite x,
+        # but not under a softcap, whose derivative needs x.
+        p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
+        lse = highest - p.amax(-1).log_()
+    mass = None if numbers is None else number_mass(numbers, lse[labels.numbers])
+    if block.gradient is not None:
+        block.write(row_gradient(x, p, lse, labels, numbers, mass, coefficients, problem))
+    ce = cross_entropy(lse, label_logits, mean, spec)
+    fields = lse.new_zeros((len(Field), lse.shape[0]))
+    weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+    ce = ce if labels.weights is None else ce * weights
+    torch.stack([ce, (label_logits >= highest).to(lse.dtype), weights, lse], out=fields[: Field.NTL])
+    if numbers is not None and mass is not None:
+        chosen = weights[labels.numbers]
+        ntl = chosen * reweighed(numbers.loss, mass, spec)
+        terms = torch.stack([ntl, numbers.absolute_error, mass, chosen])
+        fields[Field.NTL :].index_copy_(1, labels.numbers, terms)
+    return fields
 
 
 def transform_logits(block: Block, spec: LossSpec) -> Tensor:
     """x [n, V] in the losses' dtype; the block's logits themselves where nothing changes."""
     if spec.softcap is None and spec.logit_scale == 1:
         return as_loss_dtype(block)
-    return transform_(block.buffer("x").copy_(block.logits), spec)
-
-
-def transform_(x: Tensor, spec: LossSpec) -> Tensor:
-    """Transform logits in their memory."""
-    if spec.softcap is not None:
-        return x.mul_(spec.logit_scale / spec.softcap).tanh_().mul_(spec.softcap)
-    return x if spec.logit_scale == 1 else x.mul_(spec.logit_scale)
+    x = block.buffer("x").copy_(block.logits)
+    if spec.softcap is None:
+        return x.mul_(spec.logit_scale)
+    return x.mul_(spec.logit_scale / spec.softcap).tanh_().mul_(spec.softcap)
 
 
 def as_loss_dtype(block: Block) -> Tensor:
@@ -310,59 +381,26 @@ def as_loss_dtype(block: Block) -> Tensor:
     return logits if logits.dtype == loss_dtype(logits.dtype) else block.buffer("x").copy_(logits)
 
 
-class NumberSweep:
-    """The number rows of the blocks of a walk, prepared a stretch of many blocks at a time.
-
-    Their operations are small: one block at a time, calling them would cost more than what they do.
-    """
-
-    def __init__(self, logits: Tensor, labels: Labels, table: NumberTable, spec: LossSpec) -> None:
-        self.logits, self.labels, self.table, self.spec = logits, labels, table, spec
-        width = table.ids.numel() * loss_dtype(logits.dtype).itemsize
-        self.stretch = max(1, BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES) // (4 * width))
-        self.end = 0
-        self.numbers: NumberRows | None = None
-        self.order: list[int] = []
-
-    def of(self, block: Block) -> tuple[Tensor, NumberRows | None]:
-        """(which of the block's rows [n] are number rows, their terms); None for a block without any."""
-        if block.span.stop > self.end:
-            self.prepare(block.span.start, max(block.span.stop, block.span.start + self.stretch))
-        first, last = (bisect_left(self.order, row) for row in (block.span.start, block.span.stop))
-        if first == last or self.numbers is None:
-            return self.labels.ids[:0], None
-        numbers = NumberRows(*(part[first:last] for part in self.numbers))
-        if isinstance(block.rows, slice):
-            return numbers.rows - block.span.start, numbers
-        return torch.searchsorted(block.rows, numbers.rows), numbers
-
-    def prepare(self, start: int, end: int) -> None:
-        """Read and work on the number rows from ``start`` to ``end``, before any of them is overwritten."""
-        rows = self.labels.is_number[start:end].nonzero().squeeze(-1) + start
-        self.end, self.order, self.numbers = end, rows.tolist(), None
-        if self.order:
-            length, table = self.logits.shape[1], self.table
-            index = rows[:, None]
-            gathered = self.logits[index // length, index % length, table.ids].to(loss_dtype(self.logits.dtype))
-            targets = table.values.to(gathered.dtype)[table.lookup[self.labels.ids[rows]]]
-            self.numbers = number_rows(rows, transform_(gathered, self.spec), targets, table, self.spec)
-
-
-def number_rows(rows: Tensor, logits: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberRows:
-    """The number rows with transformed number logits [n, K] and label values [n]."""
-    values, lse = table.values.to(logits.dtype), logits.logsumexp(-1)
-    q = (logits - lse[:, None]).exp_()
-    error = (q * values).sum(-1) - targets  # no matmul: autocast would round it
-    slope: Tensor | None = None
+def number_rows(x: Tensor, labels: Labels, table: NumberTable, spec: LossSpec) -> NumberRows | None:
+    """The number rows of transformed logits x [n, V], None without any. Call it before x is overwritten."""
+    if labels.numbers.shape[0] == 0:
+        return None
+    logits, values = x[labels.numbers[:, None], table.ids], table.values.to(x.dtype)
+    highest = logits.amax(-1, keepdim=True)
+    q = torch.softmax(logits, -1)
+    lse = (highest - q.amax(-1, keepdim=True).log_()).squeeze(-1)
+    offsets = values - labels.targets[:, None]
+    error = (q * offsets).sum(-1)  # no matmul: autocast would round it
     if spec.kind != "wasserstein":
-        effects, loss, slope = values, value_losses(error, spec), value_slope(error, spec)
+        effects, loss = offsets * value_slope(error, spec)[:, None], value_losses(error, spec)
     elif spec.label_sigma > 0:
-        effects, loss = cumulative_effects(q, values, targets, spec.label_sigma)
+        effects, loss = cumulative_effects(q, values, offsets, spec.label_sigma)
     else:
-        effects = costs(values, targets, spec)
-        loss = (q * effects).sum(-1)
-    pulls = effects - (q * effects).sum(-1, keepdim=True)
-    return NumberRows(rows, q, pulls if slope is None else slope[:, None] * pulls, loss, lse, error.abs())
+        effects = costs(values, labels.targets, spec)
+    mean_effect = (q * effects).sum(-1)
+    if spec.kind == "wasserstein" and spec.label_sigma == 0:
+        loss = mean_effect
+    return NumberRows(q, effects - mean_effect[:, None], loss, lse, error.abs())
 
 
 def number_mass(numbers: NumberRows, lse: Tensor) -> Tensor:
@@ -377,7 +415,9 @@ def cross_entropy(lse: Tensor, label_logits: Tensor, mean: Tensor | None, spec: 
     loss = lse - label_logits
     if mean is not None:
         loss = torch.lerp(loss, lse - mean, spec.label_smoothing)
-    return spec.ce_weight * (loss + spec.z_loss * lse**2)
+    if spec.z_loss:  # 0 times the square of a large lse would be NaN
+        loss = loss + spec.z_loss * lse**2
+    return loss if spec.ce_weight == 1 else loss * spec.ce_weight
 
 
 def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
@@ -387,9 +427,9 @@ def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
     return error.sign() if spec.kind == "mae" else error.clamp(-spec.huber_delta, spec.huber_delta)
 
 
-def cumulative_effects(q: Tensor, values: Tensor, targets: Tensor, label_sigma: float) -> tuple[Tensor, Tensor]:
-    """(s [n, K], L [n]) of the distance between cumulative distributions to a Gaussian around the targets."""
-    t = torch.softmax(-((values - targets[:, None]) ** 2) / (2 * label_sigma**2), -1)
+def cumulative_effects(q: Tensor, values: Tensor, offsets: Tensor, label_sigma: float) -> tuple[Tensor, Tensor]:
+    """(s [n, K], L [n]) of the distance between cumulative distributions to a Gaussian around the label's value."""
+    t = torch.softmax(-((offsets / label_sigma) ** 2) / 2, -1)
     gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # nothing lies beyond the last value
     difference = q.cumsum(-1) - t.cumsum(-1)
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
@@ -398,40 +438,40 @@ def cumulative_effects(q: Tensor, values: Tensor, targets: Tensor, label_sigma: 
 
 def reweighed(loss: Tensor, mass: Tensor, spec: LossSpec) -> Tensor:
     """NTL_i [n]: L, or between L and the worst loss by the mass off the number tokens."""
-    if not spec.reweigh:
-        return loss
-    return torch.lerp(torch.full_like(loss, spec.worst_loss), loss, mass)
+    return torch.lerp(torch.full_like(loss, spec.worst_loss), loss, mass) if spec.reweigh else loss
 
 
 def row_gradient(
     x: Tensor,
     p: Tensor,
     lse: Tensor,
-    local: Tensor,
+    labels: Labels,
     numbers: NumberRows | None,
     mass: Tensor | None,
-    labels: Labels,
-    a: Tensor,
-    b: Tensor,
-    table: NumberTable,
-    spec: LossSpec,
+    coefficients: Coefficients,
+    problem: Problem,
 ) -> Tensor:
-    """The gradient [n, V] of a block (design section 2), computed in the memory of its probabilities p [n, V]."""
-    factor = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a.clone()
-    pulls = None
+    """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V]."""
+    spec, (a, b) = problem.spec, coefficients
+    factor, pulls = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a, None
     if numbers is not None and mass is not None:
-        pulls = b[local, None] * numbers.pulls
+        own_b = chosen(b, labels.numbers)
+        pulls = numbers.pulls
         if spec.reweigh:
-            excess = b[local] * mass * (spec.worst_loss - numbers.loss)
-            factor.index_add_(0, local, excess)
-            pulls.mul_(mass[:, None]).sub_(excess[:, None])
-        pulls.mul_(numbers.q)
-    g = p.mul_(factor[:, None])
+            excess = (spec.worst_loss - numbers.loss) * mass
+            pulls = pulls * mass[:, None] - excess[:, None]
+            factor = spread(factor, lse).index_add(0, labels.numbers, own_b * excess)
+        pulls = pulls * numbers.q * column(own_b)
+    g = p.mul_(column(factor))
     if spec.label_smoothing:
-        g.sub_(a[:, None] * (spec.label_smoothing / p.shape[-1]))
+        g.sub_(column(a) * (spec.label_smoothing / p.shape[-1]))
     if pulls is not None:
-        g.index_put_((local[:, None], table.ids), pulls, accumulate=True)
-    g.scatter_add_(-1, labels.ids[:, None], a[:, None] * (spec.label_smoothing - 1))
+        g.index_put_((labels.numbers[:, None], problem.table.ids), pulls, accumulate=True)
+    own = a * (spec.label_smoothing - 1)
+    if isinstance(own, Tensor):
+        g.scatter_add_(-1, labels.ids[:, None], own.expand(lse.shape)[:, None])
+    else:
+        g.scatter_(-1, labels.ids[:, None], own, reduce="add")
     if spec.softcap is not None:
         g.mul_(1 - (x / spec.softcap) ** 2)
     return g if spec.logit_scale == 1 else g.mul_(spec.logit_scale)

@@ -12,29 +12,37 @@ VECTOR_BYTES = 16
 def rows_of(logits: Tensor) -> Tensor:
     """[..., V] as [B, T, V] with last stride 1 and no overlaps: a view wherever two leading strides can express it."""
     vocab_size = logits.shape[-1]
-    if (logits.stride(-1) != 1 and vocab_size > 1) or has_overlap(logits):
-        logits = logits.contiguous()
     if logits.is_contiguous():
         return logits.view(1, -1, vocab_size) if logits.numel() else logits.reshape(1, 0, vocab_size)
+    if logits.stride(-1) != 1 and vocab_size > 1:
+        return contiguous_rows(logits)
     if logits.ndim == 2:
-        return logits.unsqueeze(0)
-    if logits.ndim == 3:
-        return logits
-    try:
-        return logits.view(-1, *logits.shape[-2:])
-    except RuntimeError:  # three or more independent leading strides
-        return logits.contiguous().view(1, -1, vocab_size)
+        rows = logits.unsqueeze(0)
+    elif logits.ndim == 3:
+        rows = logits
+    else:
+        try:
+            rows = logits.view(-1, *logits.shape[-2:])
+        except RuntimeError:  # three or more independent leading strides
+            return contiguous_rows(logits)
+    return contiguous_rows(logits) if has_overlap(rows) else rows
 
 
-def has_overlap(logits: Tensor) -> bool:
-    """Whether two rows may share memory (expanded, or an as_strided window)."""
-    strides = sorted((stride, size) for stride, size in zip(logits.stride(), logits.shape, strict=True) if size > 1)
-    extent = 1
-    for stride, size in strides:
-        if stride < extent:
-            return True
-        extent = stride * (size - 1) + extent
-    return False
+def contiguous_rows(logits: Tensor) -> Tensor:
+    """A copy [1, N, V] of logits [..., V]."""
+    return logits.contiguous().view(1, -1, logits.shape[-1])
+
+
+def has_overlap(rows: Tensor) -> bool:
+    """Whether two of the rows [B, T, V], of last stride 1, may share memory (expanded, or an as_strided window)."""
+    (batch, length, extent), (outer, inner, _) = rows.shape, rows.stride()
+    if length == 1:
+        return batch > 1 and outer < extent
+    if batch == 1:
+        return inner < extent
+    if inner <= outer:
+        return inner < extent or outer < (length - 1) * inner + extent
+    return outer < extent or inner < (batch - 1) * outer + extent
 
 
 def gradient_like(logits: Tensor) -> Tensor:

@@ -1,11 +1,16 @@
 """The row contract on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels`.
 
-Forward and backward are four launches at most, wait for nothing and allocate nothing but what they return.
+A step waits for nothing and allocates nothing but what it returns::
+
+    forward   count_kernel          only if a denominator of "mean" was not given
+              row_losses_kernel     every row: its fields and, for "mean" and "sum", its gradient
+              finish_kernel         the loss and the parts
+    backward  scale_kernel          "mean" and "sum": times the upstream gradient; returns at once where that is 1
+              row_gradients_kernel  "none" and float16: every row's gradient
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -13,16 +18,16 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
+from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
-from ..kernels.totals import denominators_kernel, finish_kernel
+from ..kernels.totals import count_kernel, finish_kernel
+from ..problem import Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import Denominator, Rows
+from . import NUM_PARTS, Field, Forward
 from .layout import VECTOR_BYTES, is_phase_equal
 
-PARTS = 7
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
 LANES = {"hip": 64, "xpu": 32, "cuda": 32}
 """Threads of a warp."""
@@ -43,56 +48,57 @@ SCALE_PROGRAMS = 1024
 """The rows are shared out among so many programs, since most calls return at once."""
 
 
-def denominators(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    num_tokens: Tensor | float | None,
-    num_numbers: Tensor | float | None,
-) -> Tensor:
-    result = torch.empty(len(Denominator), dtype=torch.float32, device=rows.labels.device)
-    denominators_kernel[(1,)](
-        labels_of(rows, spec),
-        numbers_of(table),
-        rows.logits.shape[-1],
-        rows.labels.numel(),
-        *given_number(num_tokens),
-        *given_number(num_numbers),
-        result,
+def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
+    if problem.lacks_denominators:
+        problem = problem.counted(*count(problem, logits.shape[2], torch.float32).unbind())
+    rows = problem.labels.numel()
+    fields = torch.empty((len(Field), rows), dtype=torch.float32, device=logits.device)
+    losses = fields.new_empty(rows) if problem.reduction == "none" else None
+    launch_row_losses(logits, problem, fields, losses, gradient)
+    loss, parts = finish(fields, problem)
+    return Forward(loss if losses is None else losses, parts, fields)
+
+
+def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
+    totals = torch.empty(2, dtype=dtype, device=problem.labels.device)
+    count_kernel[(1,)](
+        labels_of(problem),
+        numbers_of(problem.table),
+        vocab_size,
+        problem.labels.numel(),
+        totals,
         BLOCK=TOTAL_BLOCK,
         num_warps=MOST_THREADS // LANES[PLATFORM],
     )
-    return result
+    return totals
 
 
-def row_losses(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    reduction: str,
-    denominators: Tensor,
-    fields: Tensor,
-    gradient: Tensor | None,
+def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
+    launch_row_losses(logits, problem, fields, None, gradient)
+
+
+def launch_row_losses(
+    logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
-    count = rows.labels.numel()
-    if count == 0:
+    """:func:`row_losses`; ``losses`` [N] takes the rows' w (CE + lambda NTL), if given."""
+    rows = problem.labels.numel()
+    if rows == 0:
         return
-    options = options_of(spec, reduction)
-    block = block_of(table)
-    tile, launch = loss_tile(rows.logits, gradient, options, block)
-    row_losses_kernel[(count,)](
-        matrix_of(rows.logits),
+    options, block = options_of(problem.spec), block_of(problem.table)
+    tile, launch = loss_tile(logits, gradient, options, block)
+    row_losses_kernel[(rows,)](
+        matrix_of(logits),
         None if gradient is None else matrix_of(gradient),
-        rows.logits.stride(0),
+        logits.stride(0),
         0 if gradient is None else gradient.stride(0),
-        *rows.logits.shape[1:],
-        labels_of(rows, spec),
-        numbers_of(table),
+        *logits.shape[1:],
+        labels_of(problem),
+        numbers_of(problem.table),
         fields,
-        fields.stride(0),
-        denominators,
-        transform_of(spec),
-        scalars_of(spec),
+        losses,
+        *shares_of(problem),
+        transform_of(problem.spec),
+        scalars_of(problem.spec),
         OPTIONS=options,
         BLOCK=block,
         TILE=tile,
@@ -100,53 +106,41 @@ def row_losses(
     )
 
 
-def finish(fields: Tensor, denominators: Tensor, spec: LossSpec, reduction: str) -> tuple[Tensor, Tensor]:
-    loss, parts = fields.new_empty(()), fields.new_empty(PARTS)
+def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     finish_kernel[(1,)](
         fields,
-        fields.stride(0),
         fields.shape[1],
-        denominators,
-        spec.ntl_weight,
+        *given_shares(problem),
         loss,
         parts,
-        MEAN=reduction == "mean",
+        MEAN=problem.reduction == "mean",
         BLOCK=TOTAL_BLOCK,
         num_warps=MOST_THREADS // LANES[PLATFORM],
     )
     return loss, parts
 
 
-def row_gradients(
-    rows: Rows,
-    table: NumberTable,
-    spec: LossSpec,
-    reduction: str,
-    denominators: Tensor,
-    lse: Tensor,
-    upstream: Tensor,
-    gradient: Tensor,
-) -> None:
-    count = rows.labels.numel()
-    if count == 0:
+def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+    rows = problem.labels.numel()
+    if rows == 0:
         return
-    options = options_of(spec, reduction)
-    block = block_of(table)
-    tile, launch = loss_tile(rows.logits, gradient, options, block)
-    row_gradients_kernel[(count,)](
-        matrix_of(rows.logits),
+    options, block = options_of(problem.spec), block_of(problem.table)
+    tile, launch = loss_tile(logits, gradient, options, block)
+    row_gradients_kernel[(rows,)](
+        matrix_of(logits),
         matrix_of(gradient),
-        rows.logits.stride(0),
+        logits.stride(0),
         gradient.stride(0),
-        *rows.logits.shape[1:],
-        labels_of(rows, spec),
-        numbers_of(table),
-        denominators,
+        *logits.shape[1:],
+        labels_of(problem),
+        numbers_of(problem.table),
+        *shares_of(problem),
         lse,
         upstream,
         upstream.stride(0) if upstream.ndim else 0,
-        transform_of(spec),
-        scalars_of(spec),
+        transform_of(problem.spec),
+        scalars_of(problem.spec),
         OPTIONS=options,
         BLOCK=block,
         TILE=tile,
@@ -165,7 +159,6 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
-    """[3, N] float32: lse, number_lse and expected value of every row of logits [B, T, V]."""
     count = logits.shape[0] * logits.shape[1]
     statistics = torch.empty((3, count), dtype=torch.float32, device=logits.device)
     if count == 0:
@@ -187,17 +180,8 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
 
 
 def number_statistics_gradients(
-    logits: Tensor,
-    table: NumberTable,
-    statistics: Tensor,
-    upstream_value: Tensor,
-    upstream_mass: Tensor,
-    gradient: Tensor,
+    logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
 ) -> None:
-    """Fill ``gradient`` [B, T, V] with that of ``sum(upstream_value * yhat + upstream_mass * m)``.
-
-    ``statistics`` [3, N] are those of :func:`number_statistics`; the upstream gradients are float32 [N], contiguous.
-    """
     count = logits.shape[0] * logits.shape[1]
     if count == 0:
         return
@@ -210,8 +194,7 @@ def number_statistics_gradients(
         *logits.shape[1:],
         numbers_of(table),
         statistics,
-        upstream_value,
-        upstream_mass,
+        upstreams,
         count,
         IDENTITY,
         BLOCK=block_of(table),
@@ -227,19 +210,27 @@ def matrix_of(tensor: Tensor) -> Matrix:
     return Matrix(tensor, tensor.stride(1))
 
 
-def labels_of(rows: Rows, spec: LossSpec) -> Labels:
-    return Labels(rows.labels, rows.token_weights, spec.ignore_index)
+def labels_of(problem: Problem) -> Labels:
+    return Labels(problem.labels, problem.token_weights, problem.spec.ignore_index)
 
 
 def numbers_of(table: NumberTable) -> Numbers:
     return Numbers(*table, table.ids.numel())
 
 
-def given_number(given: Tensor | float | None) -> tuple[float, Tensor | None]:
-    """A denominator as a number (NaN: not given as one) and as a tensor."""
-    if isinstance(given, Tensor):
-        return math.nan, given
-    return math.nan if given is None else float(given), None
+def shares_of(problem: Problem) -> Shares:
+    """What divides and weighs a row's terms: nothing is divided but a mean."""
+    shares = given_shares(problem)
+    return shares if problem.reduction == "mean" else Shares(1.0, 1.0, shares.ntl_weight)
+
+
+def given_shares(problem: Problem) -> Shares:
+    return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
+
+
+def as_argument(scalar: Tensor | float | None) -> Tensor | float | None:
+    """A number as a float: an integer would compile anew for its value."""
+    return scalar if scalar is None or isinstance(scalar, Tensor) else float(scalar)
 
 
 @lru_cache(maxsize=256)
@@ -255,13 +246,12 @@ def scalars_of(spec: LossSpec) -> Scalars:
 
 
 @lru_cache(maxsize=256)
-def options_of(spec: LossSpec, reduction: str) -> Options:
+def options_of(spec: LossSpec) -> Options:
     return Options(
         kind="cumulative" if spec.label_sigma > 0 else spec.kind,
         reweigh=spec.reweigh,
         smoothing=spec.label_smoothing > 0,
         softcap=spec.softcap is not None,
-        mean=reduction == "mean",
     )
 
 

@@ -37,6 +37,27 @@ class Numbers(NamedTuple):
     """K"""
 
 
+class Fields(NamedTuple):
+    """[8, N] in memory: what the rows leave behind, in the order of ``fields``."""
+
+    pointer: Any
+    """float32"""
+    stride: Any
+    """From one field to the next: N."""
+
+
+class Shares(NamedTuple):
+    """What the two terms of the loss weigh. Each is a float, or a pointer to one number of any dtype that is read on
+    the device."""
+
+    num_tokens: Any
+    """Divides cross-entropy; for ``finish_kernel`` None means the sum of the weights."""
+    num_numbers: Any
+    """Divides NTL, likewise."""
+    ntl_weight: Any
+    """lambda"""
+
+
 class Transform(NamedTuple):
     """x = outer * u, where u = tanh(inner * z) with softcap and u = z without."""
 
@@ -52,7 +73,6 @@ class Scalars(NamedTuple):
     """The floats of a LossSpec."""
 
     ce_weight: Any
-    ntl_weight: Any
     label_smoothing: Any
     z_loss: Any
     cost_offset: Any
@@ -70,8 +90,6 @@ class Options(NamedTuple):
     reweigh: bool
     smoothing: bool
     softcap: bool
-    mean: bool
-    """Divide by the denominators."""
 
 
 class Tile(NamedTuple):

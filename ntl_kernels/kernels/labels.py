@@ -42,9 +42,18 @@ def divide(total, denominator):
 
 
 @triton.jit
-def coefficients(weight, upstream, denominators, scalars, MEAN: tl.constexpr):
+def number_of(scalar):
+    """A float as it is, or the one that a pointer points to."""
+    scalar = tl.to_tensor(scalar)  # the interpreter leaves a float a float
+    if scalar.dtype.is_ptr():
+        return tl.load(scalar).to(tl.float32)
+    else:
+        return scalar
+
+
+@triton.jit
+def coefficients(weight, upstream, shares, scalars):
     """(a, b): what a row's CE and NTL weigh in the loss, times the upstream gradient."""
-    a, b = upstream * scalars.ce_weight * weight, upstream * scalars.ntl_weight * weight
-    if MEAN:
-        a, b = divide(a, tl.load(denominators)), divide(b, tl.load(denominators + 1))
+    a = divide(upstream * scalars.ce_weight * weight, number_of(shares.num_tokens))
+    b = divide(upstream * number_of(shares.ntl_weight) * weight, number_of(shares.num_numbers))
     return a, b

@@ -5,7 +5,19 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .labels import coefficients, read_labels
+from .arguments import Fields, Shares
+from .fields import (
+    ABSOLUTE_ERROR,
+    CROSS_ENTROPY,
+    IS_CORRECT,
+    LSE,
+    MASS,
+    NTL,
+    NUMBER_WEIGHT,
+    WEIGHT,
+    store_field,
+)
+from .labels import coefficients, number_of, read_labels
 from .logsumexp import LN_2
 from .numbers import number_gradient, number_loss, number_softmax, read_number_logits, reweighed
 from .softcap import LOG2_E, transform
@@ -101,27 +113,30 @@ def cross_entropy(statistics, x2, vocab_size, how, scalars, SMOOTHING: tl.conste
     if SMOOTHING:
         mean = how.outer * statistics.sum_u / vocab_size
         loss = (1.0 - scalars.label_smoothing) * loss + scalars.label_smoothing * (lse - mean)
-    # A weight of 0 also takes away an infinite CE.
-    return tl.where(scalars.ce_weight == 0.0, 0.0, scalars.ce_weight * (loss + scalars.z_loss * lse * lse))
+    # A factor of 0 also takes away what is infinite: the square of a large lse, and a CE that nobody asked for.
+    loss += tl.where(scalars.z_loss == 0.0, 0.0, scalars.z_loss * lse * lse)
+    return tl.where(scalars.ce_weight == 0.0, 0.0, scalars.ce_weight * loss)
 
 
 @triton.jit
-def store_row_fields(fields, stride, row, cross_entropy, is_correct, lse):
-    """Fields 0, 4 and 5 of ``ntl_kernels.backends.Field``."""
-    tl.store(fields + row, cross_entropy)
-    tl.store(fields + 4 * stride + row, is_correct)
-    tl.store(fields + 5 * stride + row, lse)
+def store_fields(fields, n, label, cross_entropy, is_correct, lse, number):
+    """All that row n leaves behind; ``number`` is a NumberRow."""
+    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy)
+    store_field(fields, IS_CORRECT, n, is_correct)
+    store_field(fields, WEIGHT, n, label.weight)
+    store_field(fields, LSE, n, lse)
+    store_field(fields, NTL, n, label.weight * number.ntl)
+    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error)
+    store_field(fields, MASS, n, number.mass)
+    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0))
 
 
-@triton.jit
-def store_number_fields(fields, stride, row, ntl, absolute_error, mass):
-    """Fields 1 to 3."""
-    tl.store(fields + stride + row, ntl)
-    tl.store(fields + 2 * stride + row, absolute_error)
-    tl.store(fields + 3 * stride + row, mass)
-
-
-@triton.jit(do_not_specialize=["logits_stride", "gradient_stride", "length", "vocab_size", "fields", "fields_stride"])
+@triton.jit(
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "vocab_size",
+        "fields", "losses", "num_tokens", "num_numbers", "ntl_weight",
+    ]
+)  # fmt: skip
 def row_losses_kernel(
     logits,  # Matrix [B, T, V]
     gradient,  # Matrix [B, T, V], may be the logits; None: no gradient
@@ -131,9 +146,11 @@ def row_losses_kernel(
     vocab_size,  # V
     labels,
     numbers,
-    fields,  # [6, N]
-    fields_stride,
-    denominators,  # [4]
+    fields,  # [8, N]
+    losses,  # [N]: w (CE + lambda NTL); None: not asked for
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     how,  # Transform
     scalars,
     OPTIONS: tl.constexpr,
@@ -143,6 +160,8 @@ def row_losses_kernel(
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n, n >= 0)
+    field = Fields(pointer=fields, stride=tl.num_programs(0))
+    shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
     if label.counts:
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
@@ -151,25 +170,30 @@ def row_losses_kernel(
         x2 = label_logit(row, label, how, OPTIONS.softcap) * exponent_factor(how)
         ce = cross_entropy(statistics, x2, vocab_size, how, scalars, OPTIONS.smoothing)
         is_correct = (x2 >= statistics.peak).to(tl.float32)
-        store_row_fields(fields, fields_stride, n, label.weight * ce, is_correct, statistics.lse2 * LN_2)
         a, b = 0.0, 0.0
         if gradient is not None:
-            a, b = coefficients(label.weight, 1.0, denominators, scalars, OPTIONS.mean)
+            a, b = coefficients(label.weight, 1.0, shares, scalars)
         columns, number = label_terms(row, label, numbers, how, scalars, statistics.lse2, a, b, OPTIONS, BLOCK)
-        store_number_fields(fields, fields_stride, n, label.weight * number.ntl, number.absolute_error, number.mass)
+        store_fields(field, n, label, ce, is_correct, statistics.lse2 * LN_2, number)
+        if losses is not None:
+            tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
             write_row(row, target, label, numbers, how, statistics.lse2, columns, OPTIONS, BLOCK, TILE)
     else:
-        store_row_fields(fields, fields_stride, n, 0.0, 0.0, 0.0)
-        store_number_fields(fields, fields_stride, n, 0.0, 0.0, 0.0)
+        store_fields(field, n, label, 0.0, 0.0, 0.0, NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0))
+        if losses is not None:
+            tl.store(losses + n, 0.0)
         if gradient is not None:
             clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
 
 
 @triton.jit(
-    do_not_specialize=["logits_stride", "gradient_stride", "length", "vocab_size", "lse", "upstream", "upstream_stride"]
-)
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "vocab_size",
+        "num_tokens", "num_numbers", "ntl_weight", "lse", "upstream", "upstream_stride",
+    ]
+)  # fmt: skip
 def row_gradients_kernel(
     logits,  # Matrix [B, T, V]
     gradient,  # Matrix [B, T, V], may be the logits
@@ -179,7 +203,9 @@ def row_gradients_kernel(
     vocab_size,  # V
     labels,
     numbers,
-    denominators,  # [4]
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     lse,  # [N]
     upstream,  # [N], or 0-d with a stride of 0
     upstream_stride,
@@ -197,7 +223,8 @@ def row_gradients_kernel(
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         lse2 = tl.load(lse + n) * LOG2_E
         incoming = tl.load(upstream + n * upstream_stride)
-        a, b = coefficients(label.weight, incoming, denominators, scalars, OPTIONS.mean)
+        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
+        a, b = coefficients(label.weight, incoming, shares, scalars)
         columns, _ = label_terms(row, label, numbers, how, scalars, lse2, a, b, OPTIONS, BLOCK)
         write_row(row, target, label, numbers, how, lse2, columns, OPTIONS, BLOCK, TILE)
     else:

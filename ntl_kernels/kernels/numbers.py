@@ -1,4 +1,4 @@
-"""The Number Token Loss of one row, and its gradient (design section 2)."""
+"""The Number Token Loss of one row, and its gradient (docs, Mathematics, eq. 4 to 15 and 23 to 30)."""
 
 from typing import Any, NamedTuple
 
@@ -99,7 +99,8 @@ def value_slope(error, scalars, KIND: tl.constexpr):
 def gaussian_target(offsets, inside, sigma):
     """t [BLOCK]: a Gaussian around the label's value over the number tokens, from their offsets to it."""
     # The label's own offset is 0, so the largest power is 1 and needs no shift.
-    t = tl.where(inside, tl.exp(-offsets * offsets / (2.0 * sigma * sigma)), 0.0)
+    steps = offsets / sigma
+    t = tl.where(inside, tl.exp(-0.5 * steps * steps), 0.0)
     return t / tl.sum(t, 0)
 
 

@@ -36,7 +36,7 @@ def number_statistics_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        "logits_stride", "gradient_stride", "length", "vocab_size", "upstream_value", "upstream_mass", "row_count",
+        "logits_stride", "gradient_stride", "length", "vocab_size", "upstreams", "row_count",
     ]
 )  # fmt: skip
 def number_statistics_gradients_kernel(
@@ -48,14 +48,13 @@ def number_statistics_gradients_kernel(
     vocab_size,  # V
     numbers,
     statistics,  # [3, N]
-    upstream_value,  # [N]
-    upstream_mass,  # [N]
+    upstreams,  # [2, N]: of the expected value, of the mass
     row_count,
     how,  # Transform
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program per row: the gradient of ``sum(upstream_value * yhat + upstream_mass * m)``."""
+    """One program per row: the gradient of ``sum(upstreams[0] * yhat + upstreams[1] * m)``."""
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
     target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
@@ -63,12 +62,12 @@ def number_statistics_gradients_kernel(
     lse2 = tl.load(statistics + n) * LOG2_E
     number_lse2 = tl.load(statistics + row_count + n) * LOG2_E
     expected_value = tl.load(statistics + 2 * row_count + n)
-    mass_pull = tl.load(upstream_mass + n) * tl.exp2(number_lse2 - lse2)
+    mass_pull = tl.load(upstreams + row_count + n) * tl.exp2(number_lse2 - lse2)
 
     columns = read_number_logits(row.start, numbers, how, factor, False, BLOCK)
     q = tl.exp2(columns.x2 - number_lse2)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
-    pull = q * (mass_pull + tl.load(upstream_value + n) * (values - expected_value))
+    pull = q * (mass_pull + tl.load(upstreams + n) * (values - expected_value))
     number_columns = column_gradient(columns.u, lse2, -mass_pull, pull, factor, False)
 
     tl.debug_barrier()  # every thread has read its columns

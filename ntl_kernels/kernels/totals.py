@@ -3,64 +3,75 @@
 import triton
 import triton.language as tl
 
-from .labels import divide, read_labels
+from .arguments import Fields
+from .fields import (
+    ABSOLUTE_ERROR,
+    CROSS_ENTROPY,
+    IS_CORRECT,
+    MASS,
+    NTL,
+    NUMBER_WEIGHT,
+    WEIGHT,
+    load_field,
+)
+from .labels import divide, number_of, read_labels
 
 
-@triton.jit
-def given_or(number, tensor, total):
-    """The denominator given as a number (else NaN) or a 0-d tensor (else None), or the total found."""
-    if tensor is not None:
-        total = tl.load(tensor).to(tl.float32)
-    return tl.where(number == number, number, total)
-
-
-@triton.jit(do_not_specialize=["vocab_size", "row_count", "num_tokens_tensor", "num_numbers_tensor"])
-def denominators_kernel(
+@triton.jit(do_not_specialize=["vocab_size", "row_count", "totals"])
+def count_kernel(
     labels,
     numbers,
     vocab_size,
     row_count,
-    num_tokens,  # float, NaN: not given
-    num_tokens_tensor,  # 0-d or None
-    num_numbers,  # float, NaN: not given
-    num_numbers_tensor,  # 0-d or None
-    denominators,  # [4]
+    totals,  # [2]
     BLOCK: tl.constexpr,
 ):
-    """Count the rows, in the order of ``ntl_kernels.backends.Denominator``."""
+    """The sums of the weights over the rows that count and over the number rows among them."""
     lanes = tl.arange(0, BLOCK)
     weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    counts, number_counts = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
     for start in tl.range(0, row_count, BLOCK):
         label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
-        is_number = label.index >= 0
         weights += label.weight
-        number_weights += tl.where(is_number, label.weight, 0.0)
-        counts += label.counts.to(tl.int32)
-        number_counts += is_number.to(tl.int32)
-    tl.store(denominators, given_or(num_tokens, num_tokens_tensor, tl.sum(weights, 0)))
-    tl.store(denominators + 1, given_or(num_numbers, num_numbers_tensor, tl.sum(number_weights, 0)))
-    tl.store(denominators + 2, tl.sum(counts, 0).to(tl.float32))
-    tl.store(denominators + 3, tl.sum(number_counts, 0).to(tl.float32))
+        number_weights += tl.where(label.index >= 0, label.weight, 0.0)
+    tl.store(totals, tl.sum(weights, 0))
+    tl.store(totals + 1, tl.sum(number_weights, 0))
 
 
 @triton.jit
-def field_sum(fields, stride, field, row_count, BLOCK: tl.constexpr):
+def field_sum(fields, field: tl.constexpr, row_count, BLOCK: tl.constexpr):
     """The sum of one field over all rows."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, row_count, BLOCK):
-        pointer = fields + field * stride + start + lanes
-        total += tl.load(pointer, mask=start + lanes < row_count, other=0.0)
+        total += load_field(fields, field, start + lanes, start + lanes < row_count)
     return tl.sum(total, 0)
 
 
-@triton.jit(do_not_specialize=["fields", "fields_stride", "row_count"])
+@triton.jit
+def field_count(fields, field: tl.constexpr, row_count, BLOCK: tl.constexpr):
+    """How many rows have a field other than 0."""
+    lanes = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.int32)
+    for start in tl.range(0, row_count, BLOCK):
+        total += (load_field(fields, field, start + lanes, start + lanes < row_count) != 0.0).to(tl.int32)
+    return tl.sum(total, 0).to(tl.float32)
+
+
+@triton.jit
+def given_or(given, total):
+    """The denominator that was given, else the total found."""
+    if given is None:
+        return total
+    else:
+        return number_of(given)
+
+
+@triton.jit(do_not_specialize=["fields", "row_count", "num_tokens", "num_numbers", "ntl_weight", "loss", "parts"])
 def finish_kernel(
-    fields,  # [6, N]
-    fields_stride,
+    fields,  # [8, N]
     row_count,
-    denominators,  # [4]
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
     ntl_weight,
     loss,  # 0-d
     parts,  # [7]
@@ -68,19 +79,20 @@ def finish_kernel(
     BLOCK: tl.constexpr,
 ):
     """Reduce the fields, in the order of NTLOutput."""
-    num_tokens, num_numbers = tl.load(denominators), tl.load(denominators + 1)
-    token_count, number_count = tl.load(denominators + 2), tl.load(denominators + 3)
-    ce, ntl = (
-        field_sum(fields, fields_stride, 0, row_count, BLOCK),
-        field_sum(fields, fields_stride, 1, row_count, BLOCK),
-    )
+    field = Fields(pointer=fields, stride=row_count)
+    tokens = given_or(num_tokens, field_sum(field, WEIGHT, row_count, BLOCK))
+    numbers = given_or(num_numbers, field_sum(field, NUMBER_WEIGHT, row_count, BLOCK))
+    token_count = field_count(field, WEIGHT, row_count, BLOCK)
+    number_count = field_count(field, NUMBER_WEIGHT, row_count, BLOCK)
+    ce = field_sum(field, CROSS_ENTROPY, row_count, BLOCK)
+    ntl = field_sum(field, NTL, row_count, BLOCK)
     if MEAN:
-        ce, ntl = divide(ce, num_tokens), divide(ntl, num_numbers)
-    tl.store(loss, ce + ntl_weight * ntl)
+        ce, ntl = divide(ce, tokens), divide(ntl, numbers)
+    tl.store(loss, ce + number_of(ntl_weight) * ntl)
     tl.store(parts, ce)
     tl.store(parts + 1, ntl)
-    tl.store(parts + 2, num_tokens)
-    tl.store(parts + 3, num_numbers)
-    tl.store(parts + 4, divide(field_sum(fields, fields_stride, 4, row_count, BLOCK), token_count))
-    tl.store(parts + 5, divide(field_sum(fields, fields_stride, 2, row_count, BLOCK), number_count))
-    tl.store(parts + 6, divide(field_sum(fields, fields_stride, 3, row_count, BLOCK), number_count))
+    tl.store(parts + 2, tokens)
+    tl.store(parts + 3, numbers)
+    tl.store(parts + 4, divide(field_sum(field, IS_CORRECT, row_count, BLOCK), token_count))
+    tl.store(parts + 5, divide(field_sum(field, ABSOLUTE_ERROR, row_count, BLOCK), number_count))
+    tl.store(parts + 6, divide(field_sum(field, MASS, row_count, BLOCK), number_count))

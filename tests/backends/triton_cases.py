@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
-from ntl_kernels.backends import Field, Rows, eager
+from ntl_kernels.backends import Field, eager
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
+from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
@@ -91,25 +92,26 @@ class TritonCases:
                 Problem(torch.randn(1, 8, 50).to(dtype), labels, DIGITS, options, torch.ones(8)), self.device
             )
             gradient = gradient_like(problem.logits)
-            fields = run_contract(problem, gradient, denominators=(1.0, 1.0))
+            fields = run_contract(problem, gradient)
             assert torch.equal(fields[Field.CROSS_ENTROPY].isnan(), bad)
             assert torch.equal(gradient[0].isnan().all(-1), bad) and torch.equal(gradient[0].isnan().any(-1), bad)
             assert (gradient[0, 6:] == 0).all()
 
-    def test_denominators_and_finish_equal_eager(self) -> None:
+    def test_counts_and_finish_equal_eager(self) -> None:
         from ntl_kernels.backends import triton
 
         for seed in range(12):
             problem = moved(random_problem(seed, (torch.float32,), shapes=((3, 5), (1, 0), (1, 5001))), self.device)
-            rows, table, spec = contract_arguments(problem)
             given = random.Random(seed).choice(
                 [(None, None), (3.0, None), (torch.tensor(2.0, device=self.device), 0.0), (0, None)]
             )
-            denominators = triton.denominators(rows, table, spec, *given)
-            torch.testing.assert_close(denominators, eager.denominators(rows, table, spec, *given))
-            fields = torch.rand(len(Field), rows.labels.numel(), device=self.device)
+            contract = contract_of(problem)._replace(num_tokens=given[0], num_numbers=given[1])
+            counts = (b.count(contract, problem.logits.shape[-1], torch.float32) for b in (triton, eager))
+            torch.testing.assert_close(*counts)
+            fields = torch.rand(len(Field), contract.labels.numel(), device=self.device)
+            fields[Field.WEIGHT, ::3] = fields[Field.NUMBER_WEIGHT, ::2] = 0
             for reduction in ("mean", "sum", "none"):
-                got, expected = (b.finish(fields, denominators, spec, reduction) for b in (triton, eager))
+                got, expected = (b.finish(fields, contract._replace(reduction=reduction)) for b in (triton, eager))
                 torch.testing.assert_close(got, expected)
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -145,7 +147,7 @@ class TritonCases:
             gradient = logits.clone() if in_place else gradient_like(logits)
             rows = gradient if in_place else logits
             triton.number_statistics_gradients(
-                rows, numbers.table(self.device), statistics, upstream_value, upstream_mass, gradient
+                rows, numbers.table(self.device), statistics, torch.stack([upstream_value, upstream_mass]), gradient
             )
             assert_as_good_as_plain(gradient, plain_gradient, expected_gradient, "gradient", scale=8.0)
 
@@ -322,31 +324,29 @@ def guarded_like(logits: Tensor, device: str) -> tuple[Tensor, Tensor]:
     return buffer, rows
 
 
-def contract_arguments(problem: Problem) -> tuple[Rows, object, LossSpec]:
-    """What the backends' functions take."""
-    options = dict(problem.options)
-    weights = options.get("token_weights")
+def contract_of(problem: Problem) -> Contract:
+    """What the backends' functions take beside the logits, of reduction "sum"."""
+    options = problem.options
+    config = options.get("config", NTLConfig())
     names = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
-    spec = LossSpec.resolve(
-        options.get("config", NTLConfig()), problem.numbers, **{n: options[n] for n in names if n in options}
-    )
-    return Rows(problem.logits, problem.labels, weights), problem.numbers.table(problem.logits.device), spec
+    spec = LossSpec.resolve(config, problem.numbers, **{n: options[n] for n in names if n in options})
+    table = problem.numbers.table(problem.logits.device)
+    weights = options.get("token_weights")
+    return Contract(problem.labels, weights, None, None, config.weight, table, spec, "sum", "triton")
 
 
-def run_contract(
-    problem: Problem, gradient: Tensor, denominators: tuple[float | None, float | None] = (None, None)
-) -> Tensor:
+def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
     """Fill ``gradient``: in one pass, or in two for reduction "none". Returns the fields."""
     from ntl_kernels.backends import triton
 
-    rows, table, spec = contract_arguments(problem)
+    contract, logits = contract_of(problem), problem.logits
     one_pass = problem.options["reduction"] != "none"
-    totals = triton.denominators(rows, table, spec, *denominators)
-    fields = torch.full((len(Field), rows.labels.numel()), torch.nan, device=rows.logits.device)
-    triton.row_losses(rows, table, spec, "sum", totals, fields, gradient if one_pass else None)
+    fields = torch.full((len(Field), contract.labels.numel()), torch.nan, device=logits.device)
+    triton.row_losses(logits, contract, fields, gradient if one_pass else None)
     if not one_pass:
-        upstream = torch.ones(rows.labels.numel(), device=gradient.device)
-        triton.row_gradients(rows, table, spec, "none", totals, fields[Field.LSE], upstream, gradient)
+        upstream = torch.ones(contract.labels.numel(), device=gradient.device)
+        per_row = contract._replace(reduction="none")
+        triton.row_gradients(logits, per_row, fields[Field.LSE], upstream, gradient)
     return fields
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...checks import check_options
 from ...config import NTLConfig, NTLOutput
-from ...functional import DEFAULT_CONFIG, check_options, cross_entropy_ntl
+from ...functional import DEFAULT_CONFIG, cross_entropy_ntl
 from ...tokens import NumberTokens
 
 IGNORE_INDEX = -100

@@ -1,0 +1,256 @@
+"""What a caller may pass, and the errors otherwise.
+
+Checks of types, shapes and options run on every call and touch no element. Checks of values (:func:`check_values`) run
+where looking does not wait for a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from . import backends
+from .config import NTLConfig, check_number
+from .problem import Problem
+from .spec import LossSpec
+from .tokens import NumberTokens
+
+REDUCTIONS = ("mean", "sum", "none")
+LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LABEL_DTYPES = (torch.int64, torch.int32)
+
+
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """Raise unless ``tensor`` is a tensor [..., V or H] of a known dtype."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in LOGIT_DTYPES:
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"{name} must be a float32, bfloat16, float16 or float64 tensor; got {got}")
+    if tensor.ndim == 0:
+        raise ValueError(f"{name} must have at least one dimension; got a 0-d tensor")
+
+
+def check_logits(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> None:
+    """Raise unless logits are [..., V] of a known dtype that fits labels [...] and the number tokens."""
+    check_tensor("logits", logits)
+    check_leading_shape("logits", logits, labels)
+    check_numbers(numbers, logits.shape[-1])
+
+
+def check_leading_shape(name: str, tensor: Tensor, labels: Tensor) -> None:
+    """Raise unless labels [...] have the shape of a tensor [..., V or H] without its last dimension."""
+    if isinstance(labels, Tensor) and labels.shape != tensor.shape[:-1]:
+        raise ValueError(
+            f"labels must have the shape of {name} without the last dimension, {tuple(tensor.shape[:-1])}; "
+            f"got {tuple(labels.shape)}"
+        )
+
+
+def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int | None) -> None:
+    """Raise unless hidden [..., H], weight [V, H], bias [V] and labels [...] fit each other."""
+    check_tensor("hidden", hidden)
+    check_tensor("weight", weight)
+    if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden [..., H] and weight [V, H] must share H; got {tuple(hidden.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
+    is_cast = torch.is_autocast_enabled(hidden.device.type)
+    others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    for name, tensor in others.items():
+        if tensor.device != hidden.device:
+            raise ValueError(f"{name} must be on the hidden states' device {hidden.device}; got {tensor.device}")
+        if tensor.dtype != hidden.dtype and not is_cast:
+            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}")
+    check_leading_shape("hidden", hidden, labels)
+    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
+        raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
+
+
+def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
+    """Raise unless ``numbers`` belong to a vocabulary of ``vocab_size`` tokens."""
+    if not isinstance(numbers, NumberTokens):
+        raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
+    if numbers.vocab_size != vocab_size:
+        raise ValueError(
+            f"numbers are for a vocabulary of {numbers.vocab_size} tokens; got {vocab_size} columns. "
+            f"Build them with vocab_size={vocab_size}, or, if these are one rank's columns of a sharded vocabulary, "
+            f"use ntl_kernels.parallel"
+        )
+
+
+def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.device) -> None:
+    """Raise unless labels and weights are tensors of one shape, known dtypes and the logits' device."""
+    if not isinstance(labels, Tensor) or labels.dtype not in LABEL_DTYPES:
+        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels must be an int64 or int32 tensor; got {got}")
+    if labels.device != device:
+        raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
+    if token_weights is None:
+        return
+    if not isinstance(token_weights, Tensor) or token_weights.is_complex():
+        got = token_weights.dtype if isinstance(token_weights, Tensor) else type(token_weights).__name__
+        raise TypeError(f"token_weights must be a real tensor; got {got}")
+    if token_weights.shape != labels.shape:
+        raise ValueError(
+            f"token_weights must have the labels' shape {tuple(labels.shape)}; got {tuple(token_weights.shape)}"
+        )
+    if token_weights.device != device:
+        raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
+    if token_weights.requires_grad:
+        raise ValueError("token_weights require grad, but the loss is not differentiated by them; detach them")
+
+
+def checked_spec(
+    config: NTLConfig,
+    numbers: NumberTokens,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    logit_scale: float,
+) -> LossSpec:
+    """The options in one place, settled once for each choice of them; raises unless each has its type and range."""
+    options = config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    if torch.compiler.is_compiling():  # a trace would keep what it makes; it runs once anyway
+        return new_spec(*options)
+    try:
+        return cached_spec(*options)
+    except TypeError:  # not hashable, or of a wrong type: the message says which
+        return new_spec(*options)
+
+
+def new_spec(
+    config: NTLConfig,
+    numbers: NumberTokens,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    logit_scale: float,
+) -> LossSpec:
+    """Check and resolve."""
+    check_options(config, ignore_index, "mean", label_smoothing, z_loss, softcap, logit_scale)
+    return LossSpec.resolve(
+        config,
+        numbers,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        softcap=softcap,
+        logit_scale=logit_scale,
+    )
+
+
+cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0
+
+
+def check_options(
+    config: NTLConfig,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    logit_scale: float,
+) -> None:
+    """Raise unless every option has the right type and range."""
+    if not isinstance(config, NTLConfig):
+        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
+    check_reduction(reduction)
+    check_number("label_smoothing", label_smoothing, minimum=0.0)
+    if label_smoothing > 1:
+        raise ValueError(f"label_smoothing must be at most 1; got {label_smoothing!r}")
+    check_number("z_loss", z_loss, minimum=0.0)
+    if softcap is not None:
+        check_number("softcap", softcap, above=0.0)
+    check_number("logit_scale", logit_scale, above=0.0)
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+
+
+def check_shares(
+    config: NTLConfig,
+    num_tokens: int | float | Tensor | None,
+    num_numbers: int | float | Tensor | None,
+    reduction: str,
+    device: torch.device,
+) -> None:
+    """Raise unless lambda and the denominators are non-negative, one element each, and have something to divide."""
+    check_reduction(reduction)
+    if isinstance(config.weight, Tensor):
+        check_scalar_tensor("config.weight", config.weight, device)
+    for name, given in (("num_tokens", num_tokens), ("num_numbers", num_numbers)):
+        if given is None:
+            continue
+        if reduction != "mean":
+            raise ValueError(f"{name} is a denominator of reduction='mean'; got reduction={reduction!r}")
+        if isinstance(given, Tensor):
+            check_scalar_tensor(name, given, device)
+        else:
+            check_number(name, given, minimum=0.0)
+
+
+def check_inplace(logits: Tensor) -> None:
+    """Raise unless logits may be overwritten, as torch does for its own operations in place."""
+    owner = logits if logits._base is None else logits._base
+    if owner.is_leaf and owner.requires_grad:
+        raise RuntimeError(
+            "inplace=True would overwrite a leaf that requires grad (or a view of one), such as a parameter, with its "
+            "gradient; pass inplace=False, or logits that a model computed"
+        )
+
+
+def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
+    """Raise unless a tensor in place of a number is 0-d, on the logits' device, and detached."""
+    if given.ndim != 0:
+        raise ValueError(f"{name} must be a number or a 0-d tensor; got shape {tuple(given.shape)}")
+    if given.device != device:
+        raise ValueError(f"{name} must be on the logits' device {device}; got {given.device}")
+    if given.requires_grad:
+        raise ValueError(f"{name} requires grad, but the loss is not differentiated by it; detach it")
+
+
+def can_look(tensor: Tensor) -> bool:
+    """Whether the values of a tensor may be looked at."""
+    return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
+
+
+def check_values(problem: Problem, vocab_size: int) -> None:
+    """Raise for labels outside the vocabulary and negative numbers, wherever looking does not wait for a GPU.
+
+    On a GPU only under NTL_KERNELS_VALIDATE=1: there the kernels turn such a row's loss into NaN instead.
+    """
+    if not can_look(problem.labels):
+        return
+    check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
+    weights = problem.token_weights
+    if weights is not None and not (weights >= 0).all():
+        raise ValueError(f"token_weights must not be negative or NaN; got {weights[~(weights >= 0)][0].item()}")
+    for name in ("num_tokens", "num_numbers", "ntl_weight"):
+        given = getattr(problem, name)
+        if isinstance(given, Tensor) and not given >= 0:
+            raise ValueError(f"{name} must not be negative or NaN; got {given.item()}")
+
+
+def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:
+    """Raise the IndexError of :func:`check_values`, where looking does not wait for a GPU."""
+    if not can_look(labels) or labels.numel() == 0:
+        return
+    smallest, largest = torch.aminmax(labels)
+    if smallest >= 0 and largest < vocab_size:  # the usual case, in one pass
+        return
+    wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
+    if wrong.any():
+        raise IndexError(
+            f"labels must lie in [0, {vocab_size}) or be ignore_index {ignore_index}; got {labels[wrong][0].item()}"
+        )

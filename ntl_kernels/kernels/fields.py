@@ -1,0 +1,25 @@
+"""What a row leaves behind: the order of ``ntl_kernels.backends.Field``, to which a test holds it."""
+
+import triton
+import triton.language as tl
+
+CROSS_ENTROPY = tl.constexpr(0)
+IS_CORRECT = tl.constexpr(1)
+WEIGHT = tl.constexpr(2)
+LSE = tl.constexpr(3)
+NTL = tl.constexpr(4)
+ABSOLUTE_ERROR = tl.constexpr(5)
+MASS = tl.constexpr(6)
+NUMBER_WEIGHT = tl.constexpr(7)
+
+
+@triton.jit
+def store_field(fields, field: tl.constexpr, row, value):
+    """Write one number of one row; ``fields`` are Fields."""
+    tl.store(fields.pointer + field * fields.stride + row, value)
+
+
+@triton.jit
+def load_field(fields, field: tl.constexpr, rows, inside):
+    """Read one number of a block of rows, 0 where not ``inside``."""
+    return tl.load(fields.pointer + field * fields.stride + rows, mask=inside, other=0.0)

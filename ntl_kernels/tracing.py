@@ -1,0 +1,80 @@
+"""Which of two roads a call takes, and what both share.
+
+A *plain* call, which nothing but autograd watches, goes straight to the functions that compute it. Anything else
+(a compiler or an exporter, fake tensors, a transform of ``torch.func``, forward-mode derivatives, a dispatch mode,
+hooks on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing in place
+and declare what they keep.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+PLAIN_TYPES = (Tensor, nn.Parameter)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether nothing but autograd watches a computation on these tensors."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or is_forward_mode()
+        or has_saved_tensor_hooks()
+    ) and all(type(tensor) in PLAIN_TYPES and tensor.device.type != "meta" for tensor in tensors)
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode derivatives are being taken."""
+    return forward_ad._current_level >= 0
+
+
+def needs_function() -> bool:
+    """Whether an `autograd.Function` must stand around the operators: the formulas registered for an operator serve
+    neither the transforms of ``torch.func`` nor forward-mode derivatives."""
+    return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Whether what is saved for the backward pass is packed by somebody (checkpoints, offloading)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+class NoSecondDerivative(torch.autograd.Function):
+    """A gradient, whose derivative is refused. It hangs on the loss, and so on all that the loss depends on."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, loss: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError(
+            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated "
+            "(create_graph=True, or nested torch.func transforms). backend='reference' has them"
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(
+            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated in forward "
+            "mode (torch.func.hessian, jvp of grad). backend='reference' has them"
+        )
+
+
+def refuse_second_derivative(gradient: Tensor | None, loss: Tensor) -> Tensor | None:
+    """Let differentiating a gradient raise. (torch's own ``once_differentiable`` does so only where the upstream
+    gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
+    if gradient is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return gradient
+    return NoSecondDerivative.apply(gradient, loss)
