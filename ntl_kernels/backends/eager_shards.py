@@ -13,15 +13,15 @@ from ..spec import LossSpec
 from ..tokens import NumberTable
 from . import Field
 from .eager import (
-    Labels,
     blocks,
+    chosen,
     coefficients_of,
     column,
     cross_entropy,
     cumulative_effects,
-    is_per_row,
     read_labels,
     reweighed,
+    spread,
     transform_,
     transform_logits,
     value_slope,
@@ -130,12 +130,12 @@ def shard_gradients(
     for block, part in blocks(logits, labels, gradient):
         x, (lse, number_lse, effect) = transform_logits(block, spec), merged[:, block.rows].unbind()
         a, b = coefficients.part(block.rows)
-        slope, rows = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a * torch.ones_like(lse), part.numbers
-        pulls = None
+        rows, pulls = part.numbers, None
+        slope = spread(a, lse) * (1 + 2 * spec.z_loss * lse) if spec.z_loss else spread(a, lse).clone()
         if rows.numel():
             # The terms of number rows: what they add to the slope of all columns, and the pulls of their number columns.
             terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets)
-            row_b = b[rows] if is_per_row(b) else b
+            row_b = chosen(b, rows)
             all_logits = None if number_logits is None else number_logits[block.rows][rows]
             number_slope, excess = number_factors(terms, problem.spec)
             slope.index_add_(0, rows, row_b * excess)

@@ -8,17 +8,18 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .arguments import Fields, Shares
 from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, LSE, MASS, NTL, NUMBER_WEIGHT, WEIGHT
 from .labels import coefficients, read_labels
 from .logsumexp import LN_2, anchor
 from .losses import cross_entropy
 from .numbers import (
     NumberTerms,
+    costs,
     cumulative_effects,
     gaps_after,
     gather_numbers,
     gaussian_target,
-    costs,
     number_gradient,
     number_softmax,
     reweighed,
@@ -35,7 +36,6 @@ from .walk import (
     row_statistics,
     write_gradient,
 )
-
 
 # The order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
 PEAK = tl.constexpr(0)
@@ -288,7 +288,7 @@ def merge_shards_kernel(
     labels,
     numbers,
     cumulative,  # [N] L with label_sigma, or None
-    fields,  # Fields
+    fields,  # [8, N]
     merged,  # [3, N]
     how,  # Transform
     scalars,
@@ -332,6 +332,7 @@ def merge_shards_kernel(
     ntl = weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
 
     counts, is_number = label.counts, label.index >= 0
+    fields = Fields(pointer=fields, stride=row_count)
     store_rows(fields, CROSS_ENTROPY, rows, inside, tl.where(counts, weight * ce, 0.0))
     store_rows(fields, IS_CORRECT, rows, inside, (counts & (label_x2 >= found.peak)).to(tl.float32))
     store_rows(fields, WEIGHT, rows, inside, weight)
@@ -426,8 +427,11 @@ def shard_columns(
 
 
 @triton.jit(
-    do_not_specialize=["logits_stride", "gradient_stride", "length", "row_count", "upstream", "upstream_stride"]
-)
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "row_count",
+        "num_tokens", "num_numbers", "ntl_weight", "upstream", "upstream_stride",
+    ]
+)  # fmt: skip
 def shard_gradients_kernel(
     logits,  # Matrix [B, T, W]
     gradient,  # Matrix [B, T, W], may be the logits
@@ -438,7 +442,9 @@ def shard_gradients_kernel(
     shard,
     labels,
     numbers,
-    shares,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
     merged,  # [3, N]
     number_logits,  # [N, K] with label_sigma, or None
     upstream,  # [N], or 0-d with a stride of 0
@@ -456,6 +462,7 @@ def shard_gradients_kernel(
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
+        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
         a, b = coefficients(label.weight, incoming, shares, scalars)
         own = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK

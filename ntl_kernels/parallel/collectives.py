@@ -6,7 +6,6 @@ None is differentiable: a gradient that passed through one would be counted once
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor

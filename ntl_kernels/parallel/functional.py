@@ -212,9 +212,7 @@ def loss_of_head_shard(
         check_values(problem, problem.table.lookup.shape[0])
     skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
     chunking = Chunking(chunk_rows(len(rows), weight, problem, split, chunk_size), skip_ignored)
-    return Forward(
-        *VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden)
-    )
+    return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))
 
 
 def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, chunk_size: int | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends import Field, load_backend
+from ..backends import load_backend, losses_of_rows
 from ..backends.layout import gradient_like, loss_dtype
 from ..backends.shards import load_shard_backend
 from ..ops import operands_of
@@ -74,5 +74,5 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     else:
         loss, parts = operators.finish(fields, *operands_of(problem, fields.dtype))
     if problem.reduction == "none":
-        loss = fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]
+        loss = losses_of_rows(fields, problem)
     return loss, parts

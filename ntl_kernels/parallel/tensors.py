@@ -25,6 +25,7 @@ from .collectives import finished, sum_ranks
 from .functional import loss_of_head_shard, loss_of_shard
 from .logits import Split
 
+
 class Layout(NamedTuple):
     """How rows and columns are spread over a mesh."""
 
@@ -163,12 +164,8 @@ def local_operands(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """What this rank has of hidden, weight and bias; their gradients are shares of a sum where others hold the rest."""
-    of_hidden = [
-        Partial() if dim == layout.columns else placement for dim, placement in enumerate(layout.rows)
-    ]
-    of_weight = [
-        Shard(0) if dim == layout.columns else placement for dim, placement in enumerate(layout.scalar())
-    ]
+    of_hidden = [Partial() if dim == layout.columns else placement for dim, placement in enumerate(layout.rows)]
+    of_weight = [Shard(0) if dim == layout.columns else placement for dim, placement in enumerate(layout.scalar())]
     given = (hidden, of_hidden), (weight, of_weight), (bias, of_weight)
     states, local_weight, local_bias = (
         tensor.to_local(grad_placements=placements) if isinstance(tensor, DTensor) else tensor
@@ -193,7 +190,10 @@ def local_rows(problem: Problem, layout: Layout) -> Problem:
 def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
     """This rank's labels or weights."""
     is_whole = all(placement.is_replicate() for placement in layout.rows)
-    works = f"a DTensor on the same mesh with placements {layout.rows}" + ", or a plain tensor, the same on all ranks" * is_whole
+    works = (
+        f"a DTensor on the same mesh with placements {layout.rows}"
+        + ", or a plain tensor, the same on all ranks" * is_whole
+    )
     if not isinstance(tensor, DTensor):
         if not is_whole:
             refuse(f"{name} must be spread like the rows of the logits or hidden states; got a plain tensor", works)
@@ -211,7 +211,9 @@ def local_scalar(name: str, given: Any) -> Any:
     if not isinstance(given, DTensor):
         return given
     if any(not placement.is_replicate() for placement in given.placements):
-        refuse(f"{name} has placements {placements_of(given)}", f"a number, a plain 0-d tensor, or {name}.full_tensor()")
+        refuse(
+            f"{name} has placements {placements_of(given)}", f"a number, a plain 0-d tensor, or {name}.full_tensor()"
+        )
     return given.to_local()
 
 
@@ -226,9 +228,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
     return problem.counted(*totals.unbind())
 
 
-def as_dtensors(
-    result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool
-) -> NTLOutput:
+def as_dtensors(result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool) -> NTLOutput:
     """The results for this rank's rows as the caller sees them; ``shape`` is that of the labels of all ranks."""
     output = as_output(result, problem)
     if return_parts and layout.row_groups:

@@ -94,7 +94,9 @@ def solve_linear(group: ProcessGroup, seeds: list[int], backend: str = "eager") 
             **chunking,
             **problem.options,
         )
-        answers.append(answer_of(output, *torch.autograd.grad(output.loss, leaves, problem.upstream.to(output.loss.dtype))))
+        answers.append(
+            answer_of(output, *torch.autograd.grad(output.loss, leaves, problem.upstream.to(output.loss.dtype)))
+        )
     return answers
 
 
@@ -111,7 +113,9 @@ def compiled(group: ProcessGroup, options: dict[str, Any], linear: bool) -> list
         if linear:
             arguments = {**options, "group": group, "vocab_start": first}
             return vocab_parallel_linear_cross_entropy_ntl(x, weight, labels, numbers, **arguments)
-        return vocab_parallel_cross_entropy_ntl(x @ weight.t(), labels, numbers, group=group, vocab_start=first, **options)
+        return vocab_parallel_cross_entropy_ntl(
+            x @ weight.t(), labels, numbers, group=group, vocab_start=first, **options
+        )
 
     fast, results = torch.compile(call, backend=counter, fullgraph=True), []
     for rows in (5, 7, 9):
@@ -323,7 +327,9 @@ def solve_dtensor(
         columns = problem.logits.ndim - 1
         row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
         options = dict(problem.options)
-        options["token_weights"] = None if options["token_weights"] is None else spread(options["token_weights"], mesh, row_placements)
+        options["token_weights"] = (
+            None if options["token_weights"] is None else spread(options["token_weights"], mesh, row_placements)
+        )
         labels = spread(problem.labels, mesh, row_placements)
         if seed % 2 and all(p == Replicate() for p in row_placements):
             labels = problem.labels  # plain, the same on all ranks
@@ -340,7 +346,9 @@ def solve_dtensor(
     return answers
 
 
-def solve_dtensor_head(group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], of_hidden: Any, of_weight: Any) -> list[Any]:
+def solve_dtensor_head(
+    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], of_hidden: Any, of_weight: Any
+) -> list[Any]:
     """(parts, gradients in whole, their placements) of random heads; ``None`` placements: a plain tensor."""
     mesh, answers = mesh_of(group, shape), []
     for seed in seeds:

@@ -40,7 +40,9 @@ class Ranks:
             self.pipes.append(ours)
         self.collect(range(size), START_SECONDS)
 
-    def run(self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = CALL_SECONDS) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = CALL_SECONDS
+    ) -> list[Any]:
         """What ``function(group, *arguments)`` returns in each of the first ``ranks`` processes."""
         replies = self.replies(function, *arguments, ranks=ranks, seconds=seconds)
         failed = [f"rank {rank}: {reply}" for rank, (is_fine, reply) in enumerate(replies) if not is_fine]
