@@ -92,9 +92,9 @@ def forward(
     """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
     if problem.lacks_denominators:
         problem = problem.counted(*steps.count(problem, hidden).unbind())
-    unit = gradient_unit(problem, hidden.dtype)
-    scaled = problem
+    unit, scaled = gradient_unit(problem, hidden.dtype), problem
     if isinstance(unit, Tensor):
+        assert problem.num_tokens is not None and problem.num_numbers is not None
         scaled = problem._replace(num_tokens=problem.num_tokens / unit, num_numbers=problem.num_numbers / unit)
     found = nothing_merged(hidden, problem)
     gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
