@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import expectation, linear, ops
 from .backends import Field, load_backend
-from .backends.layout import gradient_like, loss_dtype
+from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import check_values
 from .linear import Chunking
 from .problem import Problem
@@ -32,10 +32,11 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [B, T, V]; only the loss (0-d, or [N] for "none") is differentiable."""
+    """(loss, parts, fields) of logits [..., V]; only the loss (0-d, or [N] for "none") is differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+        logits = rows_of(given)
         check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
@@ -47,8 +48,8 @@ class CrossEntropyNTL(torch.autograd.Function):
         else:
             result = steps.forward(logits, problem, None)
             problem = problem.counted(*result.parts[2:4].unbind()) if problem.lacks_denominators else problem
-        ctx.is_one_pass, ctx.problem = ctx.gradient is not None, problem
-        ctx.save_for_backward(result.loss, result.fields, logits, *tensors_of(problem))
+        ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
+        ctx.save_for_backward(result.fields, given, *tensors_of(problem))
         ctx.mark_non_differentiable(result.parts, result.fields)
         return tuple(result)
 
@@ -57,10 +58,20 @@ class CrossEntropyNTL(torch.autograd.Function):
         with torch.no_grad():
             gradient = (
                 traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
-            )
+            ).view(ctx.shape)
         if torch.is_grad_enabled():
-            return refuse_second_derivative(gradient, ctx.saved_tensors[0]), None, None
+            refuse_inplace(ctx)
+            return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
         return gradient, None, None
+
+
+def refuse_inplace(ctx: Any) -> None:
+    """Raise for create_graph=True where the logits that the gradient depends on are gone."""
+    if ctx.inplace:
+        raise RuntimeError(
+            "create_graph=True through a loss computed with inplace=True: it has no second derivatives, and its logits "
+            "are overwritten by their gradient. Pass inplace=False to differentiate once, backend='reference' for more"
+        )
 
 
 def tensors_of(problem: Problem) -> list[Tensor]:
@@ -85,7 +96,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     if gradient is not None:
         steps.scale_(gradient, upstream)
         return gradient
-    _, fields, logits, *_ = ctx.saved_tensors
+    fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     gradient = logits if ctx.inplace else gradient_like(logits)
     if ctx.is_one_pass:
         steps.forward(logits, ctx.problem, gradient)
@@ -97,7 +108,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
 
 def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The same for a backward pass that is compiled, though its forward pass was not: nothing in place."""
-    _, fields, logits, *_ = ctx.saved_tensors
+    fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
         return ops.gradients(logits, *operands, fields[Field.LSE], upstream)
@@ -122,7 +133,7 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         ctx.problem, ctx.chunking = problem, chunking
         ctx.found = None if ctx.is_per_row else result
         loss, parts, fields = result.forward
-        ctx.save_for_backward(loss, fields, hidden, weight, bias, *tensors_of(problem))
+        ctx.save_for_backward(fields, hidden, weight, bias, *tensors_of(problem))
         ctx.mark_non_differentiable(parts, fields)
         return loss, parts, fields
 
@@ -135,7 +146,8 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
                 found = plain_linear_gradients(ctx, upstream)
         gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad, strict=False)]
         if torch.is_grad_enabled():
-            gradients = [refuse_second_derivative(gradient, ctx.saved_tensors[0]) for gradient in gradients]
+            inputs = [tensor for tensor in ctx.saved_tensors[1:4] if tensor is not None]
+            gradients = [refuse_second_derivative(gradient, *inputs) for gradient in gradients]
         return *gradients, None, None
 
 
@@ -143,7 +155,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The gradients of hidden, weight and bias; those of the forward pass are given away once, as of logits."""
     found, ctx.found = ctx.found, None
     if found is None:
-        _, fields, hidden, weight, bias, *_ = ctx.saved_tensors
+        fields, hidden, weight, bias, *_ = ctx.saved_tensors
         arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
         if ctx.is_per_row:
             gradients = linear.gradients(*arguments, fields[Field.LSE], upstream)
@@ -160,7 +172,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
 
 def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The same for a backward pass that is compiled, though its forward pass was not."""
-    _, fields, hidden, weight, bias, *_ = ctx.saved_tensors
+    fields, hidden, weight, bias, *_ = ctx.saved_tensors
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
     if ctx.is_per_row:
@@ -177,17 +189,17 @@ class ExpectedValueAndMass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, table: NumberTable, backend: str) -> tuple[Tensor, Tensor]:
         expected_value, mass, statistics = expectation.forward(logits, table, backend)
-        ctx.save_for_backward(logits, statistics, expected_value)
+        ctx.save_for_backward(logits, statistics)
         ctx.table, ctx.backend = table, backend
         return expected_value, mass
 
     @staticmethod
     def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> tuple[Tensor | None, ...]:
-        logits, statistics, expected_value = ctx.saved_tensors
+        logits, statistics = ctx.saved_tensors
         with torch.no_grad():
             upstreams = torch.stack([upstream_value, upstream_mass])
             if torch.compiler.is_compiling():
                 gradient = ops.number_statistics_gradients(logits, *ctx.table, ctx.backend, statistics, upstreams)
             else:
                 gradient = expectation.gradients(logits, ctx.table, ctx.backend, statistics, upstreams)
-        return refuse_second_derivative(gradient, expected_value), None, None
+        return refuse_second_derivative(gradient, logits), None, None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import backends
 from .config import NTLConfig, check_number
+from .linear import is_autocast
 from .problem import Problem
 from .spec import LossSpec
 from .tokens import NumberTokens
@@ -59,7 +60,7 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
-    is_cast = torch.is_autocast_enabled(hidden.device.type)
+    is_cast = is_autocast(hidden)
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in others.items():
         if tensor.device != hidden.device:
@@ -247,7 +248,7 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)
-    if smallest >= 0 and largest < vocab_size:  # the usual case, in one pass
+    if smallest.item() >= 0 and largest.item() < vocab_size:  # the usual case, in one pass
         return
     wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if wrong.any():

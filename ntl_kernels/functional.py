@@ -27,7 +27,7 @@ from .checks import (
     checked_spec,
 )
 from .config import NTLConfig, NTLOutput
-from .linear import Chunking, default_chunk_size
+from .linear import Chunking, default_chunk_size, is_autocast
 from .problem import Problem
 from .tokens import NumberTokens
 from .tracing import has_dtensor, is_forward_mode, is_plain
@@ -185,20 +185,19 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     """The loss of logits [..., V] and a checked problem, by the road that fits."""
     if problem.backend == "reference":
         return reference_loss(logits, problem)
-    rows = rows_of(logits)
-    problem = problem.of_rows(rows.shape[:2], loss_dtype(logits.dtype))
+    problem = problem.of_rows(loss_dtype(logits.dtype))
+    needs_gradient = torch.is_grad_enabled() and logits.requires_grad
     if not is_plain(logits):
         operands = ops.operands_of(problem, loss_dtype(logits.dtype))
-        needs_gradient = is_forward_mode() or (torch.is_grad_enabled() and logits.requires_grad)
-        one_pass = needs_gradient and is_one_pass(logits, problem)
+        one_pass = (needs_gradient or is_forward_mode()) and is_one_pass(logits, problem)
         formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
-        return Forward(*ops.call(formula, operator, rows, *operands)[:3])
-    if torch.is_grad_enabled() and logits.requires_grad:
+        return Forward(*ops.call(formula, operator, rows_of(logits), *operands)[:3])
+    if needs_gradient:
         if inplace:
             check_inplace(logits)
-        return Forward(*CrossEntropyNTL.apply(rows, problem, inplace))
+        return Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
     check_values(problem, logits.shape[-1])
-    return load_backend(problem.backend).forward(rows.detach(), problem, None)
+    return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
 
 
 def loss_of_hidden(
@@ -209,10 +208,11 @@ def loss_of_hidden(
     if problem.backend == "reference":
         return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(rows.shape[:1], loss_dtype(hidden.dtype))
+    problem = problem.of_rows(loss_dtype(hidden.dtype))
     # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
-    chunking = Chunking(min(chunk_size or default_chunk_size(len(rows), weight), max(len(rows), 1)), skip_ignored)
+    size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
+    chunking = Chunking(size, skip_ignored)
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
@@ -230,7 +230,7 @@ def loss_of_hidden(
 
 def reference_loss(logits: Tensor, problem: Problem) -> Forward:
     """The loss by the specification, differentiated by autograd."""
-    problem = problem.of_rows(problem.labels.shape, loss_dtype(logits.dtype))
+    problem = problem.of_rows(loss_dtype(logits.dtype))
     if is_plain(logits):
         check_values(problem, logits.shape[-1])
     return reference.forward(logits, problem)
@@ -259,7 +259,7 @@ def as_number(given: Any) -> Any:
 
 def autocast(tensor: Tensor) -> Tensor:
     """The tensor in the dtype autocast would give a matrix product's operand."""
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(tensor.device.type):
+    if tensor.dtype == torch.float64 or not is_autocast(tensor):
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 

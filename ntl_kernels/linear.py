@@ -70,9 +70,9 @@ def rows_that_count(problem: Problem) -> Tensor:
 
 
 def part_of(problem: Problem, chunk: Chunk) -> Problem:
-    """The problem of a chunk's rows, [1, R]."""
-    weights = None if problem.token_weights is None else problem.token_weights[chunk][None]
-    return problem._replace(labels=problem.labels[chunk][None], token_weights=weights)
+    """The problem of a chunk's rows."""
+    weights = None if problem.token_weights is None else problem.token_weights[chunk]
+    return problem._replace(labels=problem.labels[chunk], token_weights=weights)
 
 
 def chunk_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
@@ -153,12 +153,17 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(hidden: Tensor, *rest: Any) -> Any:
-        if not torch.is_autocast_enabled(hidden.device.type):
+        if not is_autocast(hidden):
             return function(hidden, *rest)
         with torch.autocast(hidden.device.type, enabled=False):
             return function(hidden, *rest)
 
     return run
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether matrix products of the tensor run in another dtype."""
+    return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
 class Result(NamedTuple):

@@ -11,6 +11,7 @@ Each differentiable operator has one :class:`Formula`: it is registered as the o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from .linear import Chunking
 from .problem import Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
-from .tracing import needs_function, refuse_second_derivative
+from .tracing import NoSecondDerivative, needs_function, refuse_second_derivative
 
 PROBLEM = (
     "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
@@ -181,13 +182,9 @@ class Formula(torch.autograd.Function):
 
 def looped(function: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], arguments: Sequence[Any]) -> Any:
     """vmap: the results of one sample after another, since each has its own counts and its own reduction."""
+    dims = [dim if isinstance(dim, int) else None for dim in in_dims]  # that of a list is a list of None
     samples = [
-        function(
-            *(
-                part.select(dim, i) if isinstance(dim, int) else part
-                for part, dim in zip(arguments, in_dims, strict=True)
-            )
-        )
+        function(*(part if dim is None else part.select(dim, i) for part, dim in zip(arguments, dims, strict=True)))
         for i in range(info.batch_size)
     ]
     if isinstance(samples[0], Tensor):
@@ -202,7 +199,32 @@ def register_loop(operator: Any) -> None:
 
 def call(formula: Any, operator: Any, *arguments: Any) -> Any:
     """The results of a formula's operator, differentiable under whatever watches."""
-    return formula.apply(*arguments) if needs_function() else operator(*arguments)
+    loss, *rest = formula.apply(*arguments) if needs_function() else operator(*arguments)
+    return loss.clone(), *rest  # the formula keeps the loss itself, which a caller may change in place
+
+
+class Once(torch.autograd.Function):
+    """An operator that gives a gradient, for transforms of ``torch.func`` that ask for its derivative: it has none."""
+
+    @staticmethod
+    def forward(operator: Any, *arguments: Any) -> Any:
+        return operator(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], operator: Any, *arguments: Any) -> tuple[Any, Any]:
+        return looped(functools.partial(Once.apply, operator), info, in_dims[1:], arguments)
+
+    backward = staticmethod(NoSecondDerivative.backward)
+    jvp = staticmethod(NoSecondDerivative.jvp)
+
+
+def call_once(operator: Any, *arguments: Any) -> Any:
+    """The gradient that an operator gives, not differentiable under whatever watches."""
+    return Once.apply(operator, *arguments) if needs_function() else operator(*arguments)
 
 
 def no_forward_mode(name: str) -> RuntimeError:
@@ -261,7 +283,7 @@ class TwoPass(Formula):
         """That of the logits."""
         _, parts, fields, logits, *tensors = ctx.saved_tensors
         operands = with_denominators([*tensors, *ctx.options], parts)
-        return gradients(logits, *operands, fields[Field.LSE], upstream)
+        return call_once(gradients, logits, *operands, fields[Field.LSE], upstream)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
@@ -310,7 +332,7 @@ class Linear(Formula):
         needs = list(ctx.needs_input_grad[:3])
         if ctx.is_per_row:
             fields, *arguments = saved
-            found = linear_gradients(*arguments, *ctx.options[:-1], needs, fields[Field.LSE], upstream)
+            found = call_once(linear_gradients, *arguments, *ctx.options[:-1], needs, fields[Field.LSE], upstream)
         else:
             *found, scale = saved
             found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
@@ -345,7 +367,7 @@ class Statistics(Formula):
     def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor, _: Any) -> Any:
         expected_value, found, *arguments = ctx.saved_tensors
         upstreams = torch.stack([upstream_value, upstream_mass])
-        gradient = number_statistics_gradients(*arguments, ctx.backend, found, upstreams)
+        gradient = call_once(number_statistics_gradients, *arguments, ctx.backend, found, upstreams)
         return refuse_second_derivative(gradient, expected_value), None, None, None, None
 
     @staticmethod

@@ -18,9 +18,9 @@ class Problem(NamedTuple):
     """
 
     labels: Tensor
-    """int64 or int32, contiguous: [B, T] beside logits [B, T, V], [N] beside hidden states [N, H]."""
+    """int64 or int32 [...] as the caller gave them; to the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
-    """Of the labels' shape, in the losses' dtype, contiguous; None means 1."""
+    """Of the labels' shape; to the backends in the losses' dtype, contiguous. None means 1."""
     num_tokens: Tensor | float | None
     """Divides ``sum(w CE)`` of reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
@@ -39,12 +39,12 @@ class Problem(NamedTuple):
         """Whether rows must be counted before the gradient of any of them is known."""
         return self.reduction == "mean" and (self.num_tokens is None or self.num_numbers is None)
 
-    def of_rows(self, shape: torch.Size, dtype: torch.dtype) -> Problem:
-        """With labels and weights in the shape of the rows, and the weights in the losses' dtype."""
+    def of_rows(self, dtype: torch.dtype) -> Problem:
+        """With labels and weights row by row, and the weights in the losses' dtype."""
         weights = self.token_weights
         return self._replace(
-            labels=self.labels.reshape(shape).contiguous(),
-            token_weights=None if weights is None else weights.reshape(shape).to(dtype).contiguous(),
+            labels=self.labels.reshape(-1).contiguous(),
+            token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
         )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:

@@ -2,8 +2,8 @@
 
 A *plain* call, which nothing but autograd watches, goes straight to the functions that compute it. Anything else
 (a compiler or an exporter, fake tensors, a transform of ``torch.func``, forward-mode derivatives, a dispatch mode,
-hooks on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing in place
-and declare what they keep.
+hooks on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing
+in place and declare what they keep.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def has_saved_tensor_hooks() -> bool:
 
 
 class NoSecondDerivative(torch.autograd.Function):
-    """A gradient, whose derivative is refused. It hangs on the loss, and so on all that the loss depends on."""
+    """A gradient, whose derivative by what it depends on is refused."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gradient: Tensor, loss: Tensor) -> Tensor:
+    def forward(gradient: Tensor, *sources: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
@@ -81,9 +81,9 @@ class NoSecondDerivative(torch.autograd.Function):
         )
 
 
-def refuse_second_derivative(gradient: Tensor | None, loss: Tensor) -> Tensor | None:
-    """Let differentiating a gradient raise. (torch's own ``once_differentiable`` does so only where the upstream
-    gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
+def refuse_second_derivative(gradient: Tensor | None, *sources: Tensor) -> Tensor | None:
+    """Let differentiating a gradient by what ``sources`` depend on raise. (torch's own ``once_differentiable`` does so
+    only where the upstream gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
     if gradient is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gradient
-    return NoSecondDerivative.apply(gradient, loss)
+    return NoSecondDerivative.apply(gradient, *sources)

@@ -76,7 +76,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     labels, fields, one = torch.zeros(b, t, dtype=torch.int64), torch.empty(len(Field), b * t), torch.ones(())
     given = options.get("z_loss", 2.0)
     for reduction in ("mean", "none"):
-        problem = Problem(labels, None, given, given, config.weight, table, spec, reduction, "triton")
+        problem = Problem(labels.view(-1), None, given, given, config.weight, table, spec, reduction, "triton")
         written = gradient if reduction == "mean" else None
         backend.row_losses(logits, problem, fields, written)
         backend.row_gradients(logits, problem, fields[0], one, gradient)

@@ -59,14 +59,16 @@ class Labels(NamedTuple):
 class NumberRows(NamedTuple):
     """n number rows, and what of their loss does not depend on the other tokens."""
 
+    columns: Tensor
+    """int64 [n, K]: where their number columns lie in the block laid out flat."""
+    logits: Tensor
+    """[n, K]: transformed logits of the number tokens."""
     q: Tensor
     """[n, K] softmax over the number tokens alone."""
     pulls: Tensor
     """[n, K]: dL/dx_k is ``q_k * pull_k``, L before reweighing."""
     loss: Tensor
     """[n]: L before reweighing."""
-    lse: Tensor
-    """[n]: logsumexp over the number tokens alone."""
     absolute_error: Tensor
     """[n]: |yhat - v_y|."""
 
@@ -105,7 +107,8 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-    sums, counts = listed(fields.sum(-1)), listed(fields.count_nonzero(-1))
+    sums = listed(fields.sum(-1))
+    counts = sums if are_weights_ones(problem) else listed(fields.count_nonzero(-1))
     ce, is_correct, tokens, _, ntl, absolute_error, mass, numbers = sums
     token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
     num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
@@ -119,13 +122,18 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     return loss, gathered([ce, ntl, num_tokens, num_numbers, accuracy, error, mass], fields.dtype, fields.device)
 
 
+def are_weights_ones(problem: Problem) -> bool:
+    """Whether every weight is known to be 1 or 0: none was given, and none is NaN for a label out of range."""
+    return problem.token_weights is None and problem.labels.device.type == "cpu"
+
+
 def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     labels = read_labels(problem, logits.shape[-1], lse.dtype)
     coefficients = coefficients_of(labels, problem, upstream)
     for block, part in blocks(logits, labels, gradient):
         x, row_lse = transform_logits(block, problem.spec), lse[block.rows]
         numbers = number_rows(x, part, problem.table, problem.spec)
-        mass = None if numbers is None else number_mass(numbers, row_lse[part.numbers])
+        mass = None if numbers is None else number_mass(numbers, row_lse.index_select(0, part.numbers))
         p = torch.sub(x, row_lse[:, None], out=block.target(x, keep=problem.spec.softcap is not None)).exp_()
         shares = coefficients.part(block.rows)
         block.write(row_gradient(x, p, row_lse, part, numbers, mass, shares, problem))
@@ -245,27 +253,37 @@ def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look the labels up, without an access out of bounds whatever they are."""
-    labels, weights, table = problem.labels.reshape(-1).long(), problem.token_weights, problem.table
-    counts = labels != problem.spec.ignore_index
+    labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
+    counts = None
     if weights is not None:
-        weights = weights.reshape(-1)
-        counts &= weights != 0
+        weights = weights.view(-1)
+        counts = (labels != problem.spec.ignore_index) & (weights != 0)
+    elif not are_all_above(labels, problem.spec.ignore_index):
+        counts = labels != problem.spec.ignore_index
+    is_bad = None
     if labels.device.type != "cpu":  # on a CPU they have been checked
-        is_valid = (labels >= 0) & (labels < vocab_size)
-        weights = is_valid.to(dtype) if weights is None else torch.where(weights >= 0, weights, torch.nan)
-        weights = torch.where(is_valid, weights, torch.nan)
-        labels = torch.where(is_valid, labels, 0)
-    is_every = bool(counts.all())
-    ids = labels if is_every else torch.where(counts, labels, 0)
-    index = table.lookup[ids]
-    is_number = index >= 0 if is_every else (index >= 0) & counts
-    if weights is not None and labels.device.type != "cpu":
-        is_number &= ~weights.isnan()
-    numbers = is_number.nonzero().squeeze(-1)
-    targets = table.values.to(dtype)[index[numbers]]
-    if weights is not None and not is_every:
+        is_bad = (labels < 0) | (labels >= vocab_size)
+        labels = labels.masked_fill(is_bad, 0)
+        weights = labels.new_ones(labels.shape, dtype=dtype) if weights is None else weights
+        is_bad |= ~(weights >= 0)
+        weights = weights.masked_fill(is_bad, torch.nan)
+    if counts is not None and bool(counts.all()):
+        counts = None
+    ids = labels if counts is None else torch.where(counts, labels, 0)
+    index = table.lookup.index_select(0, ids)
+    is_number = index >= 0
+    for out in (None if counts is None else ~counts, is_bad):
+        is_number = is_number if out is None else is_number & ~out
+    numbers = is_number.nonzero().view(-1)
+    targets = table.values.to(dtype).index_select(0, index.index_select(0, numbers))
+    if weights is not None and counts is not None:
         weights = torch.where(counts, weights, 0.0)
-    return Labels(ids, None if is_every else counts, weights, numbers, targets)
+    return Labels(ids, counts, weights, numbers, targets)
+
+
+def are_all_above(labels: Tensor, ignore_index: int) -> bool:
+    """Whether no label is the ignore index, seen in one look where it lies outside the vocabulary."""
+    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.amin().item() >= 0)
 
 
 def totals(labels: Labels) -> tuple[Scalar, Scalar]:
@@ -349,20 +367,25 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
         # but not under a softcap, whose derivative needs x.
         p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
         lse = highest - p.amax(-1).log_()
-    mass = None if numbers is None else number_mass(numbers, lse[labels.numbers])
+    mass = None if numbers is None else number_mass(numbers, lse.index_select(0, labels.numbers))
     if block.gradient is not None:
         block.write(row_gradient(x, p, lse, labels, numbers, mass, coefficients, problem))
     ce = cross_entropy(lse, label_logits, mean, spec)
-    fields = lse.new_zeros((len(Field), lse.shape[0]))
     weights = torch.ones_like(lse) if labels.weights is None else labels.weights
-    ce = ce if labels.weights is None else ce * weights
-    torch.stack([ce, (label_logits >= highest).to(lse.dtype), weights, lse], out=fields[: Field.NTL])
+    fields = lse.new_zeros((len(Field), lse.shape[0]))
+    always = [weighted(ce, labels.weights), (label_logits >= highest).to(lse.dtype), weights, lse]
+    torch.stack(always, out=fields[: Field.NTL])
     if numbers is not None and mass is not None:
-        chosen = weights[labels.numbers]
-        ntl = chosen * reweighed(numbers.loss, mass, spec)
-        terms = torch.stack([ntl, numbers.absolute_error, mass, chosen])
+        own = weights.index_select(0, labels.numbers)
+        ntl = weighted(reweighed(numbers.loss, mass, spec), None if labels.weights is None else own)
+        terms = torch.stack([ntl, numbers.absolute_error, mass, own])
         fields[Field.NTL :].index_copy_(1, labels.numbers, terms)
     return fields
+
+
+def weighted(terms: Tensor, weights: Tensor | None) -> Tensor:
+    """w times the terms of rows [n]; None stands for 1."""
+    return terms if weights is None else terms * weights
 
 
 def transform_logits(block: Block, spec: LossSpec) -> Tensor:
@@ -389,27 +412,46 @@ def number_rows(x: Tensor, labels: Labels, table: NumberTable, spec: LossSpec) -
     """The number rows of transformed logits x [n, V], None without any. Call it before x is overwritten."""
     if labels.numbers.shape[0] == 0:
         return None
-    logits, values = x[labels.numbers[:, None], table.ids], table.values.to(x.dtype)
-    highest = logits.amax(-1, keepdim=True)
+    values, columns = table.values.to(x.dtype), number_columns(labels.numbers, table, x)
+    logits = read_columns(x, columns)
     q = torch.softmax(logits, -1)
-    lse = (highest - q.amax(-1, keepdim=True).log_()).squeeze(-1)
     offsets = values - labels.targets[:, None]
     error = (q * offsets).sum(-1)  # no matmul: autocast would round it
-    if spec.kind != "wasserstein":
-        effects, loss = offsets * value_slope(error, spec)[:, None], value_losses(error, spec)
-    elif spec.label_sigma > 0:
-        effects, loss = cumulative_effects(q, values, offsets, spec.label_sigma)
-    else:
-        effects = costs(values, labels.targets, spec)
-    mean_effect = (q * effects).sum(-1)
     if spec.kind == "wasserstein" and spec.label_sigma == 0:
-        loss = mean_effect
-    return NumberRows(q, effects - mean_effect[:, None], loss, lse, error.abs())
+        effects = costs(values, labels.targets, spec)
+        loss = mean_effect = (q * effects).sum(-1)
+    elif spec.kind == "wasserstein":
+        effects, loss = cumulative_effects(q, values, offsets, spec.label_sigma)
+        mean_effect = (q * effects).sum(-1)
+    else:
+        slope = value_slope(error, spec)
+        effects, loss, mean_effect = offsets * slope[:, None], value_losses(error, spec), error * slope
+    return NumberRows(columns, logits, q, effects - mean_effect[:, None], loss, error.abs_())
+
+
+def number_columns(rows: Tensor, table: NumberTable, x: Tensor) -> Tensor:
+    """int64 [n, K]: where the number columns of some rows lie in x [N, V] laid out flat."""
+    return (rows * x.shape[1])[:, None] + table.ids
+
+
+def read_columns(x: Tensor, columns: Tensor) -> Tensor:
+    """The entries of x [N, V] at flat places [n, K]."""
+    if x.is_contiguous():
+        return x.view(-1).index_select(0, columns.view(-1)).view(columns.shape)
+    return x[columns // x.shape[1], columns % x.shape[1]]
+
+
+def add_to_columns_(x: Tensor, columns: Tensor, entries: Tensor) -> None:
+    """x [N, V] += entries at flat places [n, K], no two of them the same."""
+    if x.is_contiguous():
+        x.view(-1).index_add_(0, columns.view(-1), entries.view(-1))
+    else:
+        x.index_put_((columns // x.shape[1], columns % x.shape[1]), entries, accumulate=True)
 
 
 def number_mass(numbers: NumberRows, lse: Tensor) -> Tensor:
     """m [n]: the probability on number tokens in rows with this lse over all tokens."""
-    return (numbers.lse - lse).exp_()
+    return (numbers.logits - lse[:, None]).exp_().sum(-1)
 
 
 def cross_entropy(lse: Tensor, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
@@ -469,8 +511,8 @@ def row_gradient(
     g = p.mul_(column(factor))
     if spec.label_smoothing:
         g.sub_(column(a) * (spec.label_smoothing / p.shape[-1]))
-    if pulls is not None:
-        g.index_put_((labels.numbers[:, None], problem.table.ids), pulls, accumulate=True)
+    if numbers is not None and pulls is not None:
+        add_to_columns_(g, numbers.columns, pulls)
     own = a * (spec.label_smoothing - 1)
     if isinstance(own, Tensor):
         g.scatter_add_(-1, labels.ids[:, None], own.expand(lse.shape)[:, None])

@@ -26,6 +26,7 @@ from ..problem import Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from . import NUM_PARTS, Field, Forward
+from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
@@ -61,13 +62,17 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
 
 def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     totals = torch.empty(2, dtype=dtype, device=problem.labels.device)
-    count_kernel[(1,)](
-        labels_of(problem),
-        numbers_of(problem.table),
-        vocab_size,
-        problem.labels.numel(),
-        totals,
-        BLOCK=TOTAL_BLOCK,
+    launch(
+        count_kernel,
+        1,
+        (
+            labels_of(problem),
+            numbers_of(problem.table),
+            vocab_size,
+            problem.labels.numel(),
+            totals,
+        ),
+        {"BLOCK": TOTAL_BLOCK},
         num_warps=MOST_THREADS // LANES[PLATFORM],
     )
     return totals
@@ -85,37 +90,42 @@ def launch_row_losses(
     if rows == 0:
         return
     options, block = options_of(problem.spec), block_of(problem.table)
-    tile, launch = loss_tile(logits, gradient, options, block)
-    row_losses_kernel[(rows,)](
-        matrix_of(logits),
-        None if gradient is None else matrix_of(gradient),
-        logits.stride(0),
-        0 if gradient is None else gradient.stride(0),
-        *logits.shape[1:],
-        labels_of(problem),
-        numbers_of(problem.table),
-        fields,
-        losses,
-        *shares_of(problem),
-        transform_of(problem.spec),
-        scalars_of(problem.spec),
-        OPTIONS=options,
-        BLOCK=block,
-        TILE=tile,
-        **launch,
+    tile, how = loss_tile(logits, gradient, options, block)
+    launch(
+        row_losses_kernel,
+        rows,
+        (
+            matrix_of(logits),
+            None if gradient is None else matrix_of(gradient),
+            logits.stride(0),
+            0 if gradient is None else gradient.stride(0),
+            *logits.shape[1:],
+            labels_of(problem),
+            numbers_of(problem.table),
+            fields,
+            losses,
+            *shares_of(problem),
+            transform_of(problem.spec),
+            scalars_of(problem.spec),
+        ),
+        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
+        **how,
     )
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
-    finish_kernel[(1,)](
-        fields,
-        fields.shape[1],
-        *given_shares(problem),
-        loss,
-        parts,
-        MEAN=problem.reduction == "mean",
-        BLOCK=TOTAL_BLOCK,
+    launch(
+        finish_kernel,
+        1,
+        (
+            fields,
+            fields.shape[1],
+            *given_shares(problem),
+            loss,
+            parts,
+        ),
+        {"MEAN": problem.reduction == "mean", "BLOCK": TOTAL_BLOCK},
         num_warps=MOST_THREADS // LANES[PLATFORM],
     )
     return loss, parts
@@ -126,25 +136,27 @@ def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tenso
     if rows == 0:
         return
     options, block = options_of(problem.spec), block_of(problem.table)
-    tile, launch = loss_tile(logits, gradient, options, block)
-    row_gradients_kernel[(rows,)](
-        matrix_of(logits),
-        matrix_of(gradient),
-        logits.stride(0),
-        gradient.stride(0),
-        *logits.shape[1:],
-        labels_of(problem),
-        numbers_of(problem.table),
-        *shares_of(problem),
-        lse,
-        upstream,
-        upstream.stride(0) if upstream.ndim else 0,
-        transform_of(problem.spec),
-        scalars_of(problem.spec),
-        OPTIONS=options,
-        BLOCK=block,
-        TILE=tile,
-        **launch,
+    tile, how = loss_tile(logits, gradient, options, block)
+    launch(
+        row_gradients_kernel,
+        rows,
+        (
+            matrix_of(logits),
+            matrix_of(gradient),
+            logits.stride(0),
+            gradient.stride(0),
+            *logits.shape[1:],
+            labels_of(problem),
+            numbers_of(problem.table),
+            *shares_of(problem),
+            lse,
+            upstream,
+            upstream.stride(0) if upstream.ndim else 0,
+            transform_of(problem.spec),
+            scalars_of(problem.spec),
+        ),
+        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
+        **how,
     )
 
 
@@ -152,9 +164,19 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
     count = gradient.shape[0] * gradient.shape[1]
     if count == 0:
         return
-    tile, launch = tile_of(gradient, None)
-    scale_kernel[(min(count, SCALE_PROGRAMS),)](
-        matrix_of(gradient), gradient.stride(0), *gradient.shape[1:], count, upstream, TILE=tile, **launch
+    tile, how = tile_of(gradient, None)
+    launch(
+        scale_kernel,
+        min(count, SCALE_PROGRAMS),
+        (
+            matrix_of(gradient),
+            gradient.stride(0),
+            *gradient.shape[1:],
+            count,
+            upstream,
+        ),
+        {"TILE": tile},
+        **how,
     )
 
 
@@ -163,18 +185,21 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     statistics = torch.empty((3, count), dtype=torch.float32, device=logits.device)
     if count == 0:
         return statistics
-    tile, launch = tile_of(logits, None)
-    number_statistics_kernel[(count,)](
-        matrix_of(logits),
-        logits.stride(0),
-        *logits.shape[1:],
-        numbers_of(table),
-        statistics,
+    tile, how = tile_of(logits, None)
+    launch(
+        number_statistics_kernel,
         count,
-        IDENTITY,
-        BLOCK=block_of(table),
-        TILE=tile,
-        **launch,
+        (
+            matrix_of(logits),
+            logits.stride(0),
+            *logits.shape[1:],
+            numbers_of(table),
+            statistics,
+            count,
+            IDENTITY,
+        ),
+        {"BLOCK": block_of(table), "TILE": tile},
+        **how,
     )
     return statistics
 
@@ -185,21 +210,24 @@ def number_statistics_gradients(
     count = logits.shape[0] * logits.shape[1]
     if count == 0:
         return
-    tile, launch = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS)
-    number_statistics_gradients_kernel[(count,)](
-        matrix_of(logits),
-        matrix_of(gradient),
-        logits.stride(0),
-        gradient.stride(0),
-        *logits.shape[1:],
-        numbers_of(table),
-        statistics,
-        upstreams,
+    tile, how = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS)
+    launch(
+        number_statistics_gradients_kernel,
         count,
-        IDENTITY,
-        BLOCK=block_of(table),
-        TILE=tile,
-        **launch,
+        (
+            matrix_of(logits),
+            matrix_of(gradient),
+            logits.stride(0),
+            gradient.stride(0),
+            *logits.shape[1:],
+            numbers_of(table),
+            statistics,
+            upstreams,
+            count,
+            IDENTITY,
+        ),
+        {"BLOCK": block_of(table), "TILE": tile},
+        **how,
     )
 
 
@@ -215,7 +243,7 @@ def labels_of(problem: Problem) -> Labels:
 
 
 def numbers_of(table: NumberTable) -> Numbers:
-    return Numbers(*table, table.ids.numel())
+    return Numbers(*table, table.ids.shape[0])
 
 
 def shares_of(problem: Problem) -> Shares:
@@ -231,6 +259,9 @@ def given_shares(problem: Problem) -> Shares:
 def as_argument(scalar: Tensor | float | None) -> Tensor | float | None:
     """A number as a float: an integer would compile anew for its value."""
     return scalar if scalar is None or isinstance(scalar, Tensor) else float(scalar)
+
+
+next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 
 
 @lru_cache(maxsize=256)
@@ -256,7 +287,7 @@ def options_of(spec: LossSpec) -> Options:
 
 
 def block_of(table: NumberTable) -> int:
-    return triton.next_power_of_2(table.ids.numel())
+    return next_power_of_2(table.ids.shape[0])
 
 
 def tile_of(
@@ -298,11 +329,11 @@ def tile_for(
     lanes = LANES[platform]
     threads = next((threads for most, threads in ROW_THREADS if row_bytes <= most), MOST_THREADS)
     threads = max(lanes, threads, min(least_threads, MOST_THREADS))
-    launch: dict[str, Any] = {"num_warps": threads // lanes}
+    how: dict[str, Any] = {"num_warps": threads // lanes}
     if platform != "xpu":
-        launch["enable_fp_fusion"] = True  # Triton 3.10 changes the default
+        how["enable_fp_fusion"] = True  # Triton 3.10 changes the default
     if platform == "cuda" and not (writes and item == 2 and unroll == UNROLL):
         # 1024 threads fit a multiprocessor at 64 registers. Unasked, the assembler takes more for short rows, or spills
         # to get down to 32 or 40; but asked, it spills on sm_100 where it takes 60 unasked, in the case left out here.
-        launch["maxnreg"] = 64
-    return Tile(threads, VECTOR_BYTES // item, unroll, aligned), launch
+        how["maxnreg"] = 64
+    return Tile(threads, VECTOR_BYTES // item, unroll, aligned), how

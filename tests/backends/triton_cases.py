@@ -332,7 +332,8 @@ def contract_of(problem: Problem) -> Contract:
     spec = LossSpec.resolve(config, problem.numbers, **{n: options[n] for n in names if n in options})
     table = problem.numbers.table(problem.logits.device)
     weights = options.get("token_weights")
-    return Contract(problem.labels, weights, None, None, config.weight, table, spec, "sum", "triton")
+    rows = problem.labels.reshape(-1), None if weights is None else weights.reshape(-1)
+    return Contract(*rows, None, None, config.weight, table, spec, "sum", "triton")
 
 
 def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
