@@ -133,7 +133,7 @@ def shard_gradients(
         rows, pulls = part.numbers, None
         slope = spread(a, lse) * (1 + 2 * spec.z_loss * lse) if spec.z_loss else spread(a, lse).clone()
         if rows.numel():
-            # The terms of number rows: what they add to the slope of all columns, and the pulls of their number columns.
+            # What number rows add to the slope of all columns, and the pulls of their number columns.
             terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets)
             row_b = chosen(b, rows)
             all_logits = None if number_logits is None else number_logits[block.rows][rows]
@@ -201,7 +201,7 @@ def nothing_known(num_rows: int, spec: LossSpec, dtype: torch.dtype, device: tor
 
 
 def number_sums(x: Tensor, targets: Tensor, own: OwnNumbers, spec: LossSpec) -> Tensor:
-    """The statistics [4, n] of number rows, NUMBER_PEAK to COST, with the rank's number logits x [n, k] and label values [n]."""
+    """NUMBER_PEAK to COST [4, n] of number rows with the rank's number logits x [n, k] and label values [n]."""
     peak = x.amax(-1)
     powers = (x - anchor(peak)[:, None]).exp_()
     offset = (powers * (own.values - targets[:, None])).sum(-1)

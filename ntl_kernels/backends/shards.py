@@ -81,8 +81,8 @@ class ShardBackend(Protocol):
         """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, S, N + 1] of all ranks.
 
         In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
-        vocabulary, the losses of rows that count are NaN (on a CPU, where looking is free, it is an error before). ``number_logits`` [N, K] is the sum of all
-        ranks' :meth:`number_columns`, given with ``label_sigma`` only.
+        vocabulary, the losses of rows that count are NaN (on a CPU, where looking is free, it is an error before).
+        ``number_logits`` [N, K] is the sum of all ranks' :meth:`number_columns`, given with ``label_sigma`` only.
         """
         ...
 

@@ -182,7 +182,7 @@ def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool 
     if problem.backend == "reference":
         return reference_loss(all_columns(logits, problem, split), problem)
     rows = rows_of(logits) if logits.shape[-1] else logits.reshape(1, problem.labels.numel(), 0)
-    problem = problem.of_rows(rows.shape[:2], loss_dtype(logits.dtype))
+    problem = problem.of_rows(loss_dtype(logits.dtype))
     if is_plain(logits):
         check_values(problem, problem.table.lookup.shape[0])
     if inplace and torch.is_grad_enabled() and logits.requires_grad:
@@ -207,7 +207,7 @@ def loss_of_head_shard(
         states = summed_gradient(hidden, split) if sums_hidden else hidden
         return reference_loss(all_columns(torch.nn.functional.linear(states, weight, bias), problem, split), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(rows.shape[:1], loss_dtype(hidden.dtype))
+    problem = problem.of_rows(loss_dtype(hidden.dtype))
     if is_plain(hidden):
         check_values(problem, problem.table.lookup.shape[0])
     skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
@@ -232,6 +232,6 @@ def check_transforms() -> None:
     """Raise under what no collective can be part of."""
     if torch._C._are_functorch_transforms_active() or is_forward_mode():
         raise RuntimeError(
-            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) nor "
-            "forward-mode derivatives; use autograd (backward, torch.autograd.grad)"
+            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) "
+            "nor forward-mode derivatives; use autograd (backward, torch.autograd.grad)"
         )

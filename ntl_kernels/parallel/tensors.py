@@ -56,7 +56,7 @@ def output_of_logits(logits: Tensor, problem: Problem, inplace: bool, return_par
     """The loss of DTensor logits [..., V] and what it is made of, as DTensors."""
     if not isinstance(logits, DTensor):
         refuse(
-            f"labels and token_weights may be DTensors where logits are one; got plain logits of shape {tuple(logits.shape)}",
+            f"labels and weights may be DTensors where logits are; got plain logits of shape {tuple(logits.shape)}",
             "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
         )
     layout = layout_of_logits(logits)
@@ -130,9 +130,9 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
     mesh = next(iter(given.values())).device_mesh
     shown = ", ".join(f"{name} {placements_of(tensor)}" for name, tensor in given.items())
     works = (
-        "on each mesh dimension weight Shard(0) with hidden Replicate, weight Replicate with rows of hidden sharded, or "
-        "both Replicate; the first on one dimension at most, bias as weight, and plain tensors where nothing of them "
-        "would be sharded"
+        "on each mesh dimension weight Shard(0) with hidden Replicate, weight Replicate with rows of hidden sharded, "
+        "or both Replicate; the first on one dimension at most, bias as weight, and plain tensors where nothing of "
+        "them would be sharded"
     )
     if any(tensor.device_mesh != mesh for tensor in given.values()):
         refuse(f"the tensors are on different meshes: {shown}", "one mesh for all")
@@ -221,7 +221,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
     """With the sums of w over the rows of all ranks, where they are not given: two numbers to each group of ranks."""
     if not problem.lacks_denominators or not layout.row_groups:
         return problem
-    rows = problem.of_rows(torch.Size([problem.labels.numel()]), loss_dtype(like.dtype))
+    rows = problem.of_rows(loss_dtype(like.dtype))
     totals = steps.count(rows, like.detach())
     for group in layout.row_groups:
         totals = finished(sum_ranks(totals, group))

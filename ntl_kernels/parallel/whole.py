@@ -31,7 +31,7 @@ class AllColumns(torch.autograd.Function):
 
 
 class SummedGradient(torch.autograd.Function):
-    """Hidden states that every rank multiplies with its own part of the head: their gradient is summed over the ranks."""
+    """Hidden states that each rank multiplies with its own part of the head: their gradient is summed over ranks."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..problems import Problem, random_problem
@@ -327,9 +327,8 @@ def solve_dtensor(
         columns = problem.logits.ndim - 1
         row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
         options = dict(problem.options)
-        options["token_weights"] = (
-            None if options["token_weights"] is None else spread(options["token_weights"], mesh, row_placements)
-        )
+        if options["token_weights"] is not None:
+            options["token_weights"] = spread(options["token_weights"], mesh, row_placements)
         labels = spread(problem.labels, mesh, row_placements)
         if seed % 2 and all(p == Replicate() for p in row_placements):
             labels = problem.labels  # plain, the same on all ranks
@@ -434,3 +433,55 @@ def scalar_reads(group: ProcessGroup) -> list[float]:
     loss = cross_entropy_ntl(spread(logits, mesh, [Shard(0)]), spread(labels, mesh, [Shard(0)]), numbers)
     plain = cross_entropy_ntl(logits, labels, numbers)
     return [loss.item(), loss.full_tensor().item(), plain.item()]
+
+
+def against_one_device(group: ProcessGroup, dtype: torch.dtype, vocab_size: int) -> list[float]:
+    """How far loss and gradients of hidden states and head are from those of one device, relative to the largest."""
+    numbers = NumberTokens.from_mapping({7 * i: i / 3 for i in range(40)}, vocab_size)
+    first, width = own_bounds(group, vocab_size, vocab_size)
+    torch.manual_seed(0)
+    rows, own = 48, slice(first, first + width)
+    hidden, weight = torch.randn(rows, 32).to(dtype), (torch.randn(vocab_size, 32) / 4).to(dtype)
+    labels = torch.randint(0, vocab_size, (rows,))
+    labels[:10], labels[10:16] = numbers.ids[:10], -100
+    errors = []
+    for options in ({}, {"reduction": "none"}, {"config": NTLConfig(kind="huber"), "label_smoothing": 0.1}):
+        leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+        whole = cross_entropy_ntl(leaves[0] @ leaves[1].t(), labels, numbers, **options)
+        expected = [whole.detach(), *torch.autograd.grad(whole.sum(), leaves)]
+        expected[2] = expected[2][own]
+        mine = [hidden.clone().requires_grad_(), weight[own].clone().requires_grad_()]
+        loss = vocab_parallel_linear_cross_entropy_ntl(
+            *mine, labels, numbers, group=group, vocab_start=first, **options
+        )
+        got = [loss.detach(), *torch.autograd.grad(loss.sum(), mine)]
+        for a, b in zip(got, expected, strict=True):
+            errors.append(((a.double() - b.double()).abs().max() / b.abs().max()).item() if b.numel() else 0.0)
+    return errors
+
+
+class HeadOfHiddenStates(torch.nn.Linear):
+    """A head that computes the loss itself, in its own forward, as a patched model's does."""
+
+    def forward(self, hidden: Tensor, *, labels: Tensor, numbers: NumberTokens, reduction: str) -> Tensor:
+        return linear_cross_entropy_ntl(hidden, self.weight, labels, numbers, bias=self.bias, reduction=reduction)
+
+
+def resharded_heads(group: ProcessGroup) -> list[float]:
+    """Gradient errors of a head in an FSDP2 unit of its own that gives its weight back after the forward pass."""
+    from torch.distributed.fsdp import fully_shard
+
+    numbers, errors = NumberTokens.from_mapping({0: 0.0, 5: 1.0, 9: 4.0}, 24), []
+    for reduction in ("mean", "none"):
+        torch.manual_seed(0)
+        head = HeadOfHiddenStates(8, 24)
+        plain = HeadOfHiddenStates(8, 24)
+        plain.load_state_dict(head.state_dict())
+        fully_shard(head, mesh=mesh_of(group, (4,)), reshard_after_forward=True)
+        arguments = {"labels": torch.tensor([0, 5, 9, 3, -100]), "numbers": numbers, "reduction": reduction}
+        hidden = torch.randn(5, 8)
+        for module in (plain, head):
+            module(hidden, **arguments).sum().backward()
+        for ours, truth in zip(head.parameters(), plain.parameters(), strict=True):
+            errors.append((in_whole(ours.grad) - truth.grad).abs().max().item())
+    return errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,3 +128,28 @@ def test_a_failing_rank_is_an_error_on_the_others(tmp_path: Path) -> None:
             assert not is_fine and "RuntimeError" in error, error
     finally:
         processes.stop()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_float32_equals_one_device(ranks: Ranks, size: int) -> None:
+    for vocab_size in (301, 4001):
+        for errors in ranks.run(cases.against_one_device, torch.float32, vocab_size, ranks=size):
+            assert max(errors) < 1e-6, errors
+
+
+OPTIONS: list[dict[str, Any]] = [{}, {"reduction": "none"}, {"config": NTLConfig(label_sigma=1.0)}]
+
+
+@pytest.mark.parametrize("is_linear", [False, True])
+def test_compiled_without_a_break(ranks: Ranks, is_linear: bool) -> None:
+    """One graph with static shapes and one with dynamic ones, each with the collectives in sight."""
+    options = [*OPTIONS, {"chunk_size": 4} if is_linear else {"label_smoothing": 0.1}]
+    for chosen in options:
+        for results in ranks.run(cases.compiled, chosen, is_linear, ranks=2):
+            for compiled, plain, graphs in results:
+                torch.testing.assert_close(compiled, plain)
+                assert graphs <= 2 + ("chunk_size" in chosen)  # one more for another number of chunks
+
+
+def test_heads_that_fsdp_reshards(ranks: Ranks) -> None:
+    assert all(max(errors) < 1e-6 for errors in ranks.run(cases.resharded_heads, ranks=4))
