@@ -58,7 +58,11 @@ class Chunking(NamedTuple):
         rows = problem.labels.shape[0]
         chosen = rows_that_count(problem).nonzero().squeeze(-1) if self.skip_ignored else None
         total = rows if chosen is None else chosen.numel()
-        for i in range(-(-total // self.size)):  # how many there are is all that a trace fixes
+        count = -(-total // self.size)
+        if count == 1 and total == rows:  # no number that a trace could fix
+            yield slice(None)
+            return
+        for i in range(count):
             chunk = slice(i * self.size, min((i + 1) * self.size, total))
             yield chunk if chosen is None or total == rows else chosen[chunk]
 

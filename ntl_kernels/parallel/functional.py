@@ -211,7 +211,7 @@ def loss_of_head_shard(
     if is_plain(hidden):
         check_values(problem, problem.table.lookup.shape[0])
     skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
-    chunking = Chunking(chunk_rows(len(rows), weight, problem, split, chunk_size), skip_ignored)
+    chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
     return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))
 
 

@@ -38,8 +38,8 @@ def checked(problem: Problem, backend: str) -> CheckedProblem:
     spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})
     dtype, weights = loss_dtype(problem.logits.dtype), options.get("token_weights")
     return CheckedProblem(
-        problem.labels.reshape(1, -1),
-        None if weights is None else weights.reshape(1, -1).to(dtype),
+        problem.labels.reshape(-1),
+        None if weights is None else weights.reshape(-1).to(dtype),
         options.get("num_tokens"),
         options.get("num_numbers"),
         config.weight,

@@ -142,7 +142,8 @@ OPTIONS: list[dict[str, Any]] = [{}, {"reduction": "none"}, {"config": NTLConfig
 
 @pytest.mark.parametrize("is_linear", [False, True])
 def test_compiled_without_a_break(ranks: Ranks, is_linear: bool) -> None:
-    """One graph with static shapes and one with dynamic ones, each with the collectives in sight."""
+    """One graph with static shapes and one with dynamic ones, each with the collectives in sight. (Several chunks take
+    a graph for each number of rows.)"""
     options = [*OPTIONS, {"chunk_size": 4} if is_linear else {"label_smoothing": 0.1}]
     for chosen in options:
         for results in ranks.run(cases.compiled, chosen, is_linear, ranks=2):
