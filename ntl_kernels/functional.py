@@ -30,7 +30,7 @@ from .config import NTLConfig, NTLOutput
 from .linear import Chunking, default_chunk_size, is_autocast
 from .problem import Problem
 from .tokens import NumberTokens
-from .tracing import is_forward_mode, is_plain
+from .tracing import has_dtensor, is_forward_mode, is_plain
 
 DEFAULT_CONFIG = NTLConfig()
 
@@ -94,8 +94,13 @@ def cross_entropy_ntl(
     shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
     table, backend = numbers.table(logits.device), resolve_backend(backend, logits)
     problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
-    output = loss_of_logits(logits, problem, inplace)
-    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+    if has_dtensor(logits, labels, token_weights):
+        from .parallel import tensors
+
+        output = tensors.output_of_logits(logits, problem, inplace, return_parts)
+        return output if return_parts else output.loss
+    result = loss_of_logits(logits, problem, inplace)
+    return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
 
 
 def linear_cross_entropy_ntl(
@@ -151,8 +156,13 @@ def linear_cross_entropy_ntl(
     shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
     table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
     problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
-    output = loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored)
-    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+    if has_dtensor(hidden, weight, bias, labels, token_weights):
+        from .parallel import tensors
+
+        output = tensors.output_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored, return_parts)
+        return output if return_parts else output.loss
+    result = loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored)
+    return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
 
 
 def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:

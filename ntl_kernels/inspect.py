@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from .backends import Field
+from .backends.shards import num_statistics
 from .config import NTLConfig
 from .problem import Problem
 from .spec import LossSpec
@@ -130,11 +131,30 @@ LAUNCHES: dict[str, Any] = {
     ),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
     "finish": lambda b, a: b.finish(a.fields, a.mean),
+    "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
+    "shard_gradients": lambda b, a: shards().shard_gradients(
+        a.logits, a.mean, 0, a.fields[:3], number_logits(a), meta(), a.gradient
+    ),
+    "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
-"""How each kernel is launched by backend b with arguments a. The first six walk rows."""
-READ_ONLY = ("losses", "number_statistics")
+"""How each kernel is launched by backend b with arguments a."""
+READ_ONLY = ("losses", "number_statistics", "shard_statistics")
 """Kernels that walk rows but write none."""
-ROW_KERNELS = tuple(LAUNCHES)[:6]
+ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
+"""Kernels that walk rows."""
+
+
+def shards() -> Any:
+    """The backend of shards."""
+    from .backends import triton_shards
+
+    return triton_shards
+
+
+def number_logits(arguments: Arguments) -> Tensor | None:
+    """The logits of all number tokens, which the ranks exchange with ``label_sigma`` only."""
+    is_smooth = arguments.mean.spec.label_sigma > 0
+    return meta(64, arguments.mean.table.ids.numel()) if is_smooth else None
 
 
 def all_cases() -> list[Case]:
@@ -147,7 +167,7 @@ def all_cases() -> list[Case]:
                 continue
             numbers = NUMBERS if kernel != "scale" else NUMBERS[:1]
             cases += [Case(kernel, target, dtype, rows, k) for dtype in DTYPES for rows in VOCAB_SIZES for k in numbers]
-            if kernel in ("losses_and_gradients", "losses", "gradients"):
+            if kernel in ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients"):
                 cases += [Case(kernel, target, d, "unaligned", 1110, loss) for d in DTYPES for loss in LOSSES][1:]
     return list(dict.fromkeys(cases))
 
@@ -173,18 +193,19 @@ def record(case: Case) -> Launch:
     """What the backend launches for a case on its target."""
     from .backends import triton as backend
 
-    kernels = {name: kernel for name, kernel in vars(backend).items() if name.endswith("_kernel")}
+    modules = (backend, shards())
+    kernels = [(m, name, kernel) for m in modules for name, kernel in vars(m).items() if name.endswith("_kernel")]
     launches: list[Launch] = []
     platform = backend.PLATFORM
     try:
         backend.PLATFORM = platform_of(case.target)
-        for name, kernel in kernels.items():
-            setattr(backend, name, Recorder(kernel, launches))
+        for module, name, kernel in kernels:
+            setattr(module, name, Recorder(kernel, launches))
         LAUNCHES[case.kernel](backend, arguments_of(case))
     finally:
         backend.PLATFORM = platform
-        for name, kernel in kernels.items():
-            setattr(backend, name, kernel)
+        for module, name, kernel in kernels:
+            setattr(module, name, kernel)
     (launch,) = launches
     return launch
 

@@ -58,8 +58,12 @@ class Chunking(NamedTuple):
         rows = problem.labels.shape[0]
         chosen = rows_that_count(problem).nonzero().squeeze(-1) if self.skip_ignored else None
         total = rows if chosen is None else chosen.numel()
-        for start in range(0, total, self.size):
-            chunk = slice(start, min(start + self.size, total))
+        count = -(-total // self.size)
+        if count == 1 and total == rows:  # no number that a trace could fix
+            yield slice(None)
+            return
+        for i in range(count):
+            chunk = slice(i * self.size, min((i + 1) * self.size, total))
             yield chunk if chosen is None or total == rows else chosen[chunk]
 
 

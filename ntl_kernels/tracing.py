@@ -28,6 +28,15 @@ def is_plain(*tensors: Tensor) -> bool:
     ) and all(type(tensor) in PLAIN_TYPES and tensor.device.type != "meta" for tensor in tensors)
 
 
+def has_dtensor(*tensors: Tensor | None) -> bool:
+    """Whether any of the tensors is a DTensor."""
+    if all(tensor is None or type(tensor) in PLAIN_TYPES for tensor in tensors):
+        return False  # without an import that takes a second
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
 def is_forward_mode() -> bool:
     """Whether forward-mode derivatives are being taken."""
     return forward_ad._current_level >= 0

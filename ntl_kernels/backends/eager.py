@@ -392,7 +392,11 @@ def transform_logits(block: Block, spec: LossSpec) -> Tensor:
     """x [n, V] in the losses' dtype; the block's logits themselves where nothing changes."""
     if spec.softcap is None and spec.logit_scale == 1:
         return as_loss_dtype(block)
-    x = block.buffer("x").copy_(block.logits)
+    return transform_(block.buffer("x").copy_(block.logits), spec)
+
+
+def transform_(x: Tensor, spec: LossSpec) -> Tensor:
+    """Transform logits in their memory."""
     if spec.softcap is None:
         return x.mul_(spec.logit_scale)
     return x.mul_(spec.logit_scale / spec.softcap).tanh_().mul_(spec.softcap)

@@ -38,9 +38,15 @@ def read_number_logits(start, numbers, how, factor, SOFTCAP: tl.constexpr, BLOCK
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-    u = transform(tl.load(start + ids, mask=inside, other=0.0), how.inner, SOFTCAP)
+    return gather_numbers(start, lanes, inside, ids, how, factor, SOFTCAP)
+
+
+@triton.jit
+def gather_numbers(start, lanes, inside, columns, how, factor, SOFTCAP: tl.constexpr):
+    """The logits in the columns of the lanes that are ``inside``."""
+    u = transform(tl.load(start + columns, mask=inside, other=0.0), how.inner, SOFTCAP)
     x2 = tl.where(inside, u * factor, float("-inf"))
-    return NumberLogits(lanes=lanes, inside=inside, ids=ids, u=u, x2=x2)
+    return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=u, x2=x2)
 
 
 @triton.jit

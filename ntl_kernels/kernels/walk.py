@@ -38,6 +38,8 @@ class RowStatistics(NamedTuple):
 
     peak: Any
     """The largest x2."""
+    total: Any
+    """sum(2**(x2 - peak))"""
     lse2: Any
     """log2(sum(2**x2))"""
     sum_u: Any
@@ -114,7 +116,7 @@ def row_statistics(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
         u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
         peak, total = add_logsumexp(peak, total, tl.where(is_edge, u_edge * factor, float("-inf")))
         sum_u += tl.sum(tl.where(is_edge, u_edge, 0.0), 0)
-    return RowStatistics(peak=peak, lse2=peak + tl.log2(total), sum_u=sum_u)
+    return RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
 
 
 @triton.jit

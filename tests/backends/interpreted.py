@@ -14,6 +14,7 @@ from ntl_kernels.kernels.numbers import running_sum
 from ntl_kernels.kernels.softcap import softcap, softcap_grad
 from ntl_kernels.kernels.walk import edge_columns, row_of
 
+from ..parallel.shard_cases import ShardCases
 from .triton_cases import TritonCases
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -33,6 +34,10 @@ def _loop_bounds_as_integers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestInterpreted(TritonCases):
+    device = "cpu"
+
+
+class TestShardsInterpreted(ShardCases):
     device = "cpu"
 
 

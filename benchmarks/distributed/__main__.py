@@ -1,0 +1,189 @@
+"""torchrun --nproc-per-node 4 -m benchmarks.distributed [--steps N] [--tp N] [--loss logits|fused] [--out FILE]
+
+Trains a small model on sums with data over one dimension of a mesh and layers and vocabulary over the other, and shows
+that its loss and gradients are those of one process. On CPUs by gloo, on GPUs by nccl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import DeviceMesh
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from ntl_kernels import NumberTokens
+
+from .. import environment
+from .data import IGNORED, VOCAB_SIZE, batch, number_tokens
+from .model import Model, spread
+from .traffic import Traffic
+
+ROWS, LENGTH = 64, 24
+"""Of a step, on all processes together."""
+LEARNING_RATE = 3e-3
+TOLERANCE = 1e-5
+"""Of loss and gradients, relative to their largest entry."""
+
+
+def main() -> None:
+    arguments = parse()
+    device = start()
+    mesh = init_device_mesh(
+        device.type, (dist.get_world_size() // arguments.tp, arguments.tp), mesh_dim_names=("dp", "tp")
+    )
+    numbers = number_tokens().to(device)
+    torch.manual_seed(0)
+    single = Model(VOCAB_SIZE, LENGTH, arguments.loss == "fused").to(device)
+    model = spread(copy.deepcopy(single), mesh)
+    result = {
+        "processes": dist.get_world_size(),
+        "data_parallel": mesh["dp"].size(),
+        "tensor_parallel": mesh["tp"].size(),
+        "loss": arguments.loss,
+        "tokens_per_step": ROWS * LENGTH,
+        **compare(single, model, mesh, numbers, device),
+        **train(model, mesh, numbers, device, arguments.steps),
+    }
+    if dist.get_rank() == 0:
+        report(result, arguments, device)
+    dist.destroy_process_group()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--tp", type=int, default=2, help="processes that share layers and vocabulary (default 2)")
+    parser.add_argument("--loss", choices=("logits", "fused"), default="fused", help="of logits, or of hidden states")
+    parser.add_argument("--out", type=Path, help="where to write the results (default: nowhere)")
+    arguments = parser.parse_args()
+    if "WORLD_SIZE" not in os.environ:
+        parser.error("start it by torchrun --nproc-per-node 4 -m benchmarks.distributed")
+    if int(os.environ["WORLD_SIZE"]) % arguments.tp:
+        parser.error(f"--tp {arguments.tp} must divide the {os.environ['WORLD_SIZE']} processes")
+    return arguments
+
+
+def start() -> torch.device:
+    """This process's device."""
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+def own_part(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(tokens, labels) of this process: the same over "tp", others over "dp"."""
+    rows, rank = ROWS // mesh["dp"].size(), mesh["dp"].get_local_rank()
+    return tuple(part[rank * rows :][:rows].to(device) for part in batch(seed, ROWS, LENGTH))  # type: ignore
+
+
+def denominators(labels: Tensor, numbers: NumberTokens, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """How many tokens and number tokens all processes together have, as what this process's share is divided by.
+
+    Each token is on one process of "dp" and on all of "tp", so the counts are summed over "dp" alone. FSDP and DDP
+    average gradients over "dp", so what is divided by is smaller by its size.
+    """
+    is_number = numbers.table(labels.device).lookup[labels.clamp_min(0)] >= 0
+    counts = torch.stack([(labels != IGNORED).sum(), (is_number & (labels != IGNORED)).sum()]).float()
+    dist.all_reduce(counts, group=mesh.get_group("dp"))
+    tokens, number_tokens = (counts / mesh["dp"].size()).unbind()
+    return {"num_tokens": tokens, "num_numbers": number_tokens}
+
+
+def loss_of(model: Model, tokens: Tensor, labels: Tensor, numbers: NumberTokens, **keywords: Any) -> Tensor:
+    """The loss as a plain tensor."""
+    loss = model(tokens, labels, numbers, **keywords)
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss
+
+
+def compare(
+    single: Model, model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.device
+) -> dict[str, Any]:
+    """Loss and gradients of one step against one process with the whole batch."""
+    whole = loss_of(single, *(part.to(device) for part in batch(0, ROWS, LENGTH)), numbers)
+    whole.backward()
+    tokens, labels = own_part(mesh, 0, device)
+    loss = loss_of(model, tokens, labels, numbers, **denominators(labels, numbers, mesh))
+    loss.backward()
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=mesh.get_group("dp"))
+    expected = dict(single.named_parameters())
+    errors = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        gradient = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        truth = expected[name].grad
+        errors[name] = ((gradient - truth).abs().max() / truth.abs().max()).item()
+    worst = max(errors, key=lambda name: errors[name])
+    loss_error = abs(total.item() / mesh["dp"].size() / whole.item() - 1)
+    model.zero_grad()
+    if not (loss_error < TOLERANCE and errors[worst] < TOLERANCE):
+        raise SystemExit(
+            f"not as one process: loss off by {loss_error:.1e}, gradient of {worst} by {errors[worst]:.1e}"
+        )
+    return {
+        "loss_of_one_process": whole.item(),
+        "loss_error": loss_error,
+        "largest_gradient_error": errors[worst],
+        "gradient_with_it": worst,
+        "gradients": len(errors),
+    }
+
+
+def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.device, steps: int) -> dict[str, Any]:
+    """Some steps; what they cost, and what one of them and the loss alone send."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    losses, seconds, sent = [], [], {}
+    for step in range(steps):
+        tokens, labels = own_part(mesh, step, device)
+        started = time.perf_counter()
+        with Traffic() if step == 0 else torch.enable_grad() as traffic:
+            loss = loss_of(model, tokens, labels, numbers, **denominators(labels, numbers, mesh))
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if isinstance(traffic, Traffic):
+            sent = {"collectives": dict(traffic.counts), "bytes": dict(traffic.bytes)}
+        else:
+            seconds.append(time.perf_counter() - started)
+        total = loss.detach().clone()
+        dist.all_reduce(total, group=mesh.get_group("dp"))
+        losses.append(total.item() / mesh["dp"].size())
+    return {
+        "steps": steps,
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+        "median_seconds_per_step": sorted(seconds)[len(seconds) // 2] if seconds else None,
+        "sent_per_step_and_process": sent,
+    }
+
+
+def report(result: dict[str, Any], arguments: argparse.Namespace, device: torch.device) -> None:
+    print(json.dumps(result, indent=1))
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        described = environment.describe("distributed", device, torch.get_num_threads())
+        described["command"] = (
+            f"torchrun --nproc-per-node {result['processes']} -m benchmarks.distributed --loss {arguments.loss}"
+        )
+        arguments.out.write_text(json.dumps({"environment": described, "result": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

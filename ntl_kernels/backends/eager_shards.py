@@ -1,0 +1,248 @@
+"""The contract of shards in torch operations, over the same blocks of rows as :mod:`.eager`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..problem import Problem
+from ..reference import costs, value_losses
+from ..spec import LossSpec
+from ..tokens import NumberTable
+from . import Field
+from .eager import (
+    blocks,
+    chosen,
+    coefficients_of,
+    column,
+    cross_entropy,
+    cumulative_effects,
+    read_labels,
+    reweighed,
+    spread,
+    transform_,
+    transform_logits,
+    value_slope,
+)
+from .layout import loss_dtype
+from .shards import Bound, Merged, Statistic, num_statistics
+
+
+class OwnNumbers(NamedTuple):
+    """The number tokens among a rank's columns."""
+
+    places: Tensor
+    """int64 [k]: their indices among all number tokens."""
+    columns: Tensor
+    """int64 [k]: their columns, from the rank's first."""
+    values: Tensor
+    """[k]"""
+
+
+def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
+    width, dtype, vocab_size = logits.shape[-1], loss_dtype(logits.dtype), vocab_size_of(problem)
+    everything = nothing_known(problem.labels.numel() + 1, problem.spec, dtype, logits.device)
+    for bound, value in zip(Bound, (first, width, vocab_size), strict=True):
+        everything[bound, -1] = value
+    if width == 0:
+        return everything
+    statistics, own = everything[:, :-1], own_numbers(problem.table, first, width, dtype)
+    for block, part in blocks(logits, read_labels(problem, vocab_size, dtype), None):
+        x = transform_logits(block, problem.spec)
+        entries = nothing_known(x.shape[0], problem.spec, dtype, x.device)
+        place, is_own = own_column(part.ids, first, width)
+        label_logits = x.gather(-1, place[:, None]).squeeze(-1)
+        entries[Statistic.LABEL_LOGIT] = torch.where(is_own, label_logits, -torch.inf)
+        if problem.spec.label_smoothing:
+            entries[Statistic.LOGIT_SUM] = x.sum(-1)
+        if part.numbers.numel() and own.places.numel():
+            number_logits = x[part.numbers[:, None], own.columns]
+            sums = number_sums(number_logits, part.targets, own, problem.spec)
+            entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, part.numbers] = sums
+        entries[Statistic.PEAK] = peak = x.amax(-1)
+        powers = block.buffer("x") if x is block.logits else x
+        entries[Statistic.TOTAL] = torch.sub(x, anchor(peak)[:, None], out=powers).exp_().sum(-1)
+        statistics[:, block.rows] = entries
+    return everything
+
+
+def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
+    dtype, length = loss_dtype(logits.dtype), logits.shape[1]
+    labels = read_labels(problem, vocab_size_of(problem), dtype)
+    own = own_numbers(problem.table, first, logits.shape[-1], dtype)
+    columns = own.values.new_zeros((labels.ids.shape[0], problem.table.ids.numel()))
+    if labels.numbers.numel() and own.places.numel():
+        rows = labels.numbers[:, None]
+        x = logits[rows // length, rows % length, own.columns].to(dtype)
+        columns[rows, own.places] = transform_(x, problem.spec)
+    return columns
+
+
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+    spec, statistics = problem.spec, gathered[..., :-1].unbind(1)
+    peak, lse, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
+    label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
+    mean = statistics[Statistic.LOGIT_SUM].sum(0) / vocab_size_of(problem) if spec.label_smoothing else None
+    labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
+    weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+    if gathered.device.type != "cpu":  # on a CPU they have been checked
+        weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
+    fields, merged = gathered.new_zeros((len(Field), len(lse))), gathered.new_zeros((len(Merged), len(lse)))
+    ce = weights * cross_entropy(lse, label_logit, mean, spec)
+    torch.stack([ce, (label_logit >= peak).to(lse.dtype), weights, lse], out=fields[: Field.NTL])
+    if labels.counts is not None:
+        fields.masked_fill_(~labels.counts, 0.0)
+
+    rows = labels.numbers
+    sums = (sums[:, rows] for sums in statistics[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM])
+    _, number_lse, (error, effect) = merged_sums(*sums)
+    if spec.kind != "wasserstein":
+        effect, loss = error, value_losses(error, spec)
+    elif number_logits is None:
+        loss = effect
+    else:
+        effect = loss = cumulative_terms(number_logits[rows], labels.targets, problem)[2]
+    mass = (number_lse - lse[rows]).exp_()
+    ntl = weights[rows] * reweighed(loss, mass, spec)
+    fields[Field.NTL :].index_copy_(1, rows, torch.stack([ntl, error.abs(), mass, weights[rows]]))
+    merged[Merged.LSE] = lse
+    merged[Merged.NUMBER_LSE :].index_copy_(1, rows, torch.stack([number_lse, effect]))
+    return fields, merged
+
+
+def shard_gradients(
+    logits: Tensor,
+    problem: Problem,
+    first: int,
+    merged: Tensor,
+    number_logits: Tensor | None,
+    upstream: Tensor,
+    gradient: Tensor,
+) -> None:
+    width, spec = logits.shape[-1], problem.spec
+    if width == 0:
+        return
+    labels = read_labels(problem, vocab_size_of(problem), merged.dtype)
+    coefficients = coefficients_of(labels, problem, upstream)
+    own = own_numbers(problem.table, first, width, merged.dtype)
+    for block, part in blocks(logits, labels, gradient):
+        x, (lse, number_lse, effect) = transform_logits(block, spec), merged[:, block.rows].unbind()
+        a, b = coefficients.part(block.rows)
+        rows, pulls = part.numbers, None
+        slope = spread(a, lse) * (1 + 2 * spec.z_loss * lse) if spec.z_loss else spread(a, lse).clone()
+        if rows.numel():
+            # What number rows add to the slope of all columns, and the pulls of their number columns.
+            terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets)
+            row_b = chosen(b, rows)
+            all_logits = None if number_logits is None else number_logits[block.rows][rows]
+            number_slope, excess = number_factors(terms, problem.spec)
+            slope.index_add_(0, rows, row_b * excess)
+            q = (x[rows[:, None], own.columns] - terms.lse[:, None]).exp_()
+            effects = own_effects(terms, all_logits, own, problem)
+            pulls = q * (number_slope[:, None] * effects - excess[:, None]) * column(row_b)
+        g = torch.sub(x, lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
+        g.mul_(slope[:, None])
+        if spec.label_smoothing:
+            g.sub_(column(a) * (spec.label_smoothing / vocab_size_of(problem)))
+        if pulls is not None:
+            g[rows[:, None], own.columns] += pulls
+        place, is_own = own_column(part.ids, first, width)
+        g.scatter_add_(-1, place[:, None], (a * (spec.label_smoothing - 1) * is_own.to(g.dtype))[:, None])
+        if spec.softcap is not None:
+            g.mul_(1 - (x / spec.softcap) ** 2)
+        block.write(g if spec.logit_scale == 1 else g.mul_(spec.logit_scale))
+
+
+class NumberTerms(NamedTuple):
+    """What all ranks together know of n number rows, each [n]."""
+
+    lse: Tensor
+    """Over the number tokens alone."""
+    effect: Tensor
+    """As :class:`Merged` has it."""
+    mass: Tensor
+    targets: Tensor
+    """What the labels are worth."""
+
+
+def number_factors(terms: NumberTerms, spec: LossSpec) -> tuple[Tensor, Tensor]:
+    """([n], [n]): what NTL gives to q_k (e_k - mean effect) in number columns, and to p in all, per unit of b."""
+    slope = torch.ones_like(terms.mass) if spec.kind == "wasserstein" else value_slope(terms.effect, spec)
+    if not spec.reweigh:
+        return slope, torch.zeros_like(slope)
+    loss = terms.effect if spec.kind == "wasserstein" else value_losses(terms.effect, spec)
+    return slope * terms.mass, terms.mass * (spec.worst_loss - loss)
+
+
+def own_effects(terms: NumberTerms, number_logits: Tensor | None, own: OwnNumbers, problem: Problem) -> Tensor:
+    """e_k - sum_j q_j e_j [n, k] of the rank's number tokens; ``number_logits`` [n, K] with ``label_sigma`` only."""
+    if number_logits is not None:
+        q, effects, _ = cumulative_terms(number_logits, terms.targets, problem)
+        return effects[:, own.places] - (q * effects).sum(-1, keepdim=True)
+    if problem.spec.kind == "wasserstein":
+        return costs(own.values, terms.targets, problem.spec) - terms.effect[:, None]
+    return own.values - terms.targets[:, None] - terms.effect[:, None]
+
+
+def cumulative_terms(number_logits: Tensor, targets: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """(q [n, K], effects [n, K], L [n]) of number rows with ``label_sigma``."""
+    values = problem.table.values.to(number_logits.dtype)
+    q = number_logits.softmax(-1)
+    return q, *cumulative_effects(q, values, values - targets[:, None], problem.spec.label_sigma)
+
+
+def nothing_known(num_rows: int, spec: LossSpec, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Statistics [S, num_rows] of no columns at all."""
+    statistics = torch.zeros((num_statistics(spec), num_rows), dtype=dtype, device=device)
+    statistics[[Statistic.PEAK, Statistic.LABEL_LOGIT, Statistic.NUMBER_PEAK]] = -torch.inf
+    return statistics
+
+
+def number_sums(x: Tensor, targets: Tensor, own: OwnNumbers, spec: LossSpec) -> Tensor:
+    """NUMBER_PEAK to COST [4, n] of number rows with the rank's number logits x [n, k] and label values [n]."""
+    peak = x.amax(-1)
+    powers = (x - anchor(peak)[:, None]).exp_()
+    offset = (powers * (own.values - targets[:, None])).sum(-1)
+    cost = (powers * costs(own.values, targets, spec)).sum(-1)
+    return torch.stack([peak, powers.sum(-1), offset, cost])
+
+
+def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """(peak, logsumexp, weighted means), each [N], from peaks, totals and weighted sums [R, N] shifted by the peaks."""
+    peak = peaks.amax(0)
+    scales = (peaks - anchor(peak)).exp_()
+    total = (totals * scales).sum(0)
+    return peak, peak + total.log(), [(sums * scales).sum(0) / total for sums in weighted]
+
+
+def is_covered(bounds: Tensor) -> Tensor:
+    """bool 0-d: whether the columns of all ranks, of bounds [R, 3], are the whole vocabulary, each once."""
+    first, width, size = bounds.unbind(-1)
+    ranks = torch.arange(first.shape[0], device=first.device)
+    is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))
+    expected = (is_before * width).sum(-1)
+    return ((width == 0) | (first == expected)).all() & (size == width.sum()).all()
+
+
+def anchor(peak: Tensor) -> Tensor:
+    """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
+    return peak.masked_fill(peak == -torch.inf, 0.0)
+
+
+def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> OwnNumbers:
+    columns = table.ids.long() - first
+    places = ((columns >= 0) & (columns < width)).nonzero().squeeze(-1)
+    return OwnNumbers(places, columns[places], table.values[places].to(dtype))
+
+
+def own_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """([n], bool [n]): the columns of token ids among the rank's, and whether they are there; column 0 if not."""
+    place = ids - first
+    is_own = (place >= 0) & (place < width)
+    return torch.where(is_own, place, 0), is_own
+
+
+def vocab_size_of(problem: Problem) -> int:
+    return problem.table.lookup.shape[0]

@@ -1,0 +1,108 @@
+"""The contract of shards: the columns of one vocabulary, split over the ranks of a group.
+
+Each rank turns its columns into :class:`Statistic` numbers per row. Those of all ranks together say everything about
+a row that the loss and the gradient of any column need, so one gather per forward pass is all that is sent. Only a
+smoothed label (``label_sigma``) compares cumulative distributions, and needs the logit of every number token.
+
+A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` is that of the whole
+vocabulary, the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], whose W may be 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+from enum import IntEnum
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from ..problem import Problem
+from ..spec import LossSpec
+
+
+class Statistic(IntEnum):
+    """The rows of ``statistics`` [S, N + 1]: what one rank knows of a row, from transformed logits x.
+
+    The logits among them are in units of the backend, which sends and merges them. A rank without columns, or
+    without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums. The
+    last column is no row: it holds :class:`Bound`.
+    """
+
+    PEAK = 0  # the largest x
+    TOTAL = 1  # sum of exp(x - PEAK)
+    LABEL_LOGIT = 2  # x of the label
+    NUMBER_PEAK = 3  # the largest x of the number tokens; this and the next three on number rows only
+    NUMBER_TOTAL = 4  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
+    OFFSET = 5  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
+    COST = 6  # sum of e_k c_k
+    LOGIT_SUM = 7  # sum of x; sent with label smoothing only
+
+
+class Bound(IntEnum):
+    """The last column of ``statistics``: which columns of the vocabulary the rank has. float32 holds them exactly."""
+
+    FIRST = 0
+    WIDTH = 1
+    VOCAB_SIZE = 2
+
+
+MOST_TOKENS = 2**24
+"""A larger vocabulary's bounds would be rounded."""
+
+
+def num_statistics(spec: LossSpec) -> int:
+    """S, how many numbers a rank sends of a row."""
+    return len(Statistic) if spec.label_smoothing else Statistic.LOGIT_SUM
+
+
+class Merged(IntEnum):
+    """The rows of ``merged`` [len(Merged), N]: what the gradient of any rank's columns needs of a row."""
+
+    LSE = 0  # logsumexp of x
+    NUMBER_LSE = 1  # logsumexp of x over the number tokens; this and the next on number rows only
+    EFFECT = 2  # L before reweighing of kind "wasserstein", yhat - v_y of the others
+
+
+class ShardBackend(Protocol):
+    """N = B * T rows. All but gradients is float32 (float64 for float64 logits)."""
+
+    def shard_statistics(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
+        """[S, N + 1] of the rank's columns."""
+        ...
+
+    def number_columns(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
+        """[N, K] transformed logits of the number tokens; 0 where another rank holds them, and off the number rows.
+
+        Their sum over the ranks is exact in any order, since all but one of its terms are 0.
+        """
+        ...
+
+    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+        """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, S, N + 1] of all ranks.
+
+        In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
+        vocabulary, the losses of rows that count are NaN (on a CPU, where looking is free, it is an error before).
+        ``number_logits`` [N, K] is the sum of all ranks' :meth:`number_columns`, given with ``label_sigma`` only.
+        """
+        ...
+
+    def shard_gradients(
+        self,
+        logits: Tensor,
+        problem: Problem,
+        first: int,
+        merged: Tensor,
+        number_logits: Tensor | None,
+        upstream: Tensor,
+        gradient: Tensor,
+    ) -> None:
+        """Fill ``gradient`` [B, T, W], which may be the logits; ``upstream`` is [N] for reduction "none", else 0-d.
+
+        For reduction "mean" the problem has its denominators.
+        """
+        ...
+
+
+def load_shard_backend(name: str) -> ShardBackend:
+    """The module ``eager_shards`` or ``triton_shards``."""
+    return cast(ShardBackend, importlib.import_module(f"{__package__}.{name}_shards"))

@@ -1,0 +1,479 @@
+"""The kernels of shards: the columns of one rank, of a vocabulary that is split over the ranks of a group.
+
+Statistics, in the order of ``ntl_kernels.backends.shards.Statistic``, hold their logits as x2 = x * log2(e).
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import Fields, Shares
+from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, LSE, MASS, NTL, NUMBER_WEIGHT, WEIGHT
+from .labels import coefficients, read_labels
+from .logsumexp import LN_2, anchor
+from .losses import cross_entropy
+from .numbers import (
+    NumberTerms,
+    costs,
+    cumulative_effects,
+    gaps_after,
+    gather_numbers,
+    gaussian_target,
+    number_gradient,
+    number_softmax,
+    reweighed,
+    value_loss,
+    value_slope,
+)
+from .softcap import transform
+from .walk import (
+    RowStatistics,
+    clear_row,
+    column_gradient,
+    exponent_factor,
+    row_of,
+    row_statistics,
+    write_gradient,
+)
+
+# The order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
+PEAK = tl.constexpr(0)
+TOTAL = tl.constexpr(1)
+LABEL_LOGIT = tl.constexpr(2)
+NUMBER_PEAK = tl.constexpr(3)
+NUMBER_TOTAL = tl.constexpr(4)
+OFFSET = tl.constexpr(5)
+COST = tl.constexpr(6)
+LOGIT_SUM = tl.constexpr(7)
+
+
+class Shard(NamedTuple):
+    """Which columns of the vocabulary a rank has. Of a rank without columns, ``width`` is 0."""
+
+    first: Any
+    width: Any
+    vocab_size: Any
+    """V, of all ranks together"""
+
+
+@triton.jit
+def own_column(id, shard):
+    """(column of a token id among the rank's, whether it is there); column 0 if not."""
+    column = id - shard.first
+    is_own = (column >= 0) & (column < shard.width)
+    return tl.where(is_own, column, 0), is_own
+
+
+@triton.jit
+def read_own_numbers(start, numbers, shard, how, factor, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+    """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
+    lanes = tl.arange(0, BLOCK)
+    ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
+    columns, is_own = own_column(ids, shard)
+    return gather_numbers(start, lanes, is_own & (ids >= 0), columns, how, factor, SOFTCAP)
+
+
+@triton.jit
+def value_offsets(numbers, lanes, inside, index):
+    """v_k - v_y of the lanes, for a label with this index."""
+    return tl.load(numbers.value + lanes, mask=inside, other=0.0) - tl.load(numbers.value + index)
+
+
+class NumberSums(NamedTuple):
+    """The statistics NUMBER_PEAK to COST of a row."""
+
+    peak: Any
+    total: Any
+    offset: Any
+    cost: Any
+
+
+@triton.jit
+def number_sums(columns, offsets, scalars):
+    """From the number columns of a number row and the values' offsets [BLOCK] to the label's."""
+    peak = tl.max(columns.x2, 0)
+    powers = tl.exp2(columns.x2 - anchor(peak))
+    return NumberSums(
+        peak=peak,
+        total=tl.sum(powers, 0),
+        offset=tl.sum(powers * offsets, 0),
+        cost=tl.sum(powers * costs(tl.abs(offsets), scalars), 0),
+    )
+
+
+@triton.jit
+def store_statistic(statistics, stride, statistic: tl.constexpr, row, value):
+    """Write one number of one row."""
+    tl.store(statistics + statistic * stride + row, value)
+
+
+@triton.jit
+def store_bounds(statistics, stride, shard):
+    """Write which columns the rank has, in the order of ``ntl_kernels.backends.shards.Bound``."""
+    store_statistic(statistics, stride, 0, stride - 1, shard.first * 1.0)
+    store_statistic(statistics, stride, 1, stride - 1, shard.width * 1.0)
+    store_statistic(statistics, stride, 2, stride - 1, shard.vocab_size * 1.0)
+
+
+@triton.jit(do_not_specialize=["logits_stride", "length", "row_count"])
+def shard_statistics_kernel(
+    logits,  # Matrix [B, T, W]
+    logits_stride,  # of B
+    length,  # T
+    row_count,  # N
+    shard,
+    labels,
+    numbers,
+    statistics,  # [S, N + 1]
+    how,  # Transform
+    scalars,
+    OPTIONS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One program per row: what this rank knows of it; and one for the bounds."""
+    n, stride = tl.program_id(0), row_count + 1
+    label = read_labels(labels, numbers, shard.vocab_size, n, n < row_count)
+    peak, total, label_x2, sum_u = float("-inf"), 0.0, float("-inf"), 0.0
+    number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
+    if label.counts:
+        factor = exponent_factor(how)
+        row = row_of(logits, logits_stride, length, shard.width, n, TILE)
+        found = row_statistics(row, how, OPTIONS.softcap, OPTIONS.smoothing, "evict_first", TILE)
+        peak, total, sum_u = found.peak, found.total, found.sum_u
+        column, is_own = own_column(label.id, shard)
+        u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
+        label_x2 = tl.where(is_own, u * factor, float("-inf"))
+        if label.index >= 0:
+            columns = read_own_numbers(row.start, numbers, shard, how, factor, OPTIONS.softcap, BLOCK)
+            offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
+            sums = number_sums(columns, offsets, scalars)
+            number_peak, number_total, offset, cost = sums.peak, sums.total, sums.offset, sums.cost
+    if n < row_count:
+        store_statistic(statistics, stride, PEAK, n, peak)
+        store_statistic(statistics, stride, TOTAL, n, total)
+        store_statistic(statistics, stride, LABEL_LOGIT, n, label_x2)
+        store_statistic(statistics, stride, NUMBER_PEAK, n, number_peak)
+        store_statistic(statistics, stride, NUMBER_TOTAL, n, number_total)
+        store_statistic(statistics, stride, OFFSET, n, offset)
+        store_statistic(statistics, stride, COST, n, cost)
+        if OPTIONS.smoothing:
+            store_statistic(statistics, stride, LOGIT_SUM, n, sum_u)
+    else:
+        store_bounds(statistics, stride, shard)
+
+
+@triton.jit
+def are_covered(gathered, rank_stride, column_stride, rank_count, shard, RANKS: tl.constexpr):
+    """Whether the columns of all ranks are the whole vocabulary, each once."""
+    ranks = tl.arange(0, RANKS)
+    inside = ranks < rank_count
+    bounds = gathered + ranks * rank_stride + column_stride - 1
+    first = tl.load(bounds, mask=inside, other=0.0)
+    width = tl.load(bounds + column_stride, mask=inside, other=0.0)
+    size = tl.load(bounds + 2 * column_stride, mask=inside, other=0.0)
+    # Every rank with columns starts where those end together that start before it, or as late and come first.
+    is_tied = (first[None, :] == first[:, None]) & (ranks[None, :] < ranks[:, None])
+    is_before = (first[None, :] < first[:, None]) | is_tied
+    expected = tl.sum(tl.where(is_before, width[None, :], 0.0), 1)
+    is_wrong = ((width != 0.0) & (first != expected)) | (inside & (size != shard.vocab_size * 1.0))
+    return (tl.sum(is_wrong.to(tl.int32), 0) == 0) & (tl.sum(width, 0) == shard.vocab_size * 1.0)
+
+
+@triton.jit(do_not_specialize=["logits_stride", "length"])
+def number_columns_kernel(
+    logits,  # Matrix [B, T, W]
+    logits_stride,  # of B
+    length,  # T
+    shard,
+    labels,
+    numbers,
+    number_logits,  # [N, K]
+    how,  # Transform
+    OPTIONS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program per row: its number columns as x2, 0 where another rank has them and off the number rows."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
+    lanes = tl.arange(0, BLOCK)
+    x2 = tl.zeros([BLOCK], tl.float32)
+    if label.index >= 0:
+        start = logits.pointer + (n // length).to(tl.int64) * logits_stride
+        start += (n % length).to(tl.int64) * logits.row_stride
+        columns = read_own_numbers(start, numbers, shard, how, exponent_factor(how), OPTIONS.softcap, BLOCK)
+        x2 = tl.where(columns.inside, columns.x2, 0.0)
+    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, x2, mask=lanes < numbers.size)
+
+
+@triton.jit
+def read_all_numbers(number_logits, n, numbers, BLOCK: tl.constexpr):
+    """x2 [BLOCK] of all number tokens in row n; -inf outside."""
+    lanes = tl.arange(0, BLOCK)
+    pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
+    return tl.load(pointer, mask=lanes < numbers.size, other=float("-inf"))
+
+
+@triton.jit
+def cumulative_terms(x2, numbers, index, scalars, BLOCK: tl.constexpr):
+    """(q [BLOCK], its terms) with ``label_sigma``, from the logits of all number tokens."""
+    q, _ = number_softmax(x2)
+    lanes = tl.arange(0, BLOCK)
+    inside = lanes < numbers.size
+    t = gaussian_target(value_offsets(numbers, lanes, inside, index), inside, scalars.label_sigma)
+    effects, loss = cumulative_effects(q, t, gaps_after(numbers, lanes), BLOCK)
+    return NumberTerms(effects=effects, mean_effect=tl.sum(q * effects, 0), slope=1.0, loss=loss)
+
+
+@triton.jit
+def cumulative_losses_kernel(
+    shard,
+    labels,
+    numbers,
+    number_logits,  # [N, K]
+    losses,  # [N]
+    scalars,
+    BLOCK: tl.constexpr,
+):
+    """One program per row: L with ``label_sigma``, 0 off the number rows."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
+    loss = 0.0
+    if label.index >= 0:
+        x2 = read_all_numbers(number_logits, n, numbers, BLOCK)
+        loss = cumulative_terms(x2, numbers, label.index, scalars, BLOCK).loss
+    tl.store(losses + n, loss)
+
+
+@triton.jit
+def largest(statistic, rank_stride, rank_count, rows, inside):
+    """Of one statistic over all ranks."""
+    peak = tl.where(inside, float("-inf"), float("-inf"))
+    for _ in tl.range(0, rank_count):
+        peak = tl.maximum(peak, tl.load(statistic + rows, mask=inside, other=float("-inf")))
+        statistic += rank_stride
+    return peak
+
+
+@triton.jit
+def summed(statistic, rank_stride, rank_count, rows, inside):
+    """Of one statistic over all ranks, in their order."""
+    total = tl.where(inside, 0.0, 0.0)
+    for _ in tl.range(0, rank_count):
+        total += tl.load(statistic + rows, mask=inside, other=0.0)
+        statistic += rank_stride
+    return total
+
+
+@triton.jit
+def summed_powers(sums, peaks, peak, rank_stride, rank_count, rows, inside):
+    """Of sums over all ranks, in their order, each shifted by its rank's peak and the result by that of all."""
+    total = tl.where(inside, 0.0, 0.0)
+    shift = anchor(peak)
+    for _ in tl.range(0, rank_count):
+        rank_peak = tl.load(peaks + rows, mask=inside, other=float("-inf"))
+        total += tl.load(sums + rows, mask=inside, other=0.0) * tl.exp2(rank_peak - shift)
+        sums += rank_stride
+        peaks += rank_stride
+    return total
+
+
+@triton.jit(do_not_specialize=["row_count", "rank_count"])
+def merge_shards_kernel(
+    gathered,  # [R, S, N + 1]
+    row_count,  # N
+    rank_count,  # R
+    shard,
+    labels,
+    numbers,
+    cumulative,  # [N] L with label_sigma, or None
+    fields,  # [8, N]
+    merged,  # [3, N]
+    how,  # Transform
+    scalars,
+    OPTIONS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RANKS: tl.constexpr,  # R rounded up to a power of two
+):
+    """The fields of ROWS rows and what the gradient of any of their columns needs, from the statistics of all ranks."""
+    KIND: tl.constexpr = OPTIONS.kind
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < row_count
+    label = read_labels(labels, numbers, shard.vocab_size, rows, inside)
+    stride = row_count + 1  # of a statistic
+    step = (LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM) * stride  # of a rank
+    peak = largest(gathered + PEAK * stride, step, rank_count, rows, inside)
+    total = summed_powers(gathered + TOTAL * stride, gathered + PEAK * stride, peak, step, rank_count, rows, inside)
+    label_x2 = largest(gathered + LABEL_LOGIT * stride, step, rank_count, rows, inside)
+    sum_u = 0.0
+    if OPTIONS.smoothing:
+        sum_u = summed(gathered + LOGIT_SUM * stride, step, rank_count, rows, inside)
+    found = RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
+    ce = cross_entropy(found, label_x2, shard.vocab_size, how, scalars, OPTIONS.smoothing)
+
+    peaks = gathered + NUMBER_PEAK * stride
+    peak = largest(peaks, step, rank_count, rows, inside)
+    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, peak, step, rank_count, rows, inside)
+    error = summed_powers(gathered + OFFSET * stride, peaks, peak, step, rank_count, rows, inside) / total
+    if KIND == "wasserstein":
+        effect = summed_powers(gathered + COST * stride, peaks, peak, step, rank_count, rows, inside) / total
+        loss = effect
+    elif KIND == "cumulative":
+        effect = tl.load(cumulative + rows, mask=inside, other=0.0)
+        loss = effect
+    else:
+        effect = error
+        loss = value_loss(error, scalars, KIND)
+    number_lse2 = peak + tl.log2(total)
+    mass = tl.exp2(number_lse2 - found.lse2)
+    is_whole = are_covered(gathered, step, stride, rank_count, shard, RANKS)
+    weight = tl.where(label.counts & (is_whole == 0), float("nan"), label.weight)
+    ntl = weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
+
+    counts, is_number = label.counts, label.index >= 0
+    fields = Fields(pointer=fields, stride=row_count)
+    store_rows(fields, CROSS_ENTROPY, rows, inside, tl.where(counts, weight * ce, 0.0))
+    store_rows(fields, IS_CORRECT, rows, inside, (counts & (label_x2 >= found.peak)).to(tl.float32))
+    store_rows(fields, WEIGHT, rows, inside, weight)
+    store_rows(fields, LSE, rows, inside, tl.where(counts, found.lse2 * LN_2, 0.0))
+    store_rows(fields, NTL, rows, inside, tl.where(is_number, ntl, 0.0))
+    store_rows(fields, ABSOLUTE_ERROR, rows, inside, tl.where(is_number, tl.abs(error), 0.0))
+    store_rows(fields, MASS, rows, inside, tl.where(is_number, mass, 0.0))
+    store_rows(fields, NUMBER_WEIGHT, rows, inside, tl.where(is_number, weight, 0.0))
+    tl.store(merged + rows, found.lse2, mask=inside)
+    tl.store(merged + row_count + rows, number_lse2, mask=inside)
+    tl.store(merged + 2 * row_count + rows, effect, mask=inside)
+
+
+@triton.jit
+def store_rows(fields, field: tl.constexpr, rows, inside, values):
+    """Write one number of a block of rows."""
+    tl.store(fields.pointer + field * fields.stride + rows, values, mask=inside)
+
+
+class ShardColumns(NamedTuple):
+    """The gradient of a row before it is written: ``slope * p + pull`` everywhere, and the columns that differ."""
+
+    slope: Any
+    pull: Any
+    label: Any
+    """The label's column, off the number rows."""
+    label_column: Any
+    has_label: Any
+    """Whether the label is among the rank's columns."""
+    numbers: Any
+    """[BLOCK]: the number columns of a number row, the label's among them."""
+    number_columns: Any
+    has_number: Any
+    """[BLOCK]: which lanes are among the rank's columns."""
+
+
+@triton.jit
+def own_terms(columns, numbers, number_logits, n, index, effect, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """The terms of a number row's own columns, from what all ranks together found."""
+    if KIND == "cumulative":
+        terms = cumulative_terms(read_all_numbers(number_logits, n, numbers, BLOCK), numbers, index, scalars, BLOCK)
+    else:
+        offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
+        if KIND == "wasserstein":
+            terms = NumberTerms(effects=costs(tl.abs(offsets), scalars), mean_effect=effect, slope=1.0, loss=effect)
+        else:
+            slope = value_slope(effect, scalars, KIND)
+            loss = value_loss(effect, scalars, KIND)
+            terms = NumberTerms(effects=offsets, mean_effect=effect, slope=slope, loss=loss)
+    return terms
+
+
+@triton.jit
+def shard_columns(
+    row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """All that is not in every column alike; call it before the row is overwritten."""
+    KIND: tl.constexpr = OPTIONS.kind
+    factor = exponent_factor(how)
+    lse2 = tl.load(merged + n)
+    a, b = a * how.scale, b * how.scale
+    own = -a
+    pull = 0.0
+    if OPTIONS.smoothing:
+        own = -a * (1.0 - scalars.label_smoothing)
+        pull = -a * scalars.label_smoothing / shard.vocab_size
+    slope = a * (1.0 + 2.0 * scalars.z_loss * (lse2 * LN_2))
+    columns = read_own_numbers(row.start, numbers, shard, how, factor, OPTIONS.softcap, BLOCK)
+    number_gradients = tl.zeros([BLOCK], tl.float32)
+    if label.index >= 0:
+        number_lse2 = tl.load(merged + row_count + n)
+        effect = tl.load(merged + 2 * row_count + n)
+        terms = own_terms(columns, numbers, number_logits, n, label.index, effect, scalars, KIND, BLOCK)
+        mass, q = tl.exp2(number_lse2 - lse2), tl.exp2(columns.x2 - number_lse2)
+        excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
+        slope += excess
+        number_pull += pull + tl.where(columns.lanes == label.index, own, 0.0)
+        number_gradients = column_gradient(columns.u, lse2, slope, number_pull, factor, OPTIONS.softcap)
+    column, is_own = own_column(label.id, shard)
+    u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
+    return ShardColumns(
+        slope=slope,
+        pull=pull,
+        label=column_gradient(u, lse2, slope, pull + own, factor, OPTIONS.softcap),
+        label_column=column,
+        has_label=is_own,
+        numbers=number_gradients,
+        number_columns=columns.ids,
+        has_number=columns.inside,
+    )
+
+
+@triton.jit(
+    do_not_specialize=[
+        "logits_stride", "gradient_stride", "length", "row_count",
+        "num_tokens", "num_numbers", "ntl_weight", "upstream", "upstream_stride",
+    ]
+)  # fmt: skip
+def shard_gradients_kernel(
+    logits,  # Matrix [B, T, W]
+    gradient,  # Matrix [B, T, W], may be the logits
+    logits_stride,  # of B
+    gradient_stride,  # of B
+    length,  # T
+    row_count,  # N
+    shard,
+    labels,
+    numbers,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
+    merged,  # [3, N]
+    number_logits,  # [N, K] with label_sigma, or None
+    upstream,  # [N], or 0-d with a stride of 0
+    upstream_stride,
+    how,  # Transform
+    scalars,
+    OPTIONS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One program per row: the gradient of this rank's columns, from their logits and what all ranks found."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
+    target = row_of(gradient, gradient_stride, length, shard.width, n, TILE)
+    if label.counts:
+        row = row_of(logits, logits_stride, length, shard.width, n, TILE)
+        incoming = tl.load(upstream + n * upstream_stride)
+        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
+        a, b = coefficients(label.weight, incoming, shares, scalars)
+        own = shard_columns(
+            row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
+        )
+        tl.debug_barrier()  # every thread has read its columns
+        write_gradient(row, target, how, tl.load(merged + n), own.slope, own.pull, OPTIONS.softcap, TILE)
+        tl.debug_barrier()  # every column is written
+        dtype = target.start.dtype.element_ty
+        if label.index >= 0:
+            tl.store(target.start + own.number_columns, own.numbers.to(dtype), mask=own.has_number)
+        else:
+            tl.store(target.start + own.label_column, own.label.to(dtype), mask=own.has_label)
+    else:
+        clear_row(target, TILE)

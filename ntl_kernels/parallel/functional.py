@@ -1,0 +1,237 @@
+"""The losses of a vocabulary split over the ranks of a group: check, then compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ..backends import Forward, resolve_backend
+from ..backends.layout import loss_dtype, rows_of
+from ..checks import (
+    check_inplace,
+    check_leading_shape,
+    check_linear,
+    check_rows,
+    check_shares,
+    check_tensor,
+    check_values,
+    checked_spec,
+)
+from ..config import NTLConfig, NTLOutput
+from ..functional import DEFAULT_CONFIG, as_number, as_output, autocast, in_shape, is_capturing, reference_loss
+from ..linear import Chunking, default_chunk_size
+from ..problem import Problem
+from ..tokens import NumberTokens
+from ..tracing import is_forward_mode, is_plain
+from .collectives import checked_group, group_size
+from .hidden import VocabParallelLinearCrossEntropyNTL
+from .logits import Split, VocabParallelCrossEntropyNTL
+from .whole import all_columns, summed_gradient
+
+
+def vocab_parallel_cross_entropy_ntl(
+    logits_shard: Tensor,
+    labels: Tensor,
+    numbers: NumberTokens,
+    *,
+    group: ProcessGroup,
+    vocab_start: int,
+    config: NTLConfig = DEFAULT_CONFIG,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    token_weights: Tensor | None = None,
+    num_tokens: int | float | Tensor | None = None,
+    num_numbers: int | float | Tensor | None = None,
+    inplace: bool = False,
+    return_parts: bool = False,
+    backend: str = "auto",
+) -> Tensor | NTLOutput:
+    """:func:`ntl_kernels.cross_entropy_ntl` of logits whose columns are split over the ranks of a group.
+
+    All ranks call it together, with the same labels, weights and options, and get the same loss, to the last bit. Each
+    sends 8 float32 numbers per row in the forward pass, whatever V and K are (with ``label_sigma`` K more), and nothing
+    in the backward pass.
+
+    Args:
+        logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and be 0.
+        labels: [...] token ids of the whole vocabulary, the same on all ranks.
+        numbers: the number tokens of the whole vocabulary, wherever they lie.
+        group: the ranks that hold the columns of the same rows.
+        vocab_start: the first of this rank's columns. The ranks' columns make up [0, V), in any order of the ranks.
+        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
+            num_numbers, inplace, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
+
+    Returns:
+        The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
+
+    Raises:
+        TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`; also, and on all ranks alike, if
+            their columns do not make up the vocabulary. The first call with new bounds asks the other ranks for theirs
+            and waits for the device; calls in a trace do not.
+        RuntimeError: a transform of ``torch.func`` or forward-mode derivatives; or another rank failed.
+    """
+    check_tensor("logits_shard", logits_shard)
+    check_leading_shape("logits_shard", logits_shard, labels)
+    split = checked_split(numbers, vocab_start, group)
+    check_rows(labels, token_weights, logits_shard.device)
+    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    check_shares(config, num_tokens, num_numbers, reduction, logits_shard.device)
+    problem = Problem(
+        labels,
+        token_weights,
+        as_number(num_tokens),
+        as_number(num_numbers),
+        as_number(config.weight),
+        numbers.table(logits_shard.device),
+        spec,
+        reduction,
+        resolve_backend(backend, logits_shard),
+    )
+    output = loss_of_shard(logits_shard, problem, split, inplace)
+    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+
+
+def vocab_parallel_linear_cross_entropy_ntl(
+    hidden: Tensor,
+    weight_shard: Tensor,
+    labels: Tensor,
+    numbers: NumberTokens,
+    *,
+    group: ProcessGroup,
+    vocab_start: int,
+    bias_shard: Tensor | None = None,
+    reduce_hidden_grad: bool = True,
+    chunk_size: int | None = None,
+    skip_ignored: bool = True,
+    config: NTLConfig = DEFAULT_CONFIG,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    token_weights: Tensor | None = None,
+    num_tokens: int | float | Tensor | None = None,
+    num_numbers: int | float | Tensor | None = None,
+    return_parts: bool = False,
+    backend: str = "auto",
+) -> Tensor | NTLOutput:
+    """:func:`ntl_kernels.linear_cross_entropy_ntl` with a head whose rows are split over the ranks of a group.
+
+    Each rank holds the logits of its own columns alone, a chunk of rows at a time. A chunk's statistics travel while
+    the next chunk is multiplied, so two chunks of half the size exist at a time.
+
+    Args:
+        hidden: [..., H] the same on all ranks.
+        weight_shard: [W, H] this rank's rows of the head; W may differ between ranks and be 0.
+        labels, numbers, group, vocab_start: as for :func:`vocab_parallel_cross_entropy_ntl`.
+        bias_shard: [W] this rank's part of the bias.
+        reduce_hidden_grad: sum the hidden states' gradient over the ranks, once, in float32. False leaves this rank's
+            share, for those who sum it themselves (a column-parallel input that sums in its own backward pass).
+        chunk_size: rows whose logits are held at a time, the same on all ranks.
+        skip_ignored: compute only the rows that count. Finding them waits for the GPU once; off while a CUDA graph is
+            captured and in a trace.
+        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
+            num_numbers, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
+
+    Returns:
+        The loss, float32 (float64 for float64 hidden states): 0-d, or [...] for reduction "none".
+
+    Raises:
+        TypeError, ValueError, IndexError, RuntimeError: as :func:`vocab_parallel_cross_entropy_ntl`.
+    """
+    check_linear(hidden, weight_shard, bias_shard, labels, chunk_size)
+    split = checked_split(numbers, vocab_start, group)
+    check_rows(labels, token_weights, hidden.device)
+    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
+    problem = Problem(
+        labels,
+        token_weights,
+        as_number(num_tokens),
+        as_number(num_numbers),
+        as_number(config.weight),
+        numbers.table(hidden.device),
+        spec,
+        reduction,
+        resolve_backend(backend, hidden),
+    )
+    output = loss_of_head_shard(
+        hidden, weight_shard, bias_shard, problem, split, chunk_size, skip_ignored, reduce_hidden_grad
+    )
+    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+
+
+def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
+    """Where the rank's columns are; raise for arguments of a wrong type."""
+    if not isinstance(numbers, NumberTokens):
+        raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
+    if isinstance(vocab_start, bool) or not isinstance(vocab_start, int):
+        raise TypeError(f"vocab_start must be an int, the first of this rank's columns; got {vocab_start!r}")
+    return Split(vocab_start, checked_group(group))
+
+
+def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool = False) -> Forward:
+    """The loss of this rank's logits [..., W] and a checked problem."""
+    check_transforms()
+    if problem.backend == "reference":
+        return reference_loss(all_columns(logits, problem, split), problem)
+    rows = rows_of(logits) if logits.shape[-1] else logits.reshape(1, problem.labels.numel(), 0)
+    problem = problem.of_rows(loss_dtype(logits.dtype))
+    if is_plain(logits):
+        check_values(problem, problem.table.lookup.shape[0])
+    if inplace and torch.is_grad_enabled() and logits.requires_grad:
+        check_inplace(logits)
+    return Forward(*VocabParallelCrossEntropyNTL.apply(rows, problem, split, inplace))
+
+
+def loss_of_head_shard(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    problem: Problem,
+    split: Split,
+    chunk_size: int | None,
+    skip_ignored: bool,
+    sums_hidden: bool,
+) -> Forward:
+    """The loss of hidden states [..., H], this rank's weight [W, H] and bias [W] and a checked problem."""
+    check_transforms()
+    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
+    if problem.backend == "reference":
+        states = summed_gradient(hidden, split) if sums_hidden else hidden
+        return reference_loss(all_columns(torch.nn.functional.linear(states, weight, bias), problem, split), problem)
+    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+    problem = problem.of_rows(loss_dtype(hidden.dtype))
+    if is_plain(hidden):
+        check_values(problem, problem.table.lookup.shape[0])
+    skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
+    chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
+    return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))
+
+
+def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, chunk_size: int | None) -> int:
+    """How many rows go through at a time, the same on all ranks whatever their share of the vocabulary.
+
+    Of several chunks two exist at a time, so they are half as large.
+    """
+    if chunk_size is None:
+        width = -(-problem.table.lookup.shape[0] // group_size(split.group))
+        chunk_size = default_chunk_size(num_rows, weight.new_empty(()).expand(width, weight.shape[1]))
+    if num_rows <= chunk_size or group_size(split.group) == 1:
+        return max(min(chunk_size, num_rows), 1)
+    return -(-chunk_size // 2)
+
+
+def check_transforms() -> None:
+    """Raise under what no collective can be part of."""
+    if torch._C._are_functorch_transforms_active() or is_forward_mode():
+        raise RuntimeError(
+            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) "
+            "nor forward-mode derivatives; use autograd (backward, torch.autograd.grad)"
+        )

@@ -1,0 +1,92 @@
+"""Cross-entropy + Number Token Loss of logits whose columns are split over the ranks of a group."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ..autograd import tensors_of
+from ..problem import Problem
+from ..tracing import refuse_second_derivative
+from . import steps
+from .collectives import finished, gather_ranks, sum_ranks
+
+
+class Split(NamedTuple):
+    """Where a rank's columns are, and who has the others."""
+
+    first: int
+    """The first column."""
+    group: ProcessGroup
+
+
+class Exchange(NamedTuple):
+    """Statistics on their way between the ranks."""
+
+    statistics: Tensor
+    """[R, S, N + 1]"""
+    number_logits: Tensor | None
+    """[N, K], with ``label_sigma`` only."""
+
+
+class Merge(NamedTuple):
+    """What all ranks know of some rows, the same bits on each of them."""
+
+    fields: Tensor
+    """[len(Field), N]"""
+    merged: Tensor
+    """[len(Merged), N]"""
+    number_logits: Tensor | None
+    """[N, K], with ``label_sigma`` only."""
+
+
+def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
+    """Start to send what this rank's logits [B, T, W] say of their rows."""
+    statistics = gather_ranks(steps.shard_statistics(logits, problem, split.first), split.group)
+    if problem.spec.label_sigma == 0:
+        return Exchange(statistics, None)
+    return Exchange(statistics, sum_ranks(steps.number_columns(logits, problem, split.first), split.group))
+
+
+def merge(sent: Exchange, problem: Problem) -> Merge:
+    """Wait for what all ranks have sent, and put it together."""
+    statistics = finished(sent.statistics)
+    number_logits = None if sent.number_logits is None else finished(sent.number_logits)
+    return Merge(*steps.merge_shards(statistics, number_logits, problem), number_logits)
+
+
+class VocabParallelCrossEntropyNTL(torch.autograd.Function):
+    """(loss, parts, fields) of this rank's logits [B, T, W]; only the loss (0-d, or [N] for "none") is differentiable.
+
+    The gradient is computed in the backward pass whatever the reduction: it takes what all ranks have sent, and the
+    logits must be read again for it in any case.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor, ...]:
+        fields, merged, number_logits = merge(exchange(logits, problem, split), problem)
+        loss, parts = steps.finish(fields, problem)
+        if problem.lacks_denominators:
+            problem = problem.counted(parts[2], parts[3])
+        # The problem's tensors are saved as well, so that one changed in the meantime raises.
+        ctx.save_for_backward(logits, merged, number_logits, loss, *tensors_of(problem))
+        ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
+        ctx.mark_non_differentiable(parts, fields)
+        return loss, parts, fields
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None]:
+        if ctx.is_spent and ctx.inplace:
+            raise RuntimeError(
+                "second backward through a loss computed with inplace=True: its logits are already overwritten by "
+                "their gradient. Pass inplace=False to keep them for retain_graph=True"
+            )
+        ctx.is_spent = True
+        logits, merged, number_logits, loss, *_ = ctx.saved_tensors
+        gradient = steps.shard_gradients(
+            logits, ctx.problem, ctx.split.first, merged, number_logits, upstream, ctx.inplace
+        )
+        return refuse_second_derivative(gradient, loss), None, None, None

@@ -1,0 +1,78 @@
+"""The steps of a sharded loss between its collectives: the backend's functions, or, in a trace, the operators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..backends import load_backend, losses_of_rows
+from ..backends.layout import gradient_like, loss_dtype
+from ..backends.shards import load_shard_backend
+from ..ops import operands_of
+from ..problem import Problem
+from ..tracing import is_plain
+from . import operators
+from .bounds import check_bounds
+
+
+def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
+    """[S, N + 1] of this rank's logits [B, T, W]."""
+    if is_plain(logits):
+        return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+    return operators.shard_statistics(logits, *operands_of(problem, loss_dtype(logits.dtype)), first)
+
+
+def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
+    """[N, K]: this rank's share of the number tokens' logits."""
+    if is_plain(logits):
+        return load_shard_backend(problem.backend).number_columns(logits, problem, first)
+    return operators.number_columns(logits, *operands_of(problem, loss_dtype(logits.dtype)), first)
+
+
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+    """(fields, merged) of the statistics [R, S, N + 1] of all ranks."""
+    if is_plain(gathered):
+        check_bounds(gathered)
+        return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
+    return operators.merge_shards(gathered, *operands_of(problem, gathered.dtype), number_logits)
+
+
+def shard_gradients(
+    logits: Tensor,
+    problem: Problem,
+    first: int,
+    merged: Tensor,
+    number_logits: Tensor | None,
+    upstream: Tensor,
+    inplace: bool,
+) -> Tensor:
+    """The gradient of this rank's logits [B, T, W]; in a trace never in place."""
+    upstream = upstream.contiguous()
+    if not is_plain(logits, upstream):
+        operands = operands_of(problem, merged.dtype)
+        return operators.shard_gradients(logits, *operands, first, merged, number_logits, upstream)
+    with torch.no_grad():
+        logits = logits.detach()
+        gradient = logits if inplace else gradient_like(logits)
+        steps = load_shard_backend(problem.backend)
+        steps.shard_gradients(logits, problem, first, merged, number_logits, upstream, gradient)
+    return gradient
+
+
+def count(problem: Problem, like: Tensor) -> Tensor:
+    """[2]: the sums of w over the rows that count and over the number rows, in the losses' dtype of ``like``."""
+    dtype, vocab_size = loss_dtype(like.dtype), problem.table.lookup.shape[0]
+    if is_plain(like):
+        return load_backend(problem.backend).count(problem, vocab_size, dtype)
+    return operators.count(like.new_empty((), dtype=dtype), *operands_of(problem, dtype))
+
+
+def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    """(loss, parts) of the fields of all rows; the loss of reduction "none" is [N]."""
+    if is_plain(fields):
+        loss, parts = load_backend(problem.backend).finish(fields, problem)
+    else:
+        loss, parts = operators.finish(fields, *operands_of(problem, fields.dtype))
+    if problem.reduction == "none":
+        loss = losses_of_rows(fields, problem)
+    return loss, parts

@@ -1,0 +1,277 @@
+"""The losses of DTensors: their placements say which rank has which columns and rows.
+
+What works, on a mesh of any number of dimensions, is for each of them one of: nothing sharded, rows sharded, or columns
+of the logits (rows of the head) sharded; the last on one dimension at most. The work is done on local tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+from torch.distributed import DeviceMesh, ProcessGroup
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from ..backends import Field, Forward
+from ..backends.layout import loss_dtype
+from ..config import NTLOutput
+from ..functional import as_output, loss_of_hidden, loss_of_logits
+from ..problem import Problem
+from . import steps
+from .collectives import finished, sum_ranks
+from .functional import loss_of_head_shard, loss_of_shard
+from .logits import Split
+
+
+class Layout(NamedTuple):
+    """How rows and columns are spread over a mesh."""
+
+    mesh: DeviceMesh
+    rows: tuple[Placement, ...]
+    """The placements of the labels, and of whatever else has one entry per row."""
+    columns: int | None
+    """The dimension of the mesh over which columns are sharded."""
+
+    @property
+    def row_groups(self) -> list[ProcessGroup]:
+        """Of the ranks that have other rows of the same batch."""
+        return [self.mesh.get_group(i) for i, placement in enumerate(self.rows) if not placement.is_replicate()]
+
+    def split(self, vocab_size: int) -> Split:
+        """This rank's columns: as torch.chunk splits them."""
+        assert self.columns is not None
+        step = -(-vocab_size // self.mesh.size(self.columns))
+        first = min(self.mesh.get_local_rank(self.columns) * step, vocab_size)
+        return Split(first, self.mesh.get_group(self.columns))
+
+    def scalar(self) -> list[Placement]:
+        """Of a sum over this rank's rows."""
+        return [Replicate() if placement.is_replicate() else Partial() for placement in self.rows]
+
+
+def output_of_logits(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> NTLOutput:
+    """The loss of DTensor logits [..., V] and what it is made of, as DTensors."""
+    if not isinstance(logits, DTensor):
+        refuse(
+            f"labels and weights may be DTensors where logits are; got plain logits of shape {tuple(logits.shape)}",
+            "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
+        )
+    layout = layout_of_logits(logits)
+    local_problem = local_rows(problem, layout)
+    local = logits.to_local()
+    local_problem = with_denominators(local_problem, layout, local)
+    if layout.columns is None:
+        result = loss_of_logits(local, local_problem, inplace)
+    else:
+        result = loss_of_shard(local, local_problem, layout.split(logits.shape[-1]), inplace)
+    return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)
+
+
+def layout_of_logits(logits: DTensor) -> Layout:
+    rows: list[Placement] = []
+    columns = None
+    for dim, placement in enumerate(logits.placements):
+        if type(placement) is Replicate:
+            rows.append(placement)
+        elif type(placement) is Shard and placement.dim % logits.ndim < logits.ndim - 1:
+            rows.append(Shard(placement.dim % logits.ndim))
+        elif type(placement) is Shard and columns is None:
+            rows.append(Replicate())
+            columns = dim
+        else:
+            refuse(
+                f"logits have placements {placements_of(logits)}",
+                "Shard(-1) on one mesh dimension at most, Shard of a dimension of rows, or Replicate on the others "
+                "(logits.redistribute)",
+            )
+    return Layout(logits.device_mesh, tuple(rows), columns)
+
+
+def output_of_hidden(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    problem: Problem,
+    chunk_size: int | None,
+    skip_ignored: bool,
+    return_parts: bool,
+) -> NTLOutput:
+    """The loss of hidden states [..., H], weight [V, H] and bias [V], some of them DTensors.
+
+    It is a DTensor if the hidden states are.
+    """
+    layout = layout_of_head(hidden, weight, bias)
+    local_problem = local_rows(problem, layout)
+    sums_hidden = layout.columns is not None and not isinstance(hidden, DTensor)
+    states, local_weight, local_bias = local_operands(hidden, weight, bias, layout)
+    local_problem = with_denominators(local_problem, layout, states)
+    operands = states, local_weight, local_bias, local_problem
+    if layout.columns is None:
+        result = loss_of_hidden(*operands, chunk_size, skip_ignored)
+    else:
+        split = layout.split(weight.shape[0])
+        result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored, sums_hidden)
+    if not isinstance(hidden, DTensor):
+        return as_output(result, local_problem)
+    return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)
+
+
+def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layout:
+    named = {"hidden": hidden, "weight": weight, "bias": bias}
+    given = {name: tensor for name, tensor in named.items() if isinstance(tensor, DTensor)}
+    if not given:
+        refuse(
+            "labels and token_weights may be DTensors where hidden or weight are; got plain ones",
+            "labels.to_local()",
+        )
+    mesh = next(iter(given.values())).device_mesh
+    shown = ", ".join(f"{name} {placements_of(tensor)}" for name, tensor in given.items())
+    works = (
+        "on each mesh dimension weight Shard(0) with hidden Replicate, weight Replicate with rows of hidden sharded, "
+        "or both Replicate; the first on one dimension at most, bias as weight, and plain tensors where nothing of "
+        "them would be sharded"
+    )
+    if any(tensor.device_mesh != mesh for tensor in given.values()):
+        refuse(f"the tensors are on different meshes: {shown}", "one mesh for all")
+    spread = [plain_or_placements(tensor, mesh) for tensor in (hidden, weight, weight if bias is None else bias)]
+    rows: list[Placement] = []
+    columns = None
+    for dim, (of_hidden, of_weight, of_bias) in enumerate(zip(*spread, strict=True)):
+        is_row = type(of_hidden) is Shard and of_hidden.dim % hidden.ndim < hidden.ndim - 1
+        if of_bias != of_weight:
+            refuse(shown, works)
+        elif of_weight == Replicate() and (of_hidden == Replicate() or (is_row and isinstance(weight, DTensor))):
+            rows.append(of_hidden)
+        elif of_weight == Shard(0) and of_hidden == Replicate() and columns is None:
+            rows.append(Replicate())
+            columns = dim
+        else:
+            refuse(shown, works)
+    if not isinstance(hidden, DTensor) and any(not placement.is_replicate() for placement in rows):
+        refuse(shown, works)
+    return Layout(mesh, tuple(rows), columns)
+
+
+def plain_or_placements(tensor: Tensor, mesh: DeviceMesh) -> Sequence[Placement]:
+    """A plain tensor is the same on all ranks."""
+    return tensor.placements if isinstance(tensor, DTensor) else [Replicate()] * mesh.ndim
+
+
+def local_operands(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What this rank has of hidden, weight and bias; their gradients are shares of a sum where others hold the rest."""
+    of_hidden = [Partial() if dim == layout.columns else placement for dim, placement in enumerate(layout.rows)]
+    of_weight = [Shard(0) if dim == layout.columns else placement for dim, placement in enumerate(layout.scalar())]
+    given = (hidden, of_hidden), (weight, of_weight), (bias, of_weight)
+    states, local_weight, local_bias = (
+        tensor.to_local(grad_placements=placements) if isinstance(tensor, DTensor) else tensor
+        for tensor, placements in given
+    )
+    assert states is not None and local_weight is not None
+    return states, local_weight, local_bias
+
+
+def local_rows(problem: Problem, layout: Layout) -> Problem:
+    """The problem of this rank's rows."""
+    scalars = {name: local_scalar(name, getattr(problem, name)) for name in ("num_tokens", "num_numbers", "ntl_weight")}
+    return problem._replace(
+        labels=local_row("labels", problem.labels, layout),
+        token_weights=None
+        if problem.token_weights is None
+        else local_row("token_weights", problem.token_weights, layout),
+        **scalars,
+    )
+
+
+def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
+    """This rank's labels or weights."""
+    is_whole = all(placement.is_replicate() for placement in layout.rows)
+    works = (
+        f"a DTensor on the same mesh with placements {layout.rows}"
+        + ", or a plain tensor, the same on all ranks" * is_whole
+    )
+    if not isinstance(tensor, DTensor):
+        if not is_whole:
+            refuse(f"{name} must be spread like the rows of the logits or hidden states; got a plain tensor", works)
+        return tensor
+    fits = tensor.device_mesh == layout.mesh and all(
+        have in (want, Replicate()) for have, want in zip(tensor.placements, layout.rows, strict=True)
+    )
+    if not fits:
+        refuse(f"{name} have placements {placements_of(tensor)}", works)
+    return tensor.redistribute(placements=layout.rows).to_local()  # cuts what is replicated, and sends nothing
+
+
+def local_scalar(name: str, given: Any) -> Any:
+    """A denominator or lambda."""
+    if not isinstance(given, DTensor):
+        return given
+    if any(not placement.is_replicate() for placement in given.placements):
+        refuse(
+            f"{name} has placements {placements_of(given)}", f"a number, a plain 0-d tensor, or {name}.full_tensor()"
+        )
+    return given.to_local()
+
+
+def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem:
+    """With the sums of w over the rows of all ranks, where they are not given: two numbers to each group of ranks."""
+    if not problem.lacks_denominators or not layout.row_groups:
+        return problem
+    rows = problem.of_rows(loss_dtype(like.dtype))
+    totals = steps.count(rows, like.detach())
+    for group in layout.row_groups:
+        totals = finished(sum_ranks(totals, group))
+    return problem.counted(*totals.unbind())
+
+
+def as_dtensors(result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool) -> NTLOutput:
+    """The results for this rank's rows as the caller sees them; ``shape`` is that of the labels of all ranks."""
+    output = as_output(result, problem)
+    if return_parts and layout.row_groups:
+        output = over_all_rows(output, result.fields, problem, layout)
+    replicated = [Replicate()] * layout.mesh.ndim
+
+    def spread(part: Tensor) -> Tensor:
+        if problem.reduction == "none" and part.ndim == len(shape) and len(shape) > 0:
+            stride = torch.empty(shape, device="meta").stride()
+            return DTensor.from_local(part, layout.mesh, layout.rows, run_check=False, shape=shape, stride=stride)
+        return DTensor.from_local(part, layout.mesh, replicated, run_check=False)
+
+    loss, *parts = output
+    if problem.reduction == "none" or not layout.row_groups:
+        return NTLOutput(spread(loss), *(spread(part) for part in parts))
+    # Summed here, since ``item()`` of a partial sum would show this rank's alone.
+    total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False).redistribute(placements=replicated)
+    return NTLOutput(total, *(spread(part) for part in parts))
+
+
+def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:
+    """The parts of an output for the rows of all ranks; the loss stays that of this rank's rows."""
+    sums, counts = fields.sum(-1), fields.count_nonzero(-1)
+    means = (Field.IS_CORRECT, Field.ABSOLUTE_ERROR, Field.MASS)
+    own = [output.cross_entropy.sum(), output.ntl.sum(), sums[Field.WEIGHT], sums[Field.NUMBER_WEIGHT]]
+    own += [*(sums[field] for field in means), counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]]
+    total = torch.stack([part.to(fields.dtype) for part in own])
+    for group in layout.row_groups:
+        total = finished(sum_ranks(total, group))
+    ce, ntl, tokens, numbers, correct, error, mass, rows, number_rows = total.unbind()
+    if problem.reduction == "none":
+        ce, ntl = output.cross_entropy, output.ntl
+    if problem.reduction == "mean":
+        tokens, numbers = output.num_tokens, output.num_numbers
+    accuracy = correct / rows.clamp_min(1)
+    error, mass = (part / number_rows.clamp_min(1) for part in (error, mass))
+    return NTLOutput(output.loss, ce, ntl, tokens, numbers, accuracy, error, mass)
+
+
+def placements_of(tensor: DTensor) -> str:
+    """For messages."""
+    return f"{tuple(tensor.placements)} on a mesh of shape {tuple(tensor.device_mesh.shape)}"
+
+
+def refuse(given: str, works: str) -> NoReturn:
+    raise ValueError(f"{given}. What works: {works}")

@@ -1,0 +1,53 @@
+"""The logits of all ranks on each of them, for the specification itself (``backend="reference"``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..problem import Problem
+from .collectives import finished, sum_ranks
+from .logits import Split
+
+
+class AllColumns(torch.autograd.Function):
+    """[..., V] of the ranks' logits [..., W]; the gradient of a rank's columns is its part of the whole one's.
+
+    Every rank goes on to compute the same loss from the whole, so the gradient is not summed over them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, vocab_size: int, split: Split) -> Tensor:
+        ctx.columns = slice(split.first, split.first + logits.shape[-1])
+        whole = logits.new_zeros((*logits.shape[:-1], vocab_size))
+        whole[..., ctx.columns] = logits
+        return finished(sum_ranks(whole, split.group))  # exact: all but one of the terms are 0
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        return upstream[..., ctx.columns], None, None
+
+
+class SummedGradient(torch.autograd.Function):
+    """Hidden states that each rank multiplies with its own part of the head: their gradient is summed over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:
+        ctx.split = split
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return finished(sum_ranks(upstream, ctx.split.group)), None
+
+
+def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
+    """[..., V] of this rank's logits [..., W]."""
+    return AllColumns.apply(logits, problem.table.lookup.shape[0], split)
+
+
+def summed_gradient(hidden: Tensor, split: Split) -> Tensor:
+    """The hidden states, whose gradient will be summed over the ranks."""
+    return SummedGradient.apply(hidden, split)

@@ -1,0 +1,53 @@
+"""What the kernels of shards must do on any device: run by `backends/interpreted.py` on a CPU and by `test_shards.py`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from ntl_kernels.backends.shards import load_shard_backend
+
+from ..backends.triton_cases import moved
+from ..problems import check, random_problem
+from .shards import checked, random_bounds, solve_in_shards
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class ShardCases:
+    """Tests for the device of the subclass."""
+
+    device: str
+    every = 1
+    """Of the random problems, run every so many."""
+
+    @pytest.mark.parametrize("first_seed", range(0, 100, 25))
+    def test_shards_equal_the_reference(self, first_seed: int) -> None:
+        for seed in range(first_seed, first_seed + 25, self.every):
+            problem, rng = moved(random_problem(seed, DTYPES), self.device), random.Random(seed)
+            bounds = random_bounds(rng, problem.logits.shape[-1], rng.randint(1, 5))
+            check(solve_in_shards(problem, bounds, "triton", inplace=seed % 3 == 0), problem)
+
+    def test_statistics_of_columns_that_are_not_the_vocabulary(self) -> None:
+        """Without a look at the device: the loss of every row that counts is NaN."""
+        problem = moved(random_problem(7, DTYPES, vocab_sizes=(64,), shapes=((7,),)), self.device)
+        task, steps = checked(problem, "triton"), load_shard_backend("triton")
+        for bounds, is_whole in (
+            ([(0, 64)], True),
+            ([(32, 32), (0, 32)], True),
+            ([(0, 32), (32, 0), (32, 32)], True),
+            ([(0, 64), (0, 64)], False),
+            ([(0, 32), (33, 31)], False),
+            ([(0, 32), (0, 32)], False),
+            ([(0, 32), (31, 33)], False),
+        ):
+            shards = [(problem.logits[None, :, first : first + width], first) for first, width in bounds]
+            sent = torch.stack([steps.shard_statistics(shard.contiguous(), task, first) for shard, first in shards])
+            fields, _ = steps.merge_shards(sent, None, task)
+            counts = problem.labels != task.spec.ignore_index
+            if task.token_weights is not None:
+                counts &= task.token_weights != 0
+            assert counts.any()
+            assert torch.equal(fields[0].isnan(), counts & (not is_whole)), bounds

@@ -1,0 +1,152 @@
+"""What a CUDA graph may contain: proven on tensors without values, which nothing can ask; and on a GPU, captured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ntl_kernels import NTLConfig, NumberTokens, linear_cross_entropy_ntl
+from ntl_kernels.autograd import CrossEntropyNTL, LinearCrossEntropyNTL
+from ntl_kernels.backends.layout import loss_dtype
+from ntl_kernels.linear import Chunking
+from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
+from ntl_kernels.problem import Problem
+from ntl_kernels.spec import LossSpec
+
+NUMBERS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
+META = torch.device("meta")
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("mean", {}),
+    ("sum", {}),
+    ("none", {}),
+    ("mean", {"config": NTLConfig(label_sigma=1.0)}),
+    ("mean", {"label_smoothing": 0.1, "softcap": 30.0}),
+]
+
+
+@pytest.fixture
+def _kernels_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Triton backend as it runs on a GPU, but for the kernels themselves."""
+    from ntl_kernels.backends import triton, triton_shards
+
+    for module in (triton, triton_shards):
+        monkeypatch.setattr(module, "launch", lambda *_, **__: None)
+
+
+def problem_of(reduction: str, options: dict[str, Any]) -> Problem:
+    """128 rows without values."""
+    options = dict(options)
+    spec = LossSpec.resolve(options.pop("config", NTLConfig()), NUMBERS, **options)
+    labels, weights = torch.empty(128, dtype=torch.int64, device=META), torch.empty(128, device=META)
+    given = torch.empty((), device=META)
+    return Problem(labels, weights, None, None, given, NUMBERS.table(META), spec, reduction, "triton")
+
+
+@pytest.mark.usefixtures("_kernels_do_nothing")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("reduction", "options"), OPTIONS)
+def test_nothing_asks_for_a_value(reduction: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    """Forward and backward of both losses: on such tensors, whatever waits for a device raises."""
+    problem = problem_of(reduction, options)
+    logits = torch.empty(1, 128, 64, dtype=dtype, device=META, requires_grad=True)
+    CrossEntropyNTL.apply(logits, problem, False)[0].sum().backward()
+    hidden = torch.empty(128, 16, dtype=dtype, device=META, requires_grad=True)
+    weight, bias = (torch.empty(*shape, dtype=dtype, device=META, requires_grad=True) for shape in ((64, 16), (64,)))
+    LinearCrossEntropyNTL.apply(hidden, weight, bias, problem, Chunking(50, False))[0].sum().backward()
+    assert all(part.grad is not None and part.grad.shape == part.shape for part in (logits, hidden, weight, bias))
+
+
+@pytest.mark.usefixtures("_kernels_do_nothing")
+@pytest.mark.parametrize(("reduction", "options"), OPTIONS)
+def test_nothing_of_a_shard_asks_for_a_value(reduction: str, options: dict[str, Any]) -> None:
+    from ntl_kernels.backends import triton_shards
+
+    problem = problem_of(reduction, options)
+    logits = torch.empty(1, 128, 20, dtype=torch.bfloat16, device=META)
+    gathered = triton_shards.shard_statistics(logits, problem, 5).expand(4, -1, -1)
+    columns = triton_shards.number_columns(logits, problem, 5) if problem.spec.label_sigma else None
+    fields, merged = triton_shards.merge_shards(gathered, columns, problem)
+    upstream = torch.empty(128 if reduction == "none" else (), dtype=loss_dtype(logits.dtype), device=META)
+    counted = problem.counted(*fields[:2, 0].unbind())
+    triton_shards.shard_gradients(logits, counted, 5, merged, columns, upstream, torch.empty_like(logits))
+
+
+@pytest.mark.usefixtures("_kernels_do_nothing")
+def test_skipping_rows_would_ask() -> None:
+    """The counterpart: finding the rows that count does wait, and these tests see it."""
+    hidden, weight = (torch.empty(n, 16, device=META, requires_grad=True) for n in (128, 64))
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        LinearCrossEntropyNTL.apply(hidden, weight, None, problem_of("mean", {}), Chunking(50, True))
+
+
+def captured(step: Any, tensors: list[Tensor], refill: Any) -> None:
+    """Capture a step that returns tensors, and hold two replays to the step itself."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # compile, and fill the allocator's caches
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    for _ in range(2):
+        refill()
+        graph.replay()
+        for got, expected in zip(results, step(), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+@pytest.fixture
+def single_group() -> Iterator[dist.ProcessGroup]:
+    """A group of this process alone."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_head_is_captured(reduction: str, dtype: torch.dtype) -> None:
+    """With ``skip_ignored`` as it is by default, which turns itself off while capturing."""
+    hidden, weight, labels = head_on_gpu(dtype)
+    NUMBERS.to("cuda")
+
+    def step() -> list[Tensor]:
+        loss = linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, reduction=reduction, chunk_size=100)
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), [hidden, weight])]
+
+    captured(step, [hidden, weight], lambda: labels.copy_(labels.roll(1)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_shards_are_captured(reduction: str, single_group: dist.ProcessGroup) -> None:
+    hidden, weight, labels = head_on_gpu(torch.bfloat16)
+    NUMBERS.to("cuda")
+    arguments = {"group": single_group, "vocab_start": 0, "reduction": reduction}
+
+    def step() -> list[Tensor]:
+        loss = vocab_parallel_linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, **arguments)
+        logits = hidden @ weight.t()
+        other = vocab_parallel_cross_entropy_ntl(logits, labels, NUMBERS, **arguments)
+        gradients = torch.autograd.grad(loss.sum() + other.sum(), [hidden, weight])
+        return [loss.detach(), other.detach(), *gradients]
+
+    captured(step, [hidden, weight], lambda: labels.copy_(labels.roll(1)))
+
+
+def head_on_gpu(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """(hidden, weight, labels) with numbers and ignored rows."""
+    hidden, weight = (torch.randn(n, 32, device="cuda").to(dtype).requires_grad_() for n in (256, 64))
+    labels = torch.randint(0, 64, (256,), device="cuda")
+    labels[::7], labels[::5] = -100, 3
+    return hidden, weight, labels

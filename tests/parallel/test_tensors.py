@@ -1,0 +1,71 @@
+"""DTensors, on real processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import Replicate, Shard
+
+from ntl_kernels import NTLOutput
+
+from ..problems import Answer, check, random_problem
+from . import cases
+from .cases import DTYPES
+from .heads import check_head
+from .ranks import Ranks
+
+LAYOUTS = [
+    ((4,), [Shard(-1)]),
+    ((4,), [Replicate()]),
+    ((4,), [Shard(0)]),
+    ((2, 2), [Shard(0), Shard(-1)]),
+    ((2, 2), [Shard(-1), Replicate()]),
+    ((2, 2), [Shard(0), Shard(0)]),
+]
+
+
+@pytest.mark.parametrize(("shape", "placements"), LAYOUTS)
+def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...], placements: list[Any]) -> None:
+    seeds = list(range(25))
+    answers = ranks.run(cases.solve_dtensor, seeds, shape, placements, ranks=4)
+    for seed, of_ranks in zip(seeds, zip(*answers, strict=True), strict=True):
+        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        first, *others = of_ranks
+        assert all(torch.equal(parts[name], first[0][name]) for parts, _ in others for name in parts), seed
+        parts, (gradient,) = first
+        check(Answer(NTLOutput(**parts), gradient), problem)
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_hidden", "of_weight"),
+    [
+        ((4,), None, [Shard(0)]),
+        ((4,), [Replicate()], [Shard(0)]),
+        ((4,), [Shard(0)], [Replicate()]),
+        ((2, 2), [Shard(0), Replicate()], [Replicate(), Shard(0)]),
+        ((2, 2), [Replicate(), Replicate()], [Shard(0), Replicate()]),
+    ],
+)
+def test_random_heads_equal_one_device(ranks: Ranks, shape: tuple[int, ...], of_hidden: Any, of_weight: Any) -> None:
+    seeds = list(range(15))
+    answers = ranks.run(cases.solve_dtensor_head, seeds, shape, of_hidden, of_weight, ranks=4)
+    for seed, of_ranks in zip(seeds, zip(*answers, strict=True), strict=True):
+        first, *others = of_ranks
+        assert all(torch.equal(parts[name], first[0][name]) for parts, _ in others for name in parts), seed
+        check_head(dict(enumerate(first[1])) | first[0], seed, shapes=((7,), (5, 4)))
+
+
+def test_what_is_not_served_says_what_is(ranks: Ranks) -> None:
+    first, *others = ranks.run(cases.tensor_errors, ranks=4)
+    assert others == [first] * 3
+    words = ["Partial", "Shard(dim=1), Shard(dim=1)", "plain tensor", "plain logits", "Shard(dim=0)", "mesh of shape"]
+    words += ["ntl_kernels.parallel", "Shard(dim=1)", "Shard(dim=0)", "Shard(dim=0)", "bias", "ntl_kernels.parallel"]
+    for word, error in zip(words, first, strict=True):
+        assert word in error and ("What works" in error or "parallel" in error), (word, error)
+
+
+def test_a_loss_of_sharded_rows_reads_as_the_whole(ranks: Ranks) -> None:
+    for item, full, plain in ranks.run(cases.scalar_reads, ranks=4):
+        assert item == pytest.approx(plain, rel=1e-6) and full == pytest.approx(plain, rel=1e-6)
