@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
@@ -37,10 +38,17 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
         arguments: tensors, numbers, None, and the groups of :mod:`ntl_kernels.kernels.arguments`.
         options: Triton's (``num_warps``, ...). They follow from the rest, and so are no part of the key.
     """
-    if type(kernel) is not JITFunction or is_watched(kernel):  # the interpreter, or a profiler
+    if type(kernel) is not JITFunction:  # the interpreter
         kernel[(programs,)](*arguments, **constants, **options)
         return
-    device = driver.active.get_current_device()
+    device, home = driver.active.get_current_device(), device_of(arguments)
+    if home.index is not None and home.index != device:  # a model over several devices: Triton launches on the current
+        with on_device(home):
+            launch(kernel, programs, arguments, constants, **options)
+        return
+    if is_watched(kernel):
+        kernel[(programs,)](*arguments, **constants, **options)
+        return
     key = (id(kernel), device, layout_of(kernel, arguments), *constants.values())
     compiled = COMPILED.get(key)
     if compiled is None:
@@ -51,6 +59,18 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
     stream = driver.active.get_current_stream(device)
     handles = compiled.function, compiled.packed_metadata, None, None, None
     compiled.run(programs, 1, 1, stream, *handles, *arguments, *constants.values())
+
+
+def device_of(arguments: tuple[Any, ...]) -> torch.device:
+    """Where the first tensor is."""
+    first = arguments[0]
+    tensor: Tensor = first if isinstance(first, Tensor) else first[0]
+    return tensor.device
+
+
+def on_device(device: torch.device) -> Any:
+    """A context in which ``device`` is the current one."""
+    return torch.get_device_module(device).device(device)
 
 
 def is_watched(kernel: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -36,10 +38,9 @@ class NoDevice:
 
 
 @pytest.fixture(autouse=True)
-def _no_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_active", NoDevice())
     monkeypatch.setattr(module, "COMPILED", {})
-    return
 
 
 def at_offset(size: int, dtype: torch.dtype, offset: int) -> Tensor:
@@ -139,3 +140,26 @@ def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) ->
         arguments = (Matrix(torch.zeros(64), 16 + stride), 3, 2, 17, 2, torch.ones(()))
         launch(scale_kernel, 1, arguments, {"TILE": Tile(32, 4, 1, False)})
     assert 0 < len(module.COMPILED) <= 3
+
+
+def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a model whose head is on another device than the current one."""
+    entered: list[torch.device] = []
+
+    class SecondDevice(NoDevice):
+        def get_current_device(self) -> int:
+            return 1 if entered else 0
+
+    @contextlib.contextmanager
+    def enter(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(driver, "_active", SecondDevice())
+    monkeypatch.setattr(module, "on_device", enter)
+    monkeypatch.setattr(finish_kernel, "run", lambda *arguments, **keywords: None)
+    with FakeTensorMode():
+        fields = torch.empty(8, 8, device="cuda:1")
+    monkeypatch.setattr(module, "layout_of", lambda *_: ())
+    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, fields, fields), {"MEAN": True, "BLOCK": 16})
+    assert entered == [torch.device("cuda", 1)] and [key[1] for key in module.COMPILED] == [1]
