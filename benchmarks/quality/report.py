@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ..environment import ROOT
 from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, records
-from .advice import ADVICE, Evidence
+from .advice import ADVICE, CHOICE, Evidence
 from .errors import InputError, writable
 from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
 from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of
@@ -289,7 +289,7 @@ def legend() -> str:
 
 def advice(runs: Sequence[Record]) -> str:
     """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
-    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", legend()]
+    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", CHOICE, legend()]
     parts += [f"{sentence}\n\n{evidence_table(runs, evidence)}" for sentence, evidence in ADVICE]
     return "\n\n".join([*parts, f"All tables and the commands: [report]({TEXT})."]) + "\n"
 
