@@ -22,8 +22,8 @@ WEIGHED, UNWEIGHED = "CE + 0.3 NTL-WAS", "CE + 0.3 NTL-WAS (reweigh=False)"
 STRONG = "CE + 1 NTL-WAS (reweigh=False)"
 
 CHOICE = (
-    "The setting of the first row was chosen when six of its ten runs of cross-entropy alone were known; the other four "
-    "seeds came after, and agree."
+    "The setting of the first row was chosen when six of its ten runs of cross-entropy alone were known; the other "
+    "four seeds came after, and agree."
 )
 """What a reader must know of how the headline came about."""
 ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
@@ -50,7 +50,7 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
         ),
     ),
     (
-        "For estimates take lambda = 1 without reweighing, the surest setting so far, or 0.3 where the likelihood matters.",
+        "For estimates take lambda = 1 without reweighing, the surest so far, or 0.3 where the likelihood matters.",
         (
             Evidence("rents_quick", STRONG, "log_mae", "lower"),
             Evidence("rents_quick", STRONG, "ce", "higher"),
