@@ -46,10 +46,14 @@ class CrossEntropyNTL(torch.autograd.Function):
             if inplace:
                 torch.autograd.graph.increment_version(logits)
         else:
+            if problem.lacks_denominators:
+                counts = steps.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
+                problem = problem.counted(*counts.unbind())
             result = steps.forward(logits, problem, None)
-            problem = problem.counted(*result.parts[2:4].unbind()) if problem.lacks_denominators else problem
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
-        ctx.save_for_backward(result.fields, given, *tensors_of(problem))
+        ctx.save_for_backward(None if ctx.is_one_pass else result.fields, given, *tensors_of(problem))
+        if not problem.wants_parts:
+            return result.loss, None, None
         ctx.mark_non_differentiable(result.parts, result.fields)
         return tuple(result)
 

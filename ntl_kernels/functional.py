@@ -101,6 +101,7 @@ def cross_entropy_ntl(
         spec,
         reduction,
         resolve_backend(backend, logits),
+        return_parts,
     )
     output = loss_of_logits(logits, problem, inplace)
     return as_output(output, problem) if return_parts else in_shape(output.loss, problem)

@@ -33,6 +33,8 @@ class Problem(NamedTuple):
     """"mean", "sum" or "none"."""
     backend: str
     """"eager" or "triton"."""
+    wants_parts: bool = True
+    """Whether more than the loss is shown: without, a backend may leave out what nothing else needs."""
 
     @property
     def lacks_denominators(self) -> bool:
