@@ -59,14 +59,12 @@ class CrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        if not torch.is_grad_enabled():
+            return gradient_of_logits(ctx, upstream), None, None
         with torch.no_grad():
-            gradient = (
-                traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
-            ).view(ctx.shape)
-        if torch.is_grad_enabled():
-            refuse_inplace(ctx)
-            return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
-        return gradient, None, None
+            gradient = gradient_of_logits(ctx, upstream)
+        refuse_inplace(ctx)
+        return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
 
 
 def refuse_inplace(ctx: Any) -> None:
@@ -82,6 +80,12 @@ def tensors_of(problem: Problem) -> list[Tensor]:
     """What a caller may change in place between forward and backward: saved, so that torch notices."""
     given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
     return [part for part in given if isinstance(part, Tensor)]
+
+
+def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
+    """The gradient, in the shape of the logits."""
+    compute = traced_gradient if torch.compiler.is_compiling() else plain_gradient
+    return compute(ctx, upstream).view(ctx.shape)
 
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:

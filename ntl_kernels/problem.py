@@ -43,9 +43,11 @@ class Problem(NamedTuple):
 
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """With labels and weights row by row, and the weights in the losses' dtype."""
-        weights = self.token_weights
+        labels, weights = self.labels, self.token_weights
+        if weights is None and labels.ndim == 1 and labels.is_contiguous():  # as they are
+            return self
         return self._replace(
-            labels=self.labels.reshape(-1).contiguous(),
+            labels=labels.reshape(-1).contiguous(),
             token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
         )
 

@@ -49,16 +49,20 @@ class Labels(NamedTuple):
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
     is_other: Tensor
     """bool [n, 1]: not a number row, which counts and whose label is a number."""
-    has_numbers: bool
-    """Whether there may be number rows: known on a CPU, not asked for where that would wait for a device."""
+    num_others: Scalar
+    """How many rows those are."""
     targets: Tensor
     """[n]: what the labels of the number rows are worth; any number elsewhere."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there may be number rows, which only a CPU is asked for: another device would be waited for."""
+        return isinstance(self.num_others, Tensor) or self.num_others < self.is_other.shape[0]
 
     def part(self, rows: Rows) -> Labels:
         """Of some of the rows that count."""
         weights, is_other = None if self.weights is None else self.weights[rows], self.is_other[rows]
-        has_numbers = self.has_numbers and are_any_numbers(is_other)
-        return Labels(self.ids[rows], None, weights, is_other, has_numbers, self.targets[rows])
+        return Labels(self.ids[rows], None, weights, is_other, count_true(is_other), self.targets[rows])
 
 
 class NumberTerms(NamedTuple):
@@ -250,10 +254,9 @@ def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look the labels up, without an access out of bounds whatever they are."""
-    labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
+    labels, weights, table = problem.labels.long(), problem.token_weights, problem.table
     counts = None
     if weights is not None:
-        weights = weights.view(-1)
         counts = (labels != problem.spec.ignore_index) & (weights != 0)
     elif not are_all_above(labels, problem.spec.ignore_index):
         counts = labels != problem.spec.ignore_index
@@ -274,12 +277,12 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
-    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), are_any_numbers(is_other), targets)
+    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
 
 
-def are_any_numbers(is_other: Tensor) -> bool:
-    """Whether there may be number rows: asking a device other than a CPU would wait for it."""
-    return is_other.device.type != "cpu" or not is_other.all()
+def count_true(mask: Tensor) -> Scalar:
+    """How many entries of a mask are true."""
+    return as_scalar(mask.count_nonzero())
 
 
 def are_all_above(labels: Tensor, ignore_index: int) -> bool:
@@ -292,8 +295,7 @@ def totals(labels: Labels) -> tuple[Scalar, Scalar]:
     if labels.weights is not None:
         return labels.weights.sum(), labels.weights.masked_fill(labels.is_other, 0).sum()
     rows = labels.ids.shape[0]
-    tokens = rows if labels.counts is None else as_scalar(labels.counts.count_nonzero())
-    return tokens, rows - as_scalar(labels.is_other.count_nonzero())
+    return rows if labels.counts is None else count_true(labels.counts), rows - labels.num_others
 
 
 def coefficients_of(labels: Labels, problem: Problem, upstream: Tensor | float = 1.0) -> Coefficients:
@@ -362,17 +364,15 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     ce = weighted(cross_entropy(lse, label_logits, mean, spec), labels)
     is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(lse)
     if numbers is not None:
-        ntl = weighted(numbers.loss, labels)
+        ntl = weighted(numbers.loss, labels).masked_fill(labels.is_other, 0)
     if problem.wants_parts:
         is_correct = (label_logits >= highest).to(lse.dtype)
         weights = torch.ones_like(lse) if labels.weights is None else labels.weights
         if number_p is not None and q is not None:
-            error = expected_error(q, labels.targets, problem.table).abs_()
-            mass, number_weights = number_p.sum(-1, keepdim=True), weights
-    fields = torch.stack([ce, is_correct, weights, lse, ntl, error, mass, number_weights])
-    if numbers is not None:
-        fields[Field.NTL :].masked_fill_(labels.is_other, 0)
-    return fields.squeeze(-1)
+            error = expected_error(q, labels.targets, problem.table).abs_().masked_fill_(labels.is_other, 0)
+            mass = number_p.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0)
+            number_weights = weights.masked_fill(labels.is_other, 0)
+    return torch.stack([ce, is_correct, weights, lse, ntl, error, mass, number_weights]).squeeze(-1)
 
 
 def weighted(terms: Tensor, labels: Labels) -> Tensor:
@@ -431,7 +431,7 @@ def number_terms(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) 
 def reweighed_effects(q: Tensor | None, targets: Tensor, table: NumberTable, spec: LossSpec) -> Tensor:
     """[n, K]: what probability on each number token adds to the loss of having none there."""
     if q is None:
-        return costs(table.values.to(targets.dtype), targets, spec) - spec.worst_loss
+        return costs(table.values.to(targets.dtype), targets, spec).sub_(spec.worst_loss)
     effects, mean_effect, loss = number_effects(q, targets, table, spec)
     return effects + (loss - mean_effect - spec.worst_loss)
 
@@ -500,7 +500,7 @@ def row_gradient(
     spec, (a, b) = problem.spec, coefficients
     factor = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a
     if numbers is not None and numbers.drain is not None:
-        factor = factor - b * numbers.drain
+        factor = (numbers.drain * -b).add_(factor)
     g = p.mul_(factor)
     if spec.label_smoothing:
         g.sub_(a * (spec.label_smoothing / p.shape[-1]))
