@@ -254,9 +254,10 @@ def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look the labels up, without an access out of bounds whatever they are."""
-    labels, weights, table = problem.labels.long(), problem.token_weights, problem.table
+    labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
     counts = None
     if weights is not None:
+        weights = weights.view(-1)
         counts = (labels != problem.spec.ignore_index) & (weights != 0)
     elif not are_all_above(labels, problem.spec.ignore_index):
         counts = labels != problem.spec.ignore_index
