@@ -32,10 +32,13 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [..., V]; only the loss (0-d, or [N] for "none") is differentiable."""
+    """(loss, parts, fields) of logits [..., V], or (loss, None, None) if the problem wants no parts.
+
+    Only the loss (0-d, or [N] for "none") is differentiable.
+    """
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor | None, ...]:
         logits = rows_of(given)
         check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)

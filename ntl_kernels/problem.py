@@ -34,7 +34,8 @@ class Problem(NamedTuple):
     backend: str
     """"eager" or "triton"."""
     wants_parts: bool = True
-    """Whether more than the loss is shown: without, a backend may leave out what nothing else needs."""
+    """Whether more than the loss is shown. If not, a backend may leave out the parts, and 0 in fields (all but those of
+    CE, NTL and lse) that nothing else needs."""
 
     @property
     def lacks_denominators(self) -> bool:

@@ -47,8 +47,8 @@ class Forward(NamedTuple):
 
     loss: Tensor
     """0-d, or [N] for reduction "none"."""
-    parts: Tensor | None
-    """[7]: the fields of NTLOutput after the loss, reduced; may be None where the problem does not want them."""
+    parts: Tensor
+    """[7]: the fields of NTLOutput after the loss, reduced; [0] from a backend that leaves out what is not wanted."""
     fields: Tensor
     """[len(Field), N]"""
 
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """
         ...
 
-    def finish(self, fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
+    def finish(self, fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         """(loss, parts) of :class:`Forward` from the fields of all rows."""
         ...
 

@@ -3,9 +3,9 @@
 Serves CPUs and every device without Triton. The large work runs in a block of rows at a time, in the losses' dtype,
 so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. A small problem is one
 block, and then what its operations compute costs less than calling them: what holds for all rows (weights of 1, one
-denominator) is a Python number there, and what only number rows need is not computed without any. In a block with a number row
-every row is computed as one, and what that says of the others is masked: number columns are few, and picking rows out
-of them costs more than it saves.
+denominator) is a Python number there, and what only number rows need is not computed without any. In a block with a
+number row every row is computed as one, and what that says of the others is masked: number columns are few, and picking
+rows out of them costs more than it saves.
 
 What rows hold stands in columns [n, 1] inside a block, since that is what multiplies a block [n, V].
 """
@@ -109,7 +109,7 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
     fields.copy_(solve(logits, read_labels(problem, logits.shape[-1], fields.dtype), problem, gradient))
 
 
-def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
+def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     sums = listed(fields.sum(-1))
     ce, is_correct, tokens, _, ntl, absolute_error, mass, numbers = sums
     num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
@@ -120,7 +120,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     if not isinstance(loss, Tensor):
         loss = fields.new_full((), loss)
     if not problem.wants_parts:
-        return loss, None
+        return loss, fields.new_empty(0)
     counts = sums if are_weights_ones(problem) else listed(fields.count_nonzero(-1))
     token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
     accuracy = divide(is_correct, token_count)
@@ -233,11 +233,13 @@ def spans(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Ite
     step = min(max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), max(1, length))
     workspace = Workspace(logits, step)
     for b in range(batch):
-        of_batch = logits[b], None if gradient is None else gradient[b]
+        sequence, targets = logits[b], None if gradient is None else gradient[b]
         for t in range(0, length, step):
             end = min(t + step, length)
             span = slice(b * length + t, b * length + end)
-            rows, target = (whole if whole is None or end - t == length else whole[t:end] for whole in of_batch)
+            is_whole = end - t == length
+            rows = sequence if is_whole else sequence[t:end]
+            target = targets if targets is None or is_whole else targets[t:end]
             chosen = None if counts is None else counts[span].nonzero().squeeze(-1)
             if chosen is None or chosen.numel() == end - t:
                 yield Block(span, span, rows, target, None, workspace)
@@ -437,9 +439,7 @@ def reweighed_effects(q: Tensor | None, targets: Tensor, table: NumberTable, spe
     return effects + (loss - mean_effect - spec.worst_loss)
 
 
-def number_effects(
-    q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
-) -> tuple[Tensor, Tensor, Tensor]:
+def number_effects(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
     """(dL/dq [n, K] up to one number a row, its mean under q [n, 1], L [n, 1]) of number rows."""
     values = table.values.to(q.dtype)
     if is_linear(spec):
