@@ -290,7 +290,7 @@ def count_true(mask: Tensor) -> Scalar:
 
 def are_all_above(labels: Tensor, ignore_index: int) -> bool:
     """Whether no label is the ignore index, seen in one look where it lies outside the vocabulary."""
-    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.amin().item() >= 0)
+    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
 
 
 def totals(labels: Labels) -> tuple[Scalar, Scalar]:
@@ -506,13 +506,25 @@ def row_gradient(
     if spec.label_smoothing:
         g.sub_(a * (spec.label_smoothing / p.shape[-1]))
     if numbers is not None:
-        ids = problem.table.ids.long()  # of int32 indices index_add_ is several times slower
-        g.index_add_(-1, ids, numbers.pulls * b)
-    own = a * (spec.label_smoothing - 1)
-    if isinstance(own, Tensor):
-        g.scatter_add_(-1, labels.ids, own.expand(lse.shape))
-    else:
-        g.scatter_(-1, labels.ids, own, reduce="add")
+        add_to_columns_(g, problem.table.ids, numbers.pulls, b)
+    add_to_labels_(g, labels.ids, a * (spec.label_smoothing - 1))
     if spec.softcap is not None:
         g.mul_(1 - (x / spec.softcap) ** 2)
     return g if spec.logit_scale == 1 else g.mul_(spec.logit_scale)
+
+
+def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Scalar) -> None:
+    """Add factor times entries [n, K] to the columns ids [K] of g [n, V]."""
+    ids = ids.long()  # of int32 indices index_add_ is several times slower
+    if isinstance(factor, Tensor):
+        g.index_add_(-1, ids, entries * factor)
+    else:
+        g.index_add_(-1, ids, entries, alpha=factor)
+
+
+def add_to_labels_(g: Tensor, ids: Tensor, entry: Scalar) -> None:
+    """Add one number a row to the columns ids [n, 1] of g [n, V]."""
+    if isinstance(entry, Tensor):
+        g.scatter_add_(-1, ids, entry.expand(ids.shape))
+    else:
+        g.scatter_(-1, ids, entry, reduce="add")
