@@ -61,8 +61,9 @@ class Labels(NamedTuple):
 
     def part(self, rows: Rows) -> Labels:
         """Of some of the rows that count."""
-        weights, is_other = None if self.weights is None else self.weights[rows], self.is_other[rows]
-        return Labels(self.ids[rows], None, weights, is_other, count_true(is_other), self.targets[rows])
+        weights = None if self.weights is None else chosen(self.weights, rows)
+        is_other = chosen(self.is_other, rows)
+        return Labels(chosen(self.ids, rows), None, weights, is_other, count_true(is_other), chosen(self.targets, rows))
 
 
 class NumberTerms(NamedTuple):
@@ -85,7 +86,7 @@ class Coefficients(NamedTuple):
     """[n, 1], or one for all rows."""
 
     def part(self, rows: Rows) -> Coefficients:
-        return Coefficients(*(part[rows] if isinstance(part, Tensor) and part.ndim else part for part in self))
+        return Coefficients(*(chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in self))
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -137,7 +138,7 @@ def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tenso
     spec, labels = problem.spec, read_labels(problem, logits.shape[-1], lse.dtype)
     coefficients = coefficients_of(labels, problem, upstream.unsqueeze(-1) if upstream.ndim else upstream)
     for block, part in blocks(logits, labels, gradient):
-        x, row_lse = transform_logits(block, spec), lse[block.rows].unsqueeze(-1)
+        x, row_lse = transform_logits(block, spec), chosen(lse, block.rows).unsqueeze(-1)
         q = number_distribution(x, part, problem, False)
         p = torch.sub(x, row_lse, out=block.target(x, keep=spec.softcap is not None)).exp_()
         numbers = number_terms(p.index_select(-1, problem.table.ids), q, part, problem) if part.has_numbers else None
@@ -221,7 +222,7 @@ class Block(NamedTuple):
         assert self.gradient is not None
         if self.chosen is not None:
             self.gradient.zero_()
-            self.gradient[self.chosen] = g.to(self.gradient.dtype)
+            self.gradient.index_copy_(0, self.chosen, g.to(self.gradient.dtype))
         elif g is not self.gradient:
             self.gradient.copy_(g)
 
@@ -240,11 +241,11 @@ def spans(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Ite
             is_whole = end - t == length
             rows = sequence if is_whole else sequence[t:end]
             target = targets if targets is None or is_whole else targets[t:end]
-            chosen = None if counts is None else counts[span].nonzero().squeeze(-1)
-            if chosen is None or chosen.numel() == end - t:
+            counted = None if counts is None else counts[span].nonzero().squeeze(-1)
+            if counted is None or counted.numel() == end - t:
                 yield Block(span, span, rows, target, None, workspace)
             else:
-                yield Block(span, chosen + span.start, rows[chosen], target, chosen, workspace)
+                yield Block(span, counted + span.start, chosen(rows, counted), target, counted, workspace)
 
 
 def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[tuple[Block, Labels]]:
@@ -281,6 +282,11 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
     return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
+
+
+def chosen(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some rows of a tensor [n, ...]."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
 
 
 def count_true(mask: Tensor) -> Scalar:
