@@ -32,10 +32,13 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [..., V]; only the loss (0-d, or [N] for "none") is differentiable."""
+    """(loss, parts, fields) of logits [..., V], or (loss, None, None) if the problem wants no parts.
+
+    Only the loss (0-d, or [N] for "none") is differentiable.
+    """
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor | None, ...]:
         logits = rows_of(given)
         check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)
@@ -46,23 +49,25 @@ class CrossEntropyNTL(torch.autograd.Function):
             if inplace:
                 torch.autograd.graph.increment_version(logits)
         else:
+            if problem.lacks_denominators:
+                counts = steps.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
+                problem = problem.counted(*counts.unbind())
             result = steps.forward(logits, problem, None)
-            problem = problem.counted(*result.parts[2:4].unbind()) if problem.lacks_denominators else problem
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
-        ctx.save_for_backward(result.fields, given, *tensors_of(problem))
+        ctx.save_for_backward(None if ctx.is_one_pass else result.fields, given, *tensors_of(problem))
+        if not problem.wants_parts:
+            return result.loss, None, None
         ctx.mark_non_differentiable(result.parts, result.fields)
         return tuple(result)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        if not torch.is_grad_enabled():
+            return gradient_of_logits(ctx, upstream), None, None
         with torch.no_grad():
-            gradient = (
-                traced_gradient(ctx, upstream) if torch.compiler.is_compiling() else plain_gradient(ctx, upstream)
-            ).view(ctx.shape)
-        if torch.is_grad_enabled():
-            refuse_inplace(ctx)
-            return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
-        return gradient, None, None
+            gradient = gradient_of_logits(ctx, upstream)
+        refuse_inplace(ctx)
+        return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
 
 
 def refuse_inplace(ctx: Any) -> None:
@@ -78,6 +83,12 @@ def tensors_of(problem: Problem) -> list[Tensor]:
     """What a caller may change in place between forward and backward: saved, so that torch notices."""
     given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
     return [part for part in given if isinstance(part, Tensor)]
+
+
+def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
+    """The gradient, in the shape of the logits."""
+    compute = traced_gradient if torch.compiler.is_compiling() else plain_gradient
+    return compute(ctx, upstream).view(ctx.shape)
 
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:

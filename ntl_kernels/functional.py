@@ -93,7 +93,7 @@ def cross_entropy_ntl(
     check_shares(config, num_tokens, num_numbers, reduction, logits.device)
     shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
     table, backend = numbers.table(logits.device), resolve_backend(backend, logits)
-    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend, return_parts)
     if has_dtensor(logits, labels, token_weights):
         from .parallel import tensors
 

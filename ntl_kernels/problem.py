@@ -34,6 +34,9 @@ class Problem(NamedTuple):
     """"mean", "sum" or "none"."""
     backend: str
     """"eager" or "triton"."""
+    wants_parts: bool = True
+    """Whether more than the loss is shown. If not, a backend may leave out the parts, and 0 in fields (all but those of
+    CE, NTL and lse) that nothing else needs."""
 
     @property
     def lacks_denominators(self) -> bool:
@@ -42,9 +45,11 @@ class Problem(NamedTuple):
 
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """With labels and weights row by row, and the weights in the losses' dtype."""
-        weights = self.token_weights
+        labels, weights = self.labels, self.token_weights
+        if weights is None and labels.ndim == 1 and labels.is_contiguous():  # as they are
+            return self
         return self._replace(
-            labels=self.labels.reshape(-1).contiguous(),
+            labels=labels.reshape(-1).contiguous(),
             token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
         )
 
@@ -86,7 +91,7 @@ class Forward(NamedTuple):
     loss: Tensor
     """0-d, or [N] for reduction "none"."""
     parts: Tensor
-    """[7]: the fields of NTLOutput after the loss, reduced."""
+    """[7]: the fields of NTLOutput after the loss, reduced; [0] from a backend that leaves out what is not wanted."""
     fields: Tensor
     """[len(Field), N]"""
 

@@ -3,12 +3,15 @@
 Serves CPUs and every device without Triton. The large work runs in a block of rows at a time, in the losses' dtype,
 so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. A small problem is one
 block, and then what its operations compute costs less than calling them: what holds for all rows (weights of 1, one
-denominator) is a Python number there, and what only number rows need is not computed without any.
+denominator) is a Python number there, and what only number rows need is not computed without any. In a block with a
+number row every row is computed as one, and what that says of the others is masked: number columns are few, and picking
+rows out of them costs more than it saves.
+
+What rows hold stands in columns [n, 1] inside a block, since that is what multiplies a block [n, V].
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, Union
 
@@ -36,53 +39,54 @@ Scalar: TypeAlias = Union[float, Tensor]  # noqa: UP007
 
 
 class Labels(NamedTuple):
-    """What the labels of N rows say."""
+    """What the labels of n rows say."""
 
     ids: Tensor
-    """int64 [N], 0 where the row does not count or the label is out of range."""
+    """int64 [n, 1], 0 where the row does not count or the label is out of range."""
     counts: Tensor | None
-    """bool [N]: not ignored, and with a weight other than 0; None if all do."""
+    """bool [n]: not ignored, and with a weight other than 0; None if all do."""
     weights: Tensor | None
-    """[N]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
-    numbers: Tensor
-    """int64 [n], ascending: the rows that count and whose label is a number."""
+    """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
+    is_other: Tensor
+    """bool [n, 1]: not a number row, which counts and whose label is a number."""
+    num_others: Scalar
+    """How many rows those are."""
     targets: Tensor
-    """[n]: what the labels of the number rows are worth."""
+    """[n]: what the labels of the number rows are worth; any number elsewhere."""
 
-    def part(self, rows: Rows, numbers: Tensor, which: slice) -> Labels:
-        """Of some of the rows that count: ``numbers`` are the number rows among them, counted from the first of them,
-        and ``which`` says which of all number rows they are."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Labels(self.ids[rows], None, weights, numbers, self.targets[which])
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there may be number rows, which only a CPU is asked for: another device would be waited for."""
+        return isinstance(self.num_others, Tensor) or self.num_others < self.is_other.shape[0]
+
+    def part(self, rows: Rows) -> Labels:
+        """Of some of the rows that count."""
+        weights = None if self.weights is None else chosen(self.weights, rows)
+        is_other = chosen(self.is_other, rows)
+        return Labels(chosen(self.ids, rows), None, weights, is_other, count_true(is_other), chosen(self.targets, rows))
 
 
-class NumberRows(NamedTuple):
-    """n number rows, and what of their loss does not depend on the other tokens."""
+class NumberTerms(NamedTuple):
+    """The Number Token Loss of n rows, and what its gradient is made of (docs, Mathematics, eq. 28 to 32)."""
 
-    columns: Tensor
-    """int64 [n, K]: where their number columns lie in the block laid out flat."""
-    logits: Tensor
-    """[n, K]: transformed logits of the number tokens."""
-    q: Tensor
-    """[n, K] softmax over the number tokens alone."""
-    pulls: Tensor
-    """[n, K]: dL/dx_k is ``q_k * pull_k``, L before reweighing."""
     loss: Tensor
-    """[n]: L before reweighing."""
-    absolute_error: Tensor
-    """[n]: |yhat - v_y|."""
+    """[n, 1]: NTL_i; anything off the number rows."""
+    pulls: Tensor
+    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 off the number rows."""
+    drain: Tensor | None
+    """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 off the number rows. None without reweighing."""
 
 
 class Coefficients(NamedTuple):
     """What each row's CE and NTL weigh in the loss, times the upstream gradient (docs, Mathematics, eq. 19)."""
 
     a: Scalar
-    """[N], or one for all rows."""
+    """[n, 1], or one for all rows."""
     b: Scalar
-    """[N], or one for all rows."""
+    """[n, 1], or one for all rows."""
 
     def part(self, rows: Rows) -> Coefficients:
-        return Coefficients(*(chosen(part, rows) for part in self))
+        return Coefficients(*(chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in self))
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -108,17 +112,20 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     sums = listed(fields.sum(-1))
-    counts = sums if are_weights_ones(problem) else listed(fields.count_nonzero(-1))
     ce, is_correct, tokens, _, ntl, absolute_error, mass, numbers = sums
-    token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
     num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
     num_numbers = numbers if problem.num_numbers is None else as_scalar(problem.num_numbers)
     if problem.reduction == "mean":
         ce, ntl = divide(ce, num_tokens), divide(ntl, num_numbers)
+    loss = ce + as_scalar(problem.ntl_weight) * ntl
+    if not isinstance(loss, Tensor):
+        loss = fields.new_full((), loss)
+    if not problem.wants_parts:
+        return loss, fields.new_empty(0)
+    counts = sums if are_weights_ones(problem) else listed(fields.count_nonzero(-1))
+    token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
     accuracy = divide(is_correct, token_count)
     error, mass = divide(absolute_error, number_count), divide(mass, number_count)
-    loss = ce + as_scalar(problem.ntl_weight) * ntl
-    loss = torch.as_tensor(loss, dtype=fields.dtype, device=fields.device)
     return loss, gathered([ce, ntl, num_tokens, num_numbers, accuracy, error, mass], fields.dtype, fields.device)
 
 
@@ -128,15 +135,15 @@ def are_weights_ones(problem: Problem) -> bool:
 
 
 def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    labels = read_labels(problem, logits.shape[-1], lse.dtype)
-    coefficients = coefficients_of(labels, problem, upstream)
+    spec, labels = problem.spec, read_labels(problem, logits.shape[-1], lse.dtype)
+    coefficients = coefficients_of(labels, problem, upstream.unsqueeze(-1) if upstream.ndim else upstream)
     for block, part in blocks(logits, labels, gradient):
-        x, row_lse = transform_logits(block, problem.spec), lse[block.rows]
-        numbers = number_rows(x, part, problem.table, problem.spec)
-        mass = None if numbers is None else number_mass(numbers, row_lse.index_select(0, part.numbers))
-        p = torch.sub(x, row_lse[:, None], out=block.target(x, keep=problem.spec.softcap is not None)).exp_()
+        x, row_lse = transform_logits(block, spec), chosen(lse, block.rows).unsqueeze(-1)
+        q = number_distribution(x, part, problem, False)
+        p = torch.sub(x, row_lse, out=block.target(x, keep=spec.softcap is not None)).exp_()
+        numbers = number_terms(p.index_select(-1, problem.table.ids), q, part, problem) if part.has_numbers else None
         shares = coefficients.part(block.rows)
-        block.write(row_gradient(x, p, row_lse, part, numbers, mass, shares, problem))
+        block.write(row_gradient(x, p, row_lse, part, numbers, shares, problem))
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -215,7 +222,7 @@ class Block(NamedTuple):
         assert self.gradient is not None
         if self.chosen is not None:
             self.gradient.zero_()
-            self.gradient[self.chosen] = g.to(self.gradient.dtype)
+            self.gradient.index_copy_(0, self.chosen, g.to(self.gradient.dtype))
         elif g is not self.gradient:
             self.gradient.copy_(g)
 
@@ -227,28 +234,25 @@ def spans(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Ite
     step = min(max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), max(1, length))
     workspace = Workspace(logits, step)
     for b in range(batch):
+        sequence, targets = logits[b], None if gradient is None else gradient[b]
         for t in range(0, length, step):
             end = min(t + step, length)
             span = slice(b * length + t, b * length + end)
-            target = None if gradient is None else gradient[b, t:end]
-            chosen = None if counts is None else counts[span].nonzero().squeeze(-1)
-            if chosen is None or chosen.numel() == end - t:
-                yield Block(span, span, logits[b, t:end], target, None, workspace)
+            is_whole = end - t == length
+            rows = sequence if is_whole else sequence[t:end]
+            target = targets if targets is None or is_whole else targets[t:end]
+            counted = None if counts is None else counts[span].nonzero().squeeze(-1)
+            if counted is None or counted.numel() == end - t:
+                yield Block(span, span, rows, target, None, workspace)
             else:
-                yield Block(span, chosen + span.start, logits[b, t:end][chosen], target, chosen, workspace)
+                yield Block(span, counted + span.start, chosen(rows, counted), target, counted, workspace)
 
 
 def blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[tuple[Block, Labels]]:
     """:func:`spans` with the labels of each block's rows."""
-    ends = labels.numbers.tolist()
     for block in spans(logits, labels.counts, gradient):
-        if block.logits.shape[0] == labels.ids.shape[0]:  # the only one
-            yield block, labels
-            continue
-        which = slice(bisect_left(ends, block.span.start), bisect_left(ends, block.span.stop))
-        numbers, rows = labels.numbers[which], block.rows
-        local = torch.searchsorted(rows, numbers) if isinstance(rows, Tensor) else numbers - rows.start
-        yield block, labels.part(rows, local, which)
+        is_only = block.logits.shape[0] == labels.ids.shape[0]
+        yield block, labels if is_only else labels.part(block.rows)
 
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
@@ -271,51 +275,45 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
         counts = None
     ids = labels if counts is None else torch.where(counts, labels, 0)
     index = table.lookup.index_select(0, ids)
-    is_number = index >= 0
+    is_other = index.signbit()  # half the price of < 0, which makes a tensor of the 0
     for out in (None if counts is None else ~counts, is_bad):
-        is_number = is_number if out is None else is_number & ~out
-    numbers = is_number.nonzero().view(-1)
-    targets = table.values.to(dtype).index_select(0, index.index_select(0, numbers))
-    if weights is not None and counts is not None:
-        weights = torch.where(counts, weights, 0.0)
-    return Labels(ids, counts, weights, numbers, targets)
+        is_other = is_other if out is None else is_other | out
+    targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
+    if weights is not None:
+        weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
+    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
+
+
+def chosen(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some rows of a tensor [n, ...]."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
+
+
+def count_true(mask: Tensor) -> Scalar:
+    """How many entries of a mask are true."""
+    return as_scalar(mask.count_nonzero())
 
 
 def are_all_above(labels: Tensor, ignore_index: int) -> bool:
     """Whether no label is the ignore index, seen in one look where it lies outside the vocabulary."""
-    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.amin().item() >= 0)
+    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
 
 
 def totals(labels: Labels) -> tuple[Scalar, Scalar]:
     """The sums of w over the rows that count and over the number rows."""
     if labels.weights is not None:
-        return labels.weights.sum(), labels.weights[labels.numbers].sum()
-    tokens = labels.ids.shape[0] if labels.counts is None else labels.counts.sum()
-    return tokens, labels.numbers.shape[0]
+        return labels.weights.sum(), labels.weights.masked_fill(labels.is_other, 0).sum()
+    rows = labels.ids.shape[0]
+    return rows if labels.counts is None else count_true(labels.counts), rows - labels.num_others
 
 
 def coefficients_of(labels: Labels, problem: Problem, upstream: Tensor | float = 1.0) -> Coefficients:
-    """(a, b) of the rows; with an upstream gradient [N] or weights, one per row."""
+    """(a, b) of the rows; with an upstream gradient [n, 1] or weights, one per row."""
     a, b = upstream * problem.spec.ce_weight, upstream * as_scalar(problem.ntl_weight)
     if problem.reduction == "mean":
         assert problem.num_tokens is not None and problem.num_numbers is not None
         a, b = divide(a, as_scalar(problem.num_tokens)), divide(b, as_scalar(problem.num_numbers))
     return Coefficients(a, b) if labels.weights is None else Coefficients(a * labels.weights, b * labels.weights)
-
-
-def chosen(part: Scalar, rows: Rows) -> Scalar:
-    """A coefficient of some rows."""
-    return part[rows] if isinstance(part, Tensor) and part.ndim else part
-
-
-def spread(part: Scalar, like: Tensor) -> Tensor:
-    """A coefficient as one number a row, like a tensor [n]."""
-    return part.expand_as(like) if isinstance(part, Tensor) else torch.full_like(like, part)
-
-
-def column(part: Scalar) -> Scalar:
-    """Coefficients of rows, to be multiplied with [n, V]."""
-    return part[:, None] if isinstance(part, Tensor) and part.ndim else part
 
 
 def as_scalar(given: Scalar) -> Scalar:
@@ -354,38 +352,41 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
 
 def solve_block(block: Block, labels: Labels, coefficients: Coefficients, problem: Problem) -> Tensor:
     """The fields [len(Field), n] of a block, all of whose rows count, and their gradient."""
-    spec = problem.spec
+    spec, ids = problem.spec, problem.table.ids
     x = transform_logits(block, spec)
-    numbers = number_rows(x, labels, problem.table, spec)
-    highest = x.amax(-1)
-    label_logits = x.gather(-1, labels.ids[:, None]).squeeze(-1)
-    mean = x.mean(-1) if spec.label_smoothing else None
+    label_logits, highest = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
+    mean = x.mean(-1, keepdim=True) if spec.label_smoothing else None
+    q = number_distribution(x, labels, problem, problem.wants_parts)
+    number_p = None
     if block.gradient is None:
-        lse = x.logsumexp(-1)
+        lse = x.logsumexp(-1, keepdim=True)
+        number_p = (x.index_select(-1, ids) - lse).exp_() if labels.has_numbers else None
     else:
         # The largest probability is exp(highest - lse), so lse needs no pass of its own. The softmax may overwrite x,
         # but not under a softcap, whose derivative needs x.
         p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
-        lse = highest - p.amax(-1).log_()
-    mass = None if numbers is None else number_mass(numbers, lse.index_select(0, labels.numbers))
+        lse = highest - p.amax(-1, keepdim=True).log_()
+        number_p = p.index_select(-1, ids) if labels.has_numbers else None
+    numbers = None if number_p is None else number_terms(number_p, q, labels, problem)
     if block.gradient is not None:
-        block.write(row_gradient(x, p, lse, labels, numbers, mass, coefficients, problem))
-    ce = cross_entropy(lse, label_logits, mean, spec)
-    weights = torch.ones_like(lse) if labels.weights is None else labels.weights
-    fields = lse.new_zeros((len(Field), lse.shape[0]))
-    always = [weighted(ce, labels.weights), (label_logits >= highest).to(lse.dtype), weights, lse]
-    torch.stack(always, out=fields[: Field.NTL])
-    if numbers is not None and mass is not None:
-        own = weights.index_select(0, labels.numbers)
-        ntl = weighted(reweighed(numbers.loss, mass, spec), None if labels.weights is None else own)
-        terms = torch.stack([ntl, numbers.absolute_error, mass, own])
-        fields[Field.NTL :].index_copy_(1, labels.numbers, terms)
-    return fields
+        block.write(row_gradient(x, p, lse, labels, numbers, coefficients, problem))
+    ce = weighted(cross_entropy(lse, label_logits, mean, spec), labels)
+    is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(lse)
+    if numbers is not None:
+        ntl = weighted(numbers.loss, labels).masked_fill(labels.is_other, 0)
+    if problem.wants_parts:
+        is_correct = (label_logits >= highest).to(lse.dtype)
+        weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+        if number_p is not None and q is not None:
+            error = expected_error(q, labels.targets, problem.table).abs_().masked_fill_(labels.is_other, 0)
+            mass = number_p.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0)
+            number_weights = weights.masked_fill(labels.is_other, 0)
+    return torch.stack([ce, is_correct, weights, lse, ntl, error, mass, number_weights]).squeeze(-1)
 
 
-def weighted(terms: Tensor, weights: Tensor | None) -> Tensor:
-    """w times the terms of rows [n]; None stands for 1."""
-    return terms if weights is None else terms * weights
+def weighted(terms: Tensor, labels: Labels) -> Tensor:
+    """w times the terms of rows [n, 1]."""
+    return terms if labels.weights is None else terms * labels.weights
 
 
 def transform_logits(block: Block, spec: LossSpec) -> Tensor:
@@ -408,54 +409,69 @@ def as_loss_dtype(block: Block) -> Tensor:
     return logits if logits.dtype == loss_dtype(logits.dtype) else block.buffer("x").copy_(logits)
 
 
-def number_rows(x: Tensor, labels: Labels, table: NumberTable, spec: LossSpec) -> NumberRows | None:
-    """The number rows of transformed logits x [n, V], None without any. Call it before x is overwritten."""
-    if labels.numbers.shape[0] == 0:
+def number_distribution(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> Tensor | None:
+    """q [n, K] of transformed logits x [n, V]: the softmax over the number tokens alone, or None if no row needs it.
+
+    Call it before x is overwritten.
+    """
+    spec = problem.spec
+    if not labels.has_numbers or (spec.reweigh and is_linear(spec) and not is_shown):
         return None
-    values, columns = table.values.to(x.dtype), number_columns(labels.numbers, table, x)
-    logits = read_columns(x, columns)
-    q = torch.softmax(logits, -1)
-    offsets = values - labels.targets[:, None]
-    error = (q * offsets).sum(-1)  # no matmul: autocast would round it
-    if spec.kind == "wasserstein" and spec.label_sigma == 0:
-        effects = costs(values, labels.targets, spec)
-        loss = mean_effect = (q * effects).sum(-1)
-    elif spec.kind == "wasserstein":
-        effects, loss = cumulative_effects(q, values, offsets, spec.label_sigma)
-        mean_effect = (q * effects).sum(-1)
-    else:
-        slope = value_slope(error, spec)
-        effects, loss, mean_effect = offsets * slope[:, None], value_losses(error, spec), error * slope
-    return NumberRows(columns, logits, q, effects - mean_effect[:, None], loss, error.abs_())
+    return x.index_select(-1, problem.table.ids).softmax(-1)
 
 
-def number_columns(rows: Tensor, table: NumberTable, x: Tensor) -> Tensor:
-    """int64 [n, K]: where the number columns of some rows lie in x [N, V] laid out flat."""
-    return (rows * x.shape[1])[:, None] + table.ids
+def is_linear(spec: LossSpec) -> bool:
+    """Whether L is linear in q, and so, reweighed, in p."""
+    return spec.kind == "wasserstein" and spec.label_sigma == 0
 
 
-def read_columns(x: Tensor, columns: Tensor) -> Tensor:
-    """The entries of x [N, V] at flat places [n, K]."""
-    if x.is_contiguous():
-        return x.view(-1).index_select(0, columns.view(-1)).view(columns.shape)
-    return x[columns // x.shape[1], columns % x.shape[1]]
+def number_terms(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberTerms:
+    """From the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q).
+
+    Reweighed, NTL_i is ``worst_loss + sum_k p_k e_k`` with the effects ``e`` of :func:`reweighed_effects`, and those
+    are also its derivatives by p.
+    """
+    spec, table = problem.spec, problem.table
+    if spec.reweigh:
+        pulls = (p * reweighed_effects(q, labels.targets, table, spec)).masked_fill_(labels.is_other, 0)
+        drain = pulls.sum(-1, keepdim=True)
+        return NumberTerms(drain + spec.worst_loss, pulls, drain)
+    assert q is not None
+    effects, mean_effect, loss = number_effects(q, labels.targets, table, spec)
+    return NumberTerms(loss, (q * (effects - mean_effect)).masked_fill_(labels.is_other, 0), None)
 
 
-def add_to_columns_(x: Tensor, columns: Tensor, entries: Tensor) -> None:
-    """x [N, V] += entries at flat places [n, K], no two of them the same."""
-    if x.is_contiguous():
-        x.view(-1).index_add_(0, columns.view(-1), entries.view(-1))
-    else:
-        x.index_put_((columns // x.shape[1], columns % x.shape[1]), entries, accumulate=True)
+def reweighed_effects(q: Tensor | None, targets: Tensor, table: NumberTable, spec: LossSpec) -> Tensor:
+    """[n, K]: what probability on each number token adds to the loss of having none there."""
+    if q is None:
+        return costs(table.values.to(targets.dtype), targets, spec).sub_(spec.worst_loss)
+    effects, mean_effect, loss = number_effects(q, targets, table, spec)
+    return effects + (loss - mean_effect - spec.worst_loss)
 
 
-def number_mass(numbers: NumberRows, lse: Tensor) -> Tensor:
-    """m [n]: the probability on number tokens in rows with this lse over all tokens."""
-    return (numbers.logits - lse[:, None]).exp_().sum(-1)
+def number_effects(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """(dL/dq [n, K] up to one number a row, its mean under q [n, 1], L [n, 1]) of number rows."""
+    values = table.values.to(q.dtype)
+    if is_linear(spec):
+        effects = costs(values, targets, spec)
+        loss = (q * effects).sum(-1, keepdim=True)
+        return effects, loss, loss
+    if spec.kind == "wasserstein":
+        effects, loss = cumulative_effects(q, values, values - targets[:, None], spec.label_sigma)
+        return effects, (q * effects).sum(-1, keepdim=True), loss
+    error = expected_error(q, targets, table)
+    slope = value_slope(error, spec)
+    return (values - targets[:, None]) * slope, error * slope, value_losses(error, spec)
+
+
+def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
+    """yhat - v_y [n, 1], from differences, which lose nothing where all values are large."""
+    offsets = table.values.to(q.dtype) - targets[:, None]
+    return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
 def cross_entropy(lse: Tensor, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
-    """CE_i [n]; ``mean`` is the rows' mean logit, needed with label smoothing."""
+    """CE_i [n, 1]; ``mean`` is the rows' mean logit, needed with label smoothing."""
     if spec.ce_weight == 0:  # also where CE is infinite
         return torch.zeros_like(lse)
     loss = lse - label_logits
@@ -474,17 +490,12 @@ def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
 
 
 def cumulative_effects(q: Tensor, values: Tensor, offsets: Tensor, label_sigma: float) -> tuple[Tensor, Tensor]:
-    """(s [n, K], L [n]) of the distance between cumulative distributions to a Gaussian around the label's value."""
+    """(s [n, K], L [n, 1]) of the distance between cumulative distributions to a Gaussian around the label's value."""
     t = torch.softmax(-((offsets / label_sigma) ** 2) / 2, -1)
     gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # nothing lies beyond the last value
     difference = q.cumsum(-1) - t.cumsum(-1)
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
-    return effects, (difference.abs() * gaps).sum(-1)
-
-
-def reweighed(loss: Tensor, mass: Tensor, spec: LossSpec) -> Tensor:
-    """NTL_i [n]: L, or between L and the worst loss by the mass off the number tokens."""
-    return torch.lerp(torch.full_like(loss, spec.worst_loss), loss, mass) if spec.reweigh else loss
+    return effects, (difference.abs() * gaps).sum(-1, keepdim=True)
 
 
 def row_gradient(
@@ -492,32 +503,38 @@ def row_gradient(
     p: Tensor,
     lse: Tensor,
     labels: Labels,
-    numbers: NumberRows | None,
-    mass: Tensor | None,
+    numbers: NumberTerms | None,
     coefficients: Coefficients,
     problem: Problem,
 ) -> Tensor:
     """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V]."""
     spec, (a, b) = problem.spec, coefficients
-    factor, pulls = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a, None
-    if numbers is not None and mass is not None:
-        own_b = chosen(b, labels.numbers)
-        pulls = numbers.pulls
-        if spec.reweigh:
-            excess = (spec.worst_loss - numbers.loss) * mass
-            pulls = pulls * mass[:, None] - excess[:, None]
-            factor = spread(factor, lse).index_add(0, labels.numbers, own_b * excess)
-        pulls = pulls * numbers.q * column(own_b)
-    g = p.mul_(column(factor))
+    factor = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a
+    if numbers is not None and numbers.drain is not None:
+        factor = (numbers.drain * -b).add_(factor)
+    g = p.mul_(factor)
     if spec.label_smoothing:
-        g.sub_(column(a) * (spec.label_smoothing / p.shape[-1]))
-    if numbers is not None and pulls is not None:
-        add_to_columns_(g, numbers.columns, pulls)
-    own = a * (spec.label_smoothing - 1)
-    if isinstance(own, Tensor):
-        g.scatter_add_(-1, labels.ids[:, None], own.expand(lse.shape)[:, None])
-    else:
-        g.scatter_(-1, labels.ids[:, None], own, reduce="add")
+        g.sub_(a * (spec.label_smoothing / p.shape[-1]))
+    if numbers is not None:
+        add_to_columns_(g, problem.table.ids, numbers.pulls, b)
+    add_to_labels_(g, labels.ids, a * (spec.label_smoothing - 1))
     if spec.softcap is not None:
         g.mul_(1 - (x / spec.softcap) ** 2)
     return g if spec.logit_scale == 1 else g.mul_(spec.logit_scale)
+
+
+def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Scalar) -> None:
+    """Add factor times entries [n, K] to the columns ids [K] of g [n, V]."""
+    ids = ids.long()  # of int32 indices index_add_ is several times slower
+    if isinstance(factor, Tensor):
+        g.index_add_(-1, ids, entries * factor)
+    else:
+        g.index_add_(-1, ids, entries, alpha=factor)
+
+
+def add_to_labels_(g: Tensor, ids: Tensor, entry: Scalar) -> None:
+    """Add one number a row to the columns ids [n, 1] of g [n, V]."""
+    if isinstance(entry, Tensor):
+        g.scatter_add_(-1, ids, entry.expand(ids.shape))
+    else:
+        g.scatter_(-1, ids, entry, reduce="add")

@@ -13,15 +13,13 @@ from ..spec import LossSpec
 from ..tokens import NumberTable
 from . import Field
 from .eager import (
+    Labels,
+    Scalar,
     blocks,
-    chosen,
     coefficients_of,
-    column,
     cross_entropy,
     cumulative_effects,
     read_labels,
-    reweighed,
-    spread,
     transform_,
     transform_logits,
     value_slope,
@@ -52,15 +50,15 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     for block, part in blocks(logits, read_labels(problem, vocab_size, dtype), None):
         x = transform_logits(block, problem.spec)
         entries = nothing_known(x.shape[0], problem.spec, dtype, x.device)
-        place, is_own = own_column(part.ids, first, width)
+        place, is_own = own_column(part.ids.squeeze(-1), first, width)
         label_logits = x.gather(-1, place[:, None]).squeeze(-1)
         entries[Statistic.LABEL_LOGIT] = torch.where(is_own, label_logits, -torch.inf)
         if problem.spec.label_smoothing:
             entries[Statistic.LOGIT_SUM] = x.sum(-1)
-        if part.numbers.numel() and own.places.numel():
-            number_logits = x[part.numbers[:, None], own.columns]
-            sums = number_sums(number_logits, part.targets, own, problem.spec)
-            entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, part.numbers] = sums
+        rows = number_rows(part)
+        if rows.numel() and own.places.numel():
+            sums = number_sums(x[rows[:, None], own.columns], part.targets[rows], own, problem.spec)
+            entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, rows] = sums
         entries[Statistic.PEAK] = peak = x.amax(-1)
         powers = block.buffer("x") if x is block.logits else x
         entries[Statistic.TOTAL] = torch.sub(x, anchor(peak)[:, None], out=powers).exp_().sum(-1)
@@ -73,8 +71,8 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     labels = read_labels(problem, vocab_size_of(problem), dtype)
     own = own_numbers(problem.table, first, logits.shape[-1], dtype)
     columns = own.values.new_zeros((labels.ids.shape[0], problem.table.ids.numel()))
-    if labels.numbers.numel() and own.places.numel():
-        rows = labels.numbers[:, None]
+    rows = number_rows(labels)[:, None]
+    if rows.numel() and own.places.numel():
         x = logits[rows // length, rows % length, own.columns].to(dtype)
         columns[rows, own.places] = transform_(x, problem.spec)
     return columns
@@ -86,7 +84,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
     mean = statistics[Statistic.LOGIT_SUM].sum(0) / vocab_size_of(problem) if spec.label_smoothing else None
     labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
-    weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+    weights = torch.ones_like(lse) if labels.weights is None else labels.weights.squeeze(-1)
     if gathered.device.type != "cpu":  # on a CPU they have been checked
         weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
     fields, merged = gathered.new_zeros((len(Field), len(lse))), gathered.new_zeros((len(Merged), len(lse)))
@@ -95,7 +93,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
 
-    rows = labels.numbers
+    rows = number_rows(labels)
     sums = (sums[:, rows] for sums in statistics[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM])
     _, number_lse, (error, effect) = merged_sums(*sums)
     if spec.kind != "wasserstein":
@@ -103,7 +101,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     elif number_logits is None:
         loss = effect
     else:
-        effect = loss = cumulative_terms(number_logits[rows], labels.targets, problem)[2]
+        effect = loss = cumulative_terms(number_logits[rows], labels.targets[rows], problem)[2]
     mass = (number_lse - lse[rows]).exp_()
     ntl = weights[rows] * reweighed(loss, mass, spec)
     fields[Field.NTL :].index_copy_(1, rows, torch.stack([ntl, error.abs(), mass, weights[rows]]))
@@ -125,30 +123,30 @@ def shard_gradients(
     if width == 0:
         return
     labels = read_labels(problem, vocab_size_of(problem), merged.dtype)
-    coefficients = coefficients_of(labels, problem, upstream)
+    coefficients = coefficients_of(labels, problem, upstream.unsqueeze(-1) if upstream.ndim else upstream)
     own = own_numbers(problem.table, first, width, merged.dtype)
     for block, part in blocks(logits, labels, gradient):
         x, (lse, number_lse, effect) = transform_logits(block, spec), merged[:, block.rows].unbind()
-        a, b = coefficients.part(block.rows)
-        rows, pulls = part.numbers, None
-        slope = spread(a, lse) * (1 + 2 * spec.z_loss * lse) if spec.z_loss else spread(a, lse).clone()
+        a, b = (spread(share, lse) for share in coefficients.part(block.rows))
+        rows, pulls = number_rows(part), None
+        slope = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a.clone()
         if rows.numel():
             # What number rows add to the slope of all columns, and the pulls of their number columns.
-            terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets)
-            row_b = chosen(b, rows)
+            terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets[rows])
+            row_b = b[rows]
             all_logits = None if number_logits is None else number_logits[block.rows][rows]
             number_slope, excess = number_factors(terms, problem.spec)
             slope.index_add_(0, rows, row_b * excess)
             q = (x[rows[:, None], own.columns] - terms.lse[:, None]).exp_()
             effects = own_effects(terms, all_logits, own, problem)
-            pulls = q * (number_slope[:, None] * effects - excess[:, None]) * column(row_b)
+            pulls = q * (number_slope[:, None] * effects - excess[:, None]) * row_b[:, None]
         g = torch.sub(x, lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
         g.mul_(slope[:, None])
         if spec.label_smoothing:
-            g.sub_(column(a) * (spec.label_smoothing / vocab_size_of(problem)))
+            g.sub_(a[:, None] * (spec.label_smoothing / vocab_size_of(problem)))
         if pulls is not None:
             g[rows[:, None], own.columns] += pulls
-        place, is_own = own_column(part.ids, first, width)
+        place, is_own = own_column(part.ids.squeeze(-1), first, width)
         g.scatter_add_(-1, place[:, None], (a * (spec.label_smoothing - 1) * is_own.to(g.dtype))[:, None])
         if spec.softcap is not None:
             g.mul_(1 - (x / spec.softcap) ** 2)
@@ -190,7 +188,23 @@ def cumulative_terms(number_logits: Tensor, targets: Tensor, problem: Problem) -
     """(q [n, K], effects [n, K], L [n]) of number rows with ``label_sigma``."""
     values = problem.table.values.to(number_logits.dtype)
     q = number_logits.softmax(-1)
-    return q, *cumulative_effects(q, values, values - targets[:, None], problem.spec.label_sigma)
+    effects, loss = cumulative_effects(q, values, values - targets[:, None], problem.spec.label_sigma)
+    return q, effects, loss.squeeze(-1)
+
+
+def number_rows(labels: Labels) -> Tensor:
+    """int64 [n], ascending: which rows are number rows."""
+    return (~labels.is_other).view(-1).nonzero().view(-1)
+
+
+def spread(share: Scalar, like: Tensor) -> Tensor:
+    """A coefficient as one number a row, like a tensor [n]."""
+    return share.reshape(-1).expand_as(like) if isinstance(share, Tensor) else torch.full_like(like, share)
+
+
+def reweighed(loss: Tensor, mass: Tensor, spec: LossSpec) -> Tensor:
+    """NTL_i [n] (docs, Mathematics, eq. 15) from L and the probability on number tokens."""
+    return torch.lerp(torch.full_like(loss, spec.worst_loss), loss, mass) if spec.reweigh else loss
 
 
 def nothing_known(num_rows: int, spec: LossSpec, dtype: torch.dtype, device: torch.device) -> Tensor:

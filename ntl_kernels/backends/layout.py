@@ -53,6 +53,8 @@ def gradient_like(logits: Tensor) -> Tensor:
     """
     batch, length, vocab_size = logits.shape
     vector = VECTOR_BYTES // logits.element_size()
+    if logits.is_contiguous() and logits.storage_offset() % vector == 0:
+        return torch.empty_like(logits)
     row = same_phase(vocab_size, logits.stride(1) if length > 1 else vocab_size, vector)
     block = same_phase(length * row, logits.stride(0) if batch > 1 else length * row, vector)
     phase = logits.storage_offset() % vector  # allocations start at multiples of 16 bytes
