@@ -24,7 +24,8 @@ from ...config import NTLConfig, NTLOutput
 from ...functional import DEFAULT_CONFIG, linear_cross_entropy_ntl
 from ...tokens import NumberTokens
 from .losses import Count, LossOptions, choose_targets, denominators
-from .transforms import LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
+from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes, put_head_forward
+from .transforms import NUM_PROBES, LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
 
 PATCH = "_ntl_patch"
 """The attribute of a patched model and of its head."""
@@ -136,7 +137,7 @@ def apply_ntl_to_model(
     for module in (base, head):
         setattr(module, PATCH, patch)
     base.forward = with_signature(partial(model_forward, base), type(base).forward)
-    head.forward = partial(head_forward, head)
+    put_head_forward(head, partial(head_forward, head))
     if not is_encoder_decoder(base):
         patch.stock_loss, patch.own_loss = base.loss_function, base.__dict__.get("_loss_function")
         base.loss_function = partial(model_loss, patch)
@@ -153,6 +154,8 @@ def remove_ntl_from_model(model: Any) -> None:
         module.__dict__.pop(PATCH, None)
         if is_ours(module.__dict__.get("forward")):  # else a wrapper holds ours, which then passes through
             del module.__dict__["forward"]
+        elif inner_forward(module) is not None and is_ours(inner_forward(module).cell_contents):
+            put_head_forward(module, partial(type(module).forward, module))
     if is_ours(base.__dict__.get("_loss_function")):
         del base.__dict__["_loss_function"]
         if patch.own_loss is not None:
@@ -216,13 +219,15 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
         return type(head).forward(head, hidden)
     if call.loss is not None:
         raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
-    if type(head.weight) not in (Tensor, nn.Parameter):
+    if not is_served(head.weight):
         raise TypeError(
-            f"the head's weight must be a plain tensor when the model runs; got {type(head.weight).__name__}. Tensor "
-            "parallel and quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
+            f"the head's weight must be a plain tensor or a DTensor when the model runs; got "
+            f"{type(head.weight).__name__}. Quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on "
+            "the bare model"
         )
-    call.hidden = hidden
-    return make_probes(hidden) + anchor(head_loss(patch, call, hidden, head.weight, head.bias))
+    loss = head_loss(patch, call, hidden, head.weight, head.bias)
+    call.hidden = local(hidden)
+    return as_columns(make_probes(call.hidden) + anchor(loss), head.weight)
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -238,6 +243,7 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
+    output = as_plain(output)
     call.loss, patch.parts = output.loss, output._replace(loss=output.loss.detach())
     return output.loss
 
@@ -257,6 +263,7 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     if call.loss is None or call.hidden is None:
         raise RuntimeError(f"the head of {call.name} did not run: something replaced it after apply_ntl_to_model")
     call.is_taken = True
+    logits = own_probes(logits, NUM_PROBES)
     loss = call.loss + anchor(logits)
     if torch.compiler.is_compiling():
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
@@ -319,7 +326,7 @@ def check_head(head: Any, model: Any) -> None:
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
         hint = " (take the head out of PEFT's target_modules and modules_to_save)" if "peft" in kind else ""
         raise TypeError(f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{hint}")
-    if "forward" in head.__dict__:
+    if "forward" in head.__dict__ and inner_forward(head) is None:
         raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
 
 
