@@ -6,20 +6,32 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+README = (ROOT / "README.md").read_text()
+RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)[^)]*\)")
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ntl_kernels" / "__init__.py").read_text()).group(1)
 
+
+def standalone(text: str) -> str:
+    """Markdown that is read away from the repository: links into it become plain words, its images go."""
+    return RELATIVE_LINK.sub(lambda found: "" if found[1] else found[2], text)
+
+
 TRANSFORMERS = ["transformers>=5.17", "accelerate>=1.15"]
-TRL = [*TRANSFORMERS, "trl>=1.16", "datasets>=5"]
+TRL = [*TRANSFORMERS, "trl>=1.16; python_version >= '3.11'", "datasets>=5"]
 SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "tqdm>=4.66", "ntloss==0.3.2"]
 QUALITY = ["hydra-core>=1.3", "sacrebleu>=2.5", "rouge-score>=0.1.2", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
-TEST = [*TRL, *BENCH, "pytest>=9", "hypothesis>=6.150", "tokenizers>=0.22", "peft>=0.21", "tensorboard>=2.18"]
+DEMO = ["gradio>=6.31", "tokenizers>=0.22", *TRANSFORMERS]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "latex2mathml>=3.78"]
+TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "setuptools>=77"]
+PAGES = ["selenium>=4.51", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
+TEST = [*TRL, *BENCH, *DEMO, *DOCS, *TOOLS, *PAGES, "peft>=0.21", "tensorboard>=2.18"]
 
 setup(
     name="ntl_kernels",
     version=VERSION,
     description="Fused cross-entropy + Number Token Loss kernels for language models",
-    long_description=(ROOT / "README.md").read_text(),
+    long_description=standalone(README),
     long_description_content_type="text/markdown",
     license="MIT",
     license_files=["LICENSE"],
@@ -32,6 +44,8 @@ setup(
         "trl": TRL,
         "test": TEST,
         "bench": BENCH,
+        "demo": DEMO,
+        "docs": DOCS,
         "dev": [*TEST, "ruff==0.17.5", "mypy==2.4.1"],
     },
     classifiers=[

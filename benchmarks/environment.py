@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
+MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/)(?=[\w.])[^\s"'`,)\]}]+""")
+"""An absolute path, or one from somebody's home, where it stands alone, as a value or in brackets."""
 PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
 
 
@@ -30,9 +32,22 @@ def describe(program: str, device: torch.device, threads: int, commit: str | Non
         "versions": {package: version_of(package) for package in PACKAGES},
         "commit": commit or git("rev-parse", "HEAD") or "unknown",
         "changed_files": changed_files("ntl_kernels", f"benchmarks/{program}"),
-        "command": " ".join([f"python -m benchmarks.{program}", *sys.argv[1:]]),
+        "command": without_paths(" ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def without_paths(text: str) -> str:
+    """The text without a machine's folders: paths of the project from its root, others as DATA and their last name."""
+    return MACHINE_PATH.sub(lambda found: portable(Path(found.group())), text)
+
+
+def portable(path: Path) -> str:
+    """A path as it may stand in a result."""
+    try:
+        return str(path.relative_to(ROOT))
+    except ValueError:
+        return f"DATA/{path.name}"
 
 
 def device_name(device: torch.device) -> str:

@@ -96,15 +96,22 @@ def check_weight_tensor(weight: Tensor) -> None:
         raise ValueError("weight requires grad, but the loss is not differentiated by it; detach it")
 
 
-def check_number(name: str, value: object, *, minimum: float | None = None, above: float | None = None) -> None:
+def check_number(
+    name: str, value: object, *, minimum: float | None = None, above: float | None = None, below: float | None = None
+) -> None:
     """Raise unless ``value`` is a finite real number (Python's or NumPy's) within the bounds given."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} must be a number; got {value!r}")
     if torch.compiler.is_compiling():  # the number may be symbolic, and stands for any that a later call brings
         return
     number = float(value)
-    bounds = {"at least": minimum, "above": above}
+    bounds = {"at least": minimum, "above": above, "below": below}
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
-    fits = math.isfinite(number) and (minimum is None or number >= minimum) and (above is None or number > above)
+    fits = (
+        math.isfinite(number)
+        and (minimum is None or number >= minimum)
+        and (above is None or number > above)
+        and (below is None or number < below)
+    )
     if not fits:
         raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {value!r}")

@@ -91,17 +91,9 @@ def cross_entropy_ntl(
     check_rows(labels, token_weights, logits.device)
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, logits.device)
-    problem = Problem(
-        labels,
-        token_weights,
-        as_number(num_tokens),
-        as_number(num_numbers),
-        as_number(config.weight),
-        numbers.table(logits.device),
-        spec,
-        reduction,
-        resolve_backend(backend, logits),
-    )
+    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    table, backend = numbers.table(logits.device), resolve_backend(backend, logits)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     if has_dtensor(logits, labels, token_weights):
         from .parallel import tensors
 
@@ -161,17 +153,9 @@ def linear_cross_entropy_ntl(
     check_rows(labels, token_weights, hidden.device)
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
-    problem = Problem(
-        labels,
-        token_weights,
-        as_number(num_tokens),
-        as_number(num_numbers),
-        as_number(config.weight),
-        numbers.table(hidden.device),
-        spec,
-        reduction,
-        resolve_backend(backend, hidden),
-    )
+    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     if has_dtensor(hidden, weight, bias, labels, token_weights):
         from .parallel import tensors
 

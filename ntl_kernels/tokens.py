@@ -16,6 +16,19 @@ from torch import Tensor
 
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 """A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
+ANY = NUMBER.pattern
+DRESSED = re.compile(
+    rf"""\#\#{ANY}                                           # WordPiece: inside a word
+      | {ANY}</w>                                          # BPE of words: at the end of a word
+      | <\|?(num|number|digit|value)?[ _:-]?-?{ANY}\|?>    # a token added by hand
+      | \[(num|number|digit|value)[ _:-]?-?{ANY}\]
+      | _[0-9]_-?[0-9]+_                                   # Regression Transformer: a digit and its power of ten
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Tokens that mean a number in another dress. Not "<0x37>", "<extra_id_7>" or "[unused7]", which mean none."""
+LARGEST_SPAN = 1.6e38
+"""Half of what float32 holds: a loss is up to 1.01 times the distance of two values, and sums must have room."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """What stands for a leading space in byte-level, SentencePiece and plain vocabularies."""
 CPU = torch.device("cpu")
@@ -61,6 +74,11 @@ class NumberTokens:
         distances = [right - left for (left, _), (right, _) in pairwise(pairs) if right > left]
         if not distances:
             raise ValueError(f"number tokens need at least two distinct float32 values; found {shorten(pairs)}")
+        if pairs[-1][0] - pairs[0][0] > LARGEST_SPAN:
+            raise ValueError(
+                f"number values must lie within {LARGEST_SPAN:g} of each other, since the losses are float32; "
+                f"got {pairs[0][0]:g} and {pairs[-1][0]:g}"
+            )
         self._pairs = tuple((token, value) for value, token in pairs)
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
@@ -79,7 +97,8 @@ class NumberTokens:
 
         Raises:
             TypeError: no mapping, or a token id is no integer or a value no real number.
-            ValueError: an id outside [0, V), a value that float32 cannot hold, or fewer than two distinct values.
+            ValueError: an id outside [0, V), a value that float32 cannot hold, fewer than two distinct values, or
+                values too far apart for a float32 loss (1.6e38).
         """
         return cls(mapping, vocab_size)
 
@@ -89,12 +108,13 @@ class NumberTokens:
     ) -> NumberTokens:
         """The tokens of a tokenizer whose whole text is a number: ASCII digits with at most one point between them.
 
-        Warns if ``digits_only`` finds some of the ten digits but not all: labels with the others get no number loss.
-        :meth:`describe` says so, too, and which further tokens the other options would count.
+        Warns if ``digits_only`` finds some of the ten digits but not all, and if tokens mean numbers in another dress
+        ("##34", "7</w>", "<num_7>", "_7_0_"): labels with those get no number loss. :meth:`from_mapping` takes any
+        token. :meth:`describe` says so, too, and which further tokens the other options would count.
 
         Args:
-            tokenizer: anything with ``get_vocab()``: a ``transformers`` tokenizer or ``tokenizers.Tokenizer``. It is
-                only read.
+            tokenizer: anything with ``get_vocab()``, whose tokens are str or bytes: a ``transformers`` tokenizer or
+                ``tokenizers.Tokenizer``. It is only read.
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's.
                 Default: the number of ids of the tokenizer.
             digits_only: only the digits 0 to 9, as in the paper's experiments; else also "42", "007" and "3.14".
@@ -102,17 +122,18 @@ class NumberTokens:
                 the beginning of a number after a space so.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``.
+            TypeError: the tokenizer has no ``get_vocab``, or its tokens are neither str nor bytes.
             ValueError: no such token, fewer than two distinct values, or an id beyond ``vocab_size``.
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have get_vocab(); got {type(tokenizer).__name__}")
-        vocab: dict[str, int] = tokenizer.get_vocab()
+        vocab = {text_of(token): identity for token, identity in tokenizer.get_vocab().items()}
         names = {token: text for text, token in vocab.items() if is_number(text, digits_only, space_prefixed)}
-        more = more_numbers(vocab, digits_only, space_prefixed)
+        more, dressed = more_numbers(vocab, digits_only, space_prefixed), numbers_in_other_dress(vocab)
+        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, dressed) if way)
         if not names:
             kind = "digit" if digits_only else "number"
-            raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {more or NO_OPTION_HELPS}")
+            raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
         size = checked_size(id_count(tokenizer, vocab) if vocab_size is None else vocab_size)
         beyond = [f"{text!r} (id {token})" for token, text in sorted(names.items()) if token >= size]
         if beyond:
@@ -123,14 +144,15 @@ class NumberTokens:
         values = {token: float(without_mark(text)) for token, text in names.items()}
         if len(set(values.values())) < 2:
             found = ", ".join(f"{text!r} (id {token})" for token, text in sorted(names.items())[:5])
-            raise ValueError(
-                f"number tokens need at least two distinct values; found {found}; {more or NO_OPTION_HELPS}"
-            )
+            raise ValueError(f"number tokens need at least two distinct values; found {found}; {ways}")
         absent = ", ".join(f"{digit:g}" for digit in DIGITS if digit not in values.values())
-        notes = [f"digits without a token: {absent}"] if absent else []
-        if absent and digits_only:
-            warnings.warn(f"{notes[0]}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        return cls(values, size, names, [*notes, f"other options: {more}"] if more else notes)
+        gaps = f"digits without a token: {absent}" if absent else ""
+        if gaps and digits_only:
+            warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
+        if dressed:
+            warnings.warn(dressed, stacklevel=2)
+        notes = [gaps, dressed, more and f"other options: {more}"]
+        return cls(values, size, names, [note for note in notes if note])
 
     @property
     def ids(self) -> Tensor:
@@ -257,6 +279,19 @@ def without_mark(text: str) -> str:
     return text[1:] if text.startswith(SPACE_MARKS) else text
 
 
+def text_of(token: Any) -> str:
+    """A token as text; a byte becomes the character of its number, so that no two tokens become one.
+
+    Raises:
+        TypeError: it is neither str nor bytes.
+    """
+    if isinstance(token, bytes):
+        return token.decode("latin-1")
+    if not isinstance(token, str):
+        raise TypeError(f"get_vocab() must map tokens, as str or bytes, to ids; got the token {token!r}")
+    return token
+
+
 def id_count(tokenizer: Any, vocab: Mapping[str, int]) -> int:
     """How many ids a tokenizer has, gaps included."""
     length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
@@ -280,6 +315,19 @@ def more_numbers(vocab: Mapping[str, int], digits_only: bool, space_prefixed: bo
             wider.append(f"{option} counts {count}")
             most = count
     return ", ".join(wider)
+
+
+def numbers_in_other_dress(vocab: Mapping[str, int], most: int = 3) -> str:
+    """How many tokens mean a number but are not just its digits, and what to do about them; empty if none."""
+    found = sorted((token, text) for text, token in vocab.items() if DRESSED.fullmatch(text))
+    if not found:
+        return ""
+    examples = [f"{text!r} (id {token})" for token, text in found[:most]]
+    shown = ", ".join([*examples, *(["..."] if len(found) > most else [])])
+    return (
+        f"{len(found)} tokens look like numbers in another dress ({shown}) and get no number loss as labels; "
+        "NumberTokens.from_mapping takes them"
+    )
 
 
 def checked_size(vocab_size: Any) -> int:

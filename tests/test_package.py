@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import email
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ import pytest
 import ntl_kernels
 
 PACKAGE = Path(ntl_kernels.__file__).parent
+ROOT = Path(__file__).parent.parent
 LAYERS = {
     "kernels": set(),
     "config": set(),
@@ -67,3 +74,89 @@ def test_triton_language_stays_in_kernels() -> None:
 def test_public_names() -> None:
     assert all(hasattr(ntl_kernels, name) for name in ntl_kernels.__all__)
     assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel, built from a copy of what they are built from."""
+    folder = tmp_path_factory.mktemp("distributions")
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("ntl_kernels", "tests", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    command = [sys.executable, "setup.py", "-q", "sdist", "-d", "out", "bdist_wheel", "-d", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_source_distribution_holds_what_installing_needs_and_no_tests_without_their_helpers(
+    distributions: Path,
+) -> None:
+    (path,) = distributions.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"} <= names
+    assert {str(module.relative_to(PACKAGE.parent)) for module in PACKAGE.rglob("*.py")} <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
+
+
+def test_wheel_holds_the_package_alone(distributions: Path) -> None:
+    (path,) = distributions.glob("*.whl")
+    names = zipfile.ZipFile(path).namelist()
+    assert {str(module.relative_to(PACKAGE.parent)) for module in PACKAGE.rglob("*.py")} <= set(names)
+    assert "ntl_kernels/py.typed" in names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"ntl_kernels"}
+
+
+def test_long_description_stands_without_the_repository(distributions: Path) -> None:
+    (path,) = distributions.glob("*.whl")
+    archive = zipfile.ZipFile(path)
+    (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    description = email.message_from_bytes(archive.read(metadata)).get_payload()
+    assert "cross_entropy_ntl" in description
+    assert set(re.findall(r"\]\(([a-z]*:|#)?", description)) <= {"https:", "http:", "#"}
+    assert len(description) > len((ROOT / "README.md").read_text()) / 2
+
+
+def test_every_way_to_check_runs_the_same_checks() -> None:
+    """CI, the workflow and pre-commit: one command, one version of the linter."""
+    makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    (steps,) = re.findall(r"^test: (.*)$", makefile, flags=re.MULTILINE)
+    assert steps.split() == ["lint", "types", "docs", "tests"]
+    assert "make test" in ci
+    assert "- run: .ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    (pinned,) = re.findall(r"ruff==([0-9.]+)", (ROOT / "setup.py").read_text())
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert f"rev: v{pinned}\n" in hooks and "python -m mypy" in hooks
+
+
+def test_the_oldest_that_are_promised_are_tried() -> None:
+    setup = (ROOT / "setup.py").read_text()
+    (python,) = re.findall(r'python_requires=">=([0-9.]+)"', setup)
+    (torch,) = re.findall(r'"torch>=([0-9.]+)"', setup)
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert f'python: "{python}", torch: "{torch}.0"' in workflow
+    configuration = (ROOT / "pyproject.toml").read_text()
+    assert f'python_version = "{python}"' in configuration
+    assert f'target-version = "py{python.replace(".", "")}"' in configuration
+
+
+@pytest.mark.parametrize("goal", ["main", "test"])
+def test_make_says_each_step_and_makes_the_environment_once(goal: str, tmp_path: Path) -> None:
+    """Without running them: the steps of a fresh machine, and of one with the environment."""
+
+    def steps() -> list[str]:
+        environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "MAKEFLAGS")}
+        command = ["make", "-n", goal, f"VENV={tmp_path}/venv"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"^printf .* \"(.*)\"$", done.stdout, flags=re.MULTILINE)
+
+    names = {"main": ["main job"], "test": ["linter", "types", "documentation", "tests"]}[goal]
+    once = ["environment (once)", "installation (once)", "installation"]
+    assert [step.partition(":")[0] for step in steps()] == [*once, *names]
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").touch()
+    (tmp_path / "venv" / f".installed-{'bench' if goal == 'main' else 'dev'}").touch()
+    assert [step.partition(":")[0] for step in steps()] == names

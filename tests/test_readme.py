@@ -38,13 +38,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
 
 
-def test_ci_runs_the_readmes_commands() -> None:
-    ci = (ROOT / ".ci" / "run").read_text()
-    for command in ("pip install", "python -m pytest"):
-        assert command in README
+def commands() -> list[str]:
+    """The lines of the README's shell blocks, without their comments."""
     blocks = re.findall(r"^```bash\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-    commands = [line.split("  #")[0].strip() for block in blocks[:2] for line in block.splitlines()]
-    assert [c for c in commands if c.startswith("pip")] == [
-        line.replace("--quiet ", "") for line in ci.splitlines() if line.startswith("pip")
-    ]
-    assert commands[1] in ci.splitlines()
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+def test_commands_are_those_that_there_are() -> None:
+    """The two commands of a fresh machine, and extras that can be installed."""
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    made = [command.split()[1] for command in commands() if command.startswith("make ")]
+    assert {"main", "test"} <= set(made) <= set(targets)
+    extras = {
+        extra for command in commands() for group in re.findall(r"\[([a-z,]+)\]", command) for extra in group.split(",")
+    }
+    assert extras <= set(re.findall(r'^        "([a-z]+)": ', (ROOT / "setup.py").read_text(), flags=re.MULTILINE))

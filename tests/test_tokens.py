@@ -284,6 +284,76 @@ def test_missing_digits_warn_and_are_described() -> None:
         NumberTokens.from_tokenizer(FakeTokenizer("10", "20"), digits_only=False)  # asked for what there is
 
 
+DRESSES = {
+    "word_piece": ["##3", "##34", "##3.5"],
+    "end_of_word": ["3</w>", "34</w>", "3.5</w>"],
+    "added": ["<num_7>", "<NUM 7>", "<7>", "<|number:12|>", "<-7>", "[NUM-7]", "[value_1.5]"],
+    "regression_transformer": ["_7_0_", "_0_-1_", "_3_12_"],
+}
+PLAIN = [
+    "<0x37>",
+    "<extra_id_7>",
+    "<unused7>",
+    "[unused7]",
+    "[7]",
+    "<|reserved_special_token_7|>",
+    "##a",
+    "x7</w>",
+    "_7_",
+]
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_numbers_in_another_dress_are_named(dress: str) -> None:
+    """They get no number loss, and nothing would say so."""
+    texts = DRESSES[dress]
+    message = f"{len(texts)} tokens look like numbers in another dress ({texts[0]!r} (id 10)"
+    with pytest.warns(UserWarning, match=f"{re.escape(message)}.*from_mapping") as record:
+        numbers = NumberTokens.from_tokenizer(FakeTokenizer(*"0123456789", *texts, *PLAIN))
+    assert len(record) == 1 and record[0].filename == __file__
+    assert len(numbers) == 10
+    assert f"  {message}" in numbers.describe()
+    for few in ([], ["7"]):
+        with pytest.raises(ValueError, match=f"{re.escape(repr(texts[0]))}.*from_mapping"):
+            NumberTokens.from_tokenizer(FakeTokenizer(*few, *texts))
+
+
+def test_what_only_holds_digits_is_no_number_in_another_dress() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        numbers = NumberTokens.from_tokenizer(FakeTokenizer(*"0123456789", *PLAIN))
+    assert "dress" not in numbers.describe()
+
+
+def test_word_pieces_of_a_real_tokenizer() -> None:
+    """ "12345" is 12 ##34 ##5, of which plain digits are none."""
+    tokenizer = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "12": 1, "##34": 2, "##5": 3, "7": 4, "8": 5}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert tokenizer.encode("12345").tokens == ["12", "##34", "##5"]
+    with pytest.warns(
+        UserWarning, match=r"2 tokens look like numbers in another dress \('##34' \(id 2\), '##5' \(id 3\)\)"
+    ):
+        numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False)
+    assert numbers.values.tolist() == [7.0, 8.0, 12.0]
+
+
+def test_tokens_that_are_bytes() -> None:
+    """As tiktoken's vocabularies have them; bytes that are no text stay apart."""
+    vocab = {bytes([byte]): byte for byte in range(256)} | {b" 7": 256, b"42": 257, "٣".encode(): 258}
+    tokenizer = FakeTokenizer()
+    tokenizer.vocab = vocab  # type: ignore[assignment]
+    numbers = NumberTokens.from_tokenizer(tokenizer)
+    assert numbers.ids.tolist() == list(range(48, 58)) and numbers.vocab_size == 259
+    wider = NumberTokens.from_tokenizer(tokenizer, digits_only=False, space_prefixed=True)
+    assert {256: 7.0, 257: 42.0}.items() <= dict(zip(wider.ids.tolist(), wider.values.tolist(), strict=True)).items()
+    assert len(wider) == 12
+    tokenizer.vocab = {7: 0, 8: 1}  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"str or bytes.*got the token 7"):
+        NumberTokens.from_tokenizer(tokenizer)
+
+
 def test_what_is_no_tokenizer() -> None:
     with pytest.raises(TypeError, match="get_vocab.*str"):
         NumberTokens.from_tokenizer("gpt2")
@@ -301,6 +371,7 @@ def test_what_is_no_tokenizer() -> None:
         ({1: 1.0, 2: float("-inf")}, 5, ValueError, "token 2.*-inf"),
         ({1: 1.0, 2: 1e39}, 5, ValueError, r"token 2.*1e\+39"),
         ({1: 1.0, 2: 10**400}, 5, ValueError, "token 2.*inf"),
+        ({1: -1e38, 2: 1e38}, 5, ValueError, r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"),
         ({"1": 1.0}, 5, TypeError, "'1'"),
         ({1.0: 1.0}, 5, TypeError, r"ints; got 1\.0"),
         ({True: 1.0}, 5, TypeError, "True"),
@@ -336,7 +407,7 @@ def test_values_that_round_to_one_float32_are_one_value() -> None:
     assert "worth 0 to 1," in repr(NumberTokens.from_mapping({0: -0.0, 1: 1.0}, 2))
 
 
-values = st.floats(width=32, allow_nan=False, allow_infinity=False)
+values = st.floats(-(2.0**125), 2.0**125, width=32)
 
 
 @given(st.dictionaries(st.integers(0, 2000), values, min_size=2, max_size=1500), st.integers(2001, 5000))

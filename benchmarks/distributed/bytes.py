@@ -37,9 +37,7 @@ def main() -> None:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(0)
     labels = torch.randint(0, VOCAB_SIZE, (ROWS,), device=device)
-    few, many = (
-        NumberTokens.from_mapping({i: float(i) for i in range(k)}, VOCAB_SIZE).to(device) for k in (10, 1110)
-    )
+    few, many = (NumberTokens.from_mapping({i: float(i) for i in range(k)}, VOCAB_SIZE).to(device) for k in (10, 1110))
 
     def spread(tensor: Tensor, dim: int) -> Tensor:
         whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)

@@ -1,10 +1,10 @@
 """Does the Number Token Loss help?
 
-python -m benchmarks.quality [--data FILE] [--device D] [--steps N] [--seed N]    CE beside CE + NTL, in minutes
+python -m benchmarks.quality [compare] [OVERRIDE...] [--seeds N] [--out FOLDER]   CE beside CE + NTL, in two minutes
 python -m benchmarks.quality dataset=D model=M loss=L trainer=T [...] [-m]        one experiment, or a sweep (Hydra)
 python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION        splits of an original download
-python -m benchmarks.quality report RUN_FOLDER... [--out FOLDER]                  tables and plots over seeds
-python -m benchmarks.quality time [OVERRIDE...] [--rounds N]                      a training step with and without NTL
+python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]      tables and plots over seeds
+python -m benchmarks.quality time [OVERRIDE...] [--rounds N] [--out FILE]         a training step with and without NTL
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["prepare"]:
-        from .datasets import main as prepare
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("compare", [])
+    if command in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if command == "prepare":
+        from .data.downloads import main as prepare
 
-        return prepare(arguments[1:])
-    if arguments[:1] == ["report"]:
-        from .summary import main as report
+        return prepare(rest)
+    if command == "report":
+        from .report import main as report
 
-        return report(arguments[1:])
-    if arguments[:1] == ["time"]:
+        return report(rest)
+    if command == "time":
         from .timing import main as timing
 
-        return timing(arguments[1:])
-    if any("=" in argument and not argument.startswith("--") for argument in arguments) or "-m" in arguments:
-        from .experiment import main as experiment
+        return timing(rest)
+    if command == "compare" or command.startswith("--"):
+        from .compare import main as compare
 
-        experiment()  # Hydra reads sys.argv
-        return 0
-    from .comparison import main as comparison
+        return compare(rest if command == "compare" else arguments)
+    from .experiment import main as experiment
 
-    return comparison(arguments)
+    experiment()  # Hydra reads sys.argv, and refuses what is no override
+    return 0
 
 
 if __name__ == "__main__":

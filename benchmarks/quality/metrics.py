@@ -11,15 +11,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import mean_absolute_error, mean_squared_error, median_absolute_error, r2_score
 
-from .arithmetic import value_of
-
-FINAL = "####"
-"""GSM8K's mark before the final number."""
-
-
-def final_value(text: str) -> float | None:
-    """The number that an answer is, or that stands behind its last ``####``; else None."""
-    return value_of(text.rsplit(FINAL, 1)[-1].strip())
+from .data.pairs import final_text, final_value
 
 
 def number_metrics(predictions: Sequence[float | None], truths: Sequence[float]) -> dict[str, float]:
@@ -78,4 +70,20 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
     if numeric:
         guesses, values = zip(*numeric, strict=True)
         metrics.update(number_metrics(guesses, values))
+        metrics["run_on"] = run_on(predictions, truths)
     return metrics
+
+
+def run_on(predictions: Sequence[str], truths: Sequence[str]) -> float:
+    """Share of the answers with more digits before the point than the true number, among the truths that are numbers.
+
+    A number that goes on where it should have ended is wrong by a factor of ten or more.
+    """
+    numeric = [(p, t) for p, t in zip(predictions, truths, strict=True) if final_value(t) is not None]
+    return sum(whole_digits(p) > whole_digits(t) for p, t in numeric) / len(numeric)
+
+
+def whole_digits(text: str) -> int:
+    """Digits before the point of the number that an answer is; 0 where it is none."""
+    final = final_text(text)
+    return 0 if final_value(text) is None else len(final.removeprefix("-").partition(".")[0])

@@ -9,31 +9,26 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from .metrics import final_value
+from ..environment import ROOT
+from .configuration import METRICS, WITHOUT_EFFECT, differences
+from .data.pairs import final_value
+from .errors import InputError
+from .losses import title
 
 FILE = "runs.jsonl"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); what is beyond the last one counts in the last bin."""
-NAMES = {
-    "ce": "CE",
-    "ntl_was": "CE + {weight:g} NTL-WAS",
-    "ntl_mse": "CE + {weight:g} NTL-MSE",
-    "ntl_mae": "CE + {weight:g} NTL-MAE",
-    "ntl_huber": "CE + {weight:g} NTL-Huber",
-    "number_level": "CE + {weight:g} number-level",
-    "ce_mse": "CE + MSE",
-    "mse": "MSE",
-}
-PLAIN = ("ce", "ce_mse", "mse")
-"""What has no options of NTL."""
+OUTSIDE = re.compile(r"(?<![\w.~:/${}-])(?:/|~/|\.\./)[^\s'\",;\]\[]+")
+"""A path that leads out of the project."""
 
 Record = dict[str, Any]
 Groups = dict[tuple[str, str], list[Record]]
@@ -47,28 +42,34 @@ def record_of(run: Record, folder: Path) -> Record:
     return {
         "dataset": config["dataset"]["name"],
         "model": config["model"]["name"],
-        "loss": loss_name(run["loss"], config["loss"]),
+        "loss": title(run["loss"], config["loss"]),
         "seed": config["seed"],
         "parameters": run["parameters"],
         "sizes": run["sizes"],
-        "seconds": sum(entry.get("train_runtime", 0) for entry in log),
+        "seconds": run["seconds"],
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
         "metrics": run["metrics"],
         "errors": {split: error_histogram(folder / f"predictions-{split}.jsonl") for split in run["metrics"]},
-        "config": config,
-        "environment": run["environment"],
+        "config": without_places(config),
+        "environment": without_places(run["environment"]),
     }
 
 
-def loss_name(trained_by: str, config: Record) -> str:
-    """What a run was trained by, in words; what differs from the defaults of NTL is said."""
-    name = NAMES[trained_by].format(weight=config["weight"])
-    if trained_by in PLAIN:
-        return name
-    extras = [] if config["reweigh"] else ["reweigh=False"]
-    if config["squash_factor"] is not None:
-        extras.append(f"squash_factor={config['squash_factor']:g}")
-    return f"{name} ({', '.join(extras)})" if extras else name
+def without_places(value: Any) -> Any:
+    """The same with no path of a machine: relative to the project where it is inside, else ``DATA``."""
+    if isinstance(value, dict):
+        return {key: without_places(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_places(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    return OUTSIDE.sub(lambda found: outside_name(found.group()), value.replace(f"{ROOT}/", ""))
+
+
+def outside_name(path: str) -> str:
+    """``DATA`` for a folder, ``DATA/NAME`` for a file, which has an ending."""
+    name = PurePosixPath(path).name
+    return f"DATA/{name}" if "." in name.strip(".") else "DATA"
 
 
 def error_histogram(path: Path) -> list[int]:
@@ -83,30 +84,76 @@ def error_histogram(path: Path) -> list[int]:
     return counts
 
 
-def read(folders: Sequence[Path]) -> list[Record]:
-    """Every run at or below the folders: ``metrics.json`` with its predictions, or a line of a ``runs.jsonl``.
+def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
+    """Every run: each ``metrics.json`` at or below the folders, and the ``runs.jsonl`` of a folder itself.
+
+    Args:
+        folders: with runs, or with records of runs.
+        output: where records will be written; what is there already is read only where nothing else is.
 
     Raises:
-        ValueError: there is none below a folder, or two runs differ in nothing that tables show.
+        InputError: a folder has no run, a file is malformed, or two runs differ in nothing that tables show.
     """
     records = []
     for folder in folders:
-        found = [record_of(json.loads(path.read_text()), path.parent) for path in sorted(folder.rglob("metrics.json"))]
-        for path in sorted(folder.rglob(FILE)):
-            found += [json.loads(line) for line in path.read_text().splitlines()]
+        found = [read_run(path) for path in sorted(folder.rglob(METRICS))]
+        path = folder / FILE
+        if path.is_file() and not (found and output is not None and folder.resolve() == output.resolve()):
+            found += read_records(path)
         if not found:
-            raise ValueError(f"{folder}: no metrics.json and no {FILE} at or below it")
+            raise InputError(f"{folder}: no {METRICS} at or below it and no {FILE} in it")
         records += found
     records.sort(key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):
-            raise ValueError(f"two runs of {', '.join(map(str, key_of(one)))}: report them apart")
+            raise InputError(
+                f"two runs of {', '.join(map(str, key_of(one)))}: report them apart, or tell them apart by "
+                f"dataset.name or model.name; they differ in {', '.join(unlike(one, other)) or 'nothing'}"
+            )
     return records
+
+
+def read_run(path: Path) -> Record:
+    """A run's record.
+
+    Raises:
+        InputError: malformed files, by their path.
+    """
+    try:
+        return record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
+    except KeyError as error:
+        raise InputError(f"{path}: no field {error}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not a run's metrics with its predictions beside them: {error}") from error
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a ``runs.jsonl``.
+
+    Raises:
+        InputError: a malformed line, by its number.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            found.append(json.loads(line))
+            key_of(found[-1])
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{path}, line {number}: not a record: {error}") from error
+    return found
 
 
 def key_of(record: Record) -> tuple[str, str, str, int]:
     """What tells a run from every other one of a report."""
     return record["dataset"], record["model"], record["loss"], record["seed"]
+
+
+def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
+    """In which options two runs differ that pairs have to share: all but loss, seed and what changes nothing."""
+    ignored = ["loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT]
+    ignored += [] if models else ["model"]
+    found = differences(one["config"], other["config"])
+    return [key for key in found if not any(f"{key}.".startswith(f"{name}.") for name in ignored)]
 
 
 def write(records: Iterable[Record], path: Path) -> None:
@@ -121,6 +168,10 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
     return groups
 
 
+def splits_of(groups: Groups) -> list[str]:
+    return sorted({split for runs in groups.values() for run in runs for split in run["metrics"]})
+
+
 def steps_of(runs: Iterable[Record]) -> list[int]:
     """The steps at which every run was measured."""
     measured = [{point["step"] for point in run["curve"]} for run in runs]
@@ -130,3 +181,8 @@ def steps_of(runs: Iterable[Record]) -> list[int]:
 def at_step(runs: Iterable[Record], step: int, metric: str) -> list[float]:
     """A metric on the validation split after so many steps, a value per run that has it."""
     return [p[metric] for run in runs for p in run["curve"] if p["step"] == step and metric in p]
+
+
+def values_of(runs: Iterable[Record], split: str, metric: str) -> list[float]:
+    """A metric on a test split, a value per run that has it."""
+    return [run["metrics"][split][metric] for run in runs if metric in run["metrics"].get(split, {})]

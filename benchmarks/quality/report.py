@@ -1,77 +1,452 @@
-"""The table, the plot and the JSON file of a comparison."""
+"""Tables, plots and advice from the records of runs, and the README's section made of them.
+
+Losses by rows, metrics or budgets by columns: mean and standard deviation over seeds, and differences by pairs.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import platform
-from collections.abc import Sequence
-from dataclasses import asdict
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
-import torch
+from ..environment import ROOT
+from ..published import README, commit_of, digest, outdated, with_section
+from . import plots, records
+from .advice import ADVICE, Evidence
+from .errors import InputError, writable
+from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
+from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of
 
-import ntl_kernels
-
-from .training import Result, Settings
-
-COLUMNS = {
-    "exact_match": ("exact", "{:.1%}"),
-    "mae": ("MAE", "{:.2f}"),
-    "median_error": ("median error", "{:.2f}"),
-    "no_number": ("no number", "{:.1%}"),
-    "ce": ("CE", "{:.4f}"),
-    "ntl": ("NTL", "{:.4f}"),
+FOLDER = Path(__file__).parents[1] / "results" / "quality"
+"""The committed results."""
+SECTION = "quality"
+TIMING, TEXT, ADVICE_TEXT, DIFFERENCES = "timing.json", "report.md", "advice.md", "differences.png"
+METRICS = {
+    "exact_match": "exact match",
+    "number_accuracy": "right number",
+    "mae": "MAE",
+    "median_error": "median error",
+    "log_mae": "log MAE",
+    "r2": "R2",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "log_r2": "log R2",
+    "no_number": "no number",
+    "run_on": "run on",
+    "token_accuracy": "token accuracy",
+    "ce": "cross-entropy",
+    "perplexity": "perplexity",
+    "bleu": "BLEU",
+    "rougeL": "ROUGE-L",
 }
-COLOURS = {"CE": "#888888", "CE + NTL": "#d1495b"}
+COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
+"""The metrics whose differences by pairs are shown."""
+CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
+MOST_BUDGETS = 6
+LOWER, HIGHER = "▼", "▲"
+"""Marks of a difference to CE whose interval excludes 0."""
 
 
-def table(results: Sequence[Result], seeds: int) -> str:
-    """The last measurement of each loss, and what it is based on."""
-    header = ["loss", *(title for title, _ in COLUMNS.values()), "seconds", "seeds"]
-    rows = [
-        [r.loss, *(form.format(r.metrics[key]) for key, (_, form) in COLUMNS.items()), f"{r.seconds:.1f}", str(seeds)]
-        for r in results
+class Headline(NamedTuple):
+    """A row of the README's table."""
+
+    dataset: str
+    task: str
+    model: str
+    loss: str
+    split: str
+
+
+HEADLINES = (
+    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 1 NTL-WAS (reweigh=False)", "test"),
+    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
+    Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("expressions", "compute expressions", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS", "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
+)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation; the value alone where there is one. NaN where a run has no such number."""
+    if not values:
+        return "-"
+    mean = fmean(values)
+    if len(values) == 1 or not all(map(math.isfinite, values)):
+        return rounded(mean, 3)
+    return f"{rounded(mean, 3)} ± {rounded(stdev(values), 2)}"
+
+
+def rounded(value: float, digits: int) -> str:
+    """So many significant digits; in full below a million."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
+
+
+def told(found: Difference | None, metric: str) -> str:
+    """A difference to CE with its interval, its mark and the seeds that agree."""
+    if found is None or not math.isfinite(found.mean):
+        return "-"
+    unit = " %" if metric in IN_PER_CENT else " points" if metric in IN_POINTS else ""
+    interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
+    return f"{signed(found.mean)}{unit}{interval}{mark(found)} {found.agree}/{found.pairs}"
+
+
+def signed(value: float) -> str:
+    return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
+
+
+def mark(found: Difference | None) -> str:
+    """The mark of a difference that is certain."""
+    if found is None or not found.is_certain:
+        return ""
+    return f" {LOWER}" if found.mean < 0 else f" {HIGHER}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose columns are right-aligned from the third on."""
+    rule = ["---" if index < 2 else "---:" for index in range(len(header))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def test_table(groups: Groups, split: str) -> str:
+    """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
+    metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
+    rows = []
+    for key in sorted(groups):
+        cells = [
+            spread(values_of(groups[key], split, metric)) + mark(to_baseline(groups, key, split, metric))
+            for metric in metrics
+        ]
+        rows.append([*key, str(len(groups[key])), *cells])
+    return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
+
+
+def difference_table(groups: Groups, split: str) -> str:
+    """Differences to CE of the same model by pairs, after the last step; nothing where there is no CE."""
+    rows = []
+    for key in sorted(groups):
+        cells = [told(to_baseline(groups, key, split, metric), metric) for metric in COMPARED]
+        if set(cells) != {"-"}:
+            rows.append([*key, *cells])
+    return markdown(["model", "loss", *(METRICS[metric] for metric in COMPARED)], rows) if rows else ""
+
+
+def to_baseline(groups: Groups, key: tuple[str, str], split: str, metric: str) -> Difference | None:
+    """The difference to CE of the same model; None for CE itself and where there is none."""
+    plain = baseline(groups, key[0])
+    return None if plain is groups[key] else compare(groups[key], plain, split, metric)
+
+
+def budget_table(groups: Groups, metric: str) -> str:
+    """A metric on the validation split after several numbers of steps."""
+    steps = budgets(groups)
+    rows = [[*key, *(budget_cell(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
+    return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
+
+
+def budget_cell(groups: Groups, key: tuple[str, str], step: int, metric: str) -> str:
+    """Mean and standard deviation after so many steps, marked by pairs."""
+    runs = groups[key]
+    pairs = pairs_of(runs, [] if key[1] == "CE" else baseline(groups, key[0]))
+    values = [
+        sides
+        for run, other in pairs
+        for sides in zip(at_step([run], step, metric), at_step([other], step, metric), strict=False)
     ]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    found = difference(*zip(*values, strict=True)) if values else None
+    return spread(at_step(runs, step, metric)) + mark(found)
 
 
-def plot(results: Sequence[Result], path: Path) -> None:
-    """Learning curves: exact match and mean absolute error over steps."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
-    for axis, key, label in zip(axes, ("exact_match", "mae"), ("exact match", "mean absolute error"), strict=True):
-        for result in results:
-            steps, values = [p["step"] for p in result.curve], [p[key] for p in result.curve]
-            axis.plot(steps, values, marker="o", label=result.loss, color=COLOURS.get(result.loss))
-        axis.set_xlabel("training step")
-        axis.set_ylabel(label)
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.suptitle("Arithmetic, one seed: learning curves on held-out questions")
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+def budgets(groups: Groups) -> list[int]:
+    """At most :data:`MOST_BUDGETS` of the steps at which all runs were measured, evenly spread, the last among them."""
+    steps = steps_of(run for runs in groups.values() for run in runs)
+    count = min(MOST_BUDGETS, len(steps))
+    return [steps[(index + 1) * len(steps) // count - 1] for index in range(count)]
 
 
-def write_json(results: Sequence[Result], settings: Settings, data: dict[str, Any], path: Path) -> None:
-    """Everything needed to read the numbers later: settings, data, versions and every measurement."""
-    content = {
-        "settings": asdict(settings),
-        "data": data,
-        "versions": {
-            "ntl_kernels": ntl_kernels.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "hardware": {"machine": platform.machine(), "threads": torch.get_num_threads(), "device": settings.device},
-        "results": [asdict(result) for result in results],
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n")
+def settings(groups: Groups) -> str:
+    """What the runs of a data set share."""
+    runs = [run for group in groups.values() for run in group]
+    models = ", ".join(
+        f"{model} of {min(sizes):,}" + (f" to {max(sizes):,}" if min(sizes) < max(sizes) else "") + " parameters"
+        for model in sorted({model for model, _ in groups})
+        for sizes in [[run["parameters"] for run in runs if run["model"] == model]]
+    )
+    train = sorted({run["sizes"]["train"] for run in runs})
+    batch = sorted({run["config"]["trainer"]["arguments"]["per_device_train_batch_size"] for run in runs})
+    steps = sorted({run["config"]["trainer"]["arguments"]["max_steps"] for run in runs})
+    seconds = [run["seconds"] for run in runs]
+
+    def listed(values: list[int]) -> str:
+        return " or ".join(f"{value:,}" for value in values)
+
+    return (
+        f"{models}; {listed(train)} training pairs, {listed(steps)} steps of {listed(batch)}; "
+        f"{min(seconds):.0f} to {max(seconds):.0f} s a run."
+    )
+
+
+def provenance(runs: Sequence[Record]) -> str:
+    """Commands, commits, versions and machines."""
+    lines = []
+    for environment in {json.dumps(origin(run["environment"])): run["environment"] for run in runs}.values():
+        versions = environment["versions"]
+        lines.append(
+            f"- `{environment['command']}`  \n  {commit_of(environment)}, "
+            f"{environment['date'].split()[0]}, torch {versions['torch']}, transformers {versions['transformers']}, "
+            f"Python {environment['python']}, {environment['device']}, {environment['threads']} thread(s)"
+        )
+    return "\n".join(sorted(lines))
+
+
+def origin(environment: Record) -> list[Any]:
+    """What makes two runs' lines of :func:`provenance` the same."""
+    return [environment[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
+
+
+def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
+    """The project's targets, each with what was measured: claim, measured, verdict."""
+    groups = by_dataset(runs)
+    rows = [*arithmetic_targets(groups), *regression_targets(groups), *timing_targets(timing)]
+    return [[claim, measured, "met" if met else "**missed**"] for claim, measured, met in rows]
+
+
+def arithmetic_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
+    """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
+    groups = datasets.get("arithmetic", {})
+    for (model, loss), runs in sorted(groups.items()):
+        mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
+        if "NTL-WAS" not in loss or mae is None or r2 is None:
+            continue
+        claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
+        met = mae.is_certain and mae.mean < 0 and r2.is_certain and r2.mean > 0
+        yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", met
+
+
+def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
+    """MAE of a token head with NTL within 5 % of the regression head's, at the same seeds."""
+    for dataset, groups in sorted(datasets.items()):
+        heads = groups.get(("regression_head", "MSE"), [])
+        for split in splits_of(groups):
+            ratios = {}
+            for key, runs in groups.items():
+                if "NTL" in key[1] and (pairs := pairs_of(runs, heads, models=False)):
+                    ours, theirs = (fmean(values_of(side, split, "mae")) for side in zip(*pairs, strict=True))
+                    ratios[key] = ours / theirs
+            if ratios:
+                (model, loss), best = min(ratios.items(), key=lambda item: item[1])
+                claim = f"{dataset}, {split}: MAE of a token head with NTL / of the regression head ≤ 1.05"
+                yield claim, f"{best:.3f} ({model}, {loss})", best <= 1.05
+
+
+def timing_targets(timing: Record | None) -> Iterator[tuple[str, str, bool]]:
+    """A training step with CE + NTL over one with CE."""
+    for base, ratio in (timing or {}).get("ratios", {}).items():
+        what = {"stock": "the stock Trainer's CE", "ce": "our CE"}[base]
+        measured = f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+        yield f"training step with CE + NTL-WAS / with {what} ≤ 1.01", measured, ratio["median"] <= 1.01
+
+
+def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
+    """All tables, as Markdown; ``advised``: with the advice, which is about the committed records."""
+    parts = ["# Does the Number Token Loss help?"]
+    if advised:
+        parts += [f"When to use it, and with which options: [advice]({ADVICE_TEXT})."]
+    parts.append(legend())
+    if rows := targets(runs, timing):
+        parts.append(markdown(["target", "measured", ""], rows))
+    for dataset, groups in sorted(by_dataset(runs).items()):
+        parts += [f"## {dataset}", settings(groups), f"![{dataset}]({dataset}.png)"]
+        for split in splits_of(groups):
+            parts.append(f"{split}, at the end:\n\n{test_table(groups, split)}")
+            if table := difference_table(groups, split):
+                parts.append(f"{split}, at the end, beside CE by pairs:\n\n{table}")
+        if budgets(groups):
+            parts += [f"Validation, by steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
+        parts.append("Made by\n\n" + provenance([run for group in groups.values() for run in group]))
+    return "\n\n".join(parts) + "\n"
+
+
+def legend() -> str:
+    return (
+        "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
+        "alone, of the same model, are taken in pairs: their mean, in per cent of CE's mean or in percentage points, "
+        f"its 95 % interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark those "
+        "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
+        "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
+        "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
+    )
+
+
+def advice(runs: Sequence[Record]) -> str:
+    """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
+    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", legend()]
+    parts += [f"{sentence}\n\n{evidence_table(runs, evidence)}" for sentence, evidence in ADVICE]
+    return "\n\n".join([*parts, f"All tables and the commands: [report]({TEXT})."]) + "\n"
+
+
+def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
+    """What the records say of a sentence's claims."""
+    groups = by_dataset(runs)
+    rows = [
+        [
+            f"[{each.dataset}]({TEXT}#{each.dataset}), {each.split}",
+            f"{each.loss} beside {each.beside}",
+            METRICS[each.metric],
+            told(evidence_of(groups, each), each.metric),
+        ]
+        for each in evidence
+    ]
+    return markdown(["task", "loss", "metric", "difference by pairs"], rows)
+
+
+def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
+    """What the records say of a claim.
+
+    Raises:
+        InputError: nothing.
+    """
+    groups = datasets.get(evidence.dataset, {})
+    runs = groups.get((evidence.model, evidence.loss), [])
+    found = compare(runs, groups.get((evidence.model, evidence.beside), []), evidence.split, evidence.metric)
+    if found is None:
+        raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} behind the advice")
+    return found
+
+
+def wrong_advice(runs: Sequence[Record]) -> list[str]:
+    """Claims that the records do not bear out."""
+    groups = by_dataset(runs)
+    problems = []
+    for sentence, evidence in ADVICE:
+        for each in evidence:
+            found = evidence_of(groups, each)
+            verdict = "undecided" if not found.is_certain else "lower" if found.mean < 0 else "higher"
+            if verdict != each.verdict:
+                problems.append(f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {verdict}")
+    return problems
+
+
+def headlines(runs: Sequence[Record]) -> str:
+    """The README's table."""
+    groups = by_dataset(runs)
+    rows = []
+    for row in HEADLINES:
+        pairs = pairs_of(groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model))
+        ours, plain = map(list, zip(*pairs, strict=True))
+        errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
+        found = [compare(ours, plain, row.split, metric) for metric in ("median_error", "mae")]
+        cells = [told(each, "mae") for each in found]
+        rows.append([row.task, row.loss, " → ".join(errors), *cells])
+    header = ["task", "loss", "median error, CE → with NTL", "median error by pairs", "MAE by pairs"]
+    return markdown(header, rows)
+
+
+def draw_headlines(runs: Sequence[Record], path: Path, source: str) -> None:
+    """The README's plot."""
+    groups = by_dataset(runs)
+    rows = {}
+    for row in HEADLINES:
+        ours, plain = groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model)
+        title = f"{row.task}: {row.loss}"
+        rows[title] = {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
+    plots.draw_differences(rows, path, source)
+
+
+def section(folder: Path) -> str:
+    """The README's text on quality: one table, one plot, the advice."""
+    runs, _ = load(folder)
+    where = folder.resolve().relative_to(ROOT)
+    parts = [
+        headlines(runs),
+        "Differences to cross-entropy alone at the same seeds, with their 95 % interval and the seeds that agree; "
+        f"{LOWER} and {HIGHER}: the interval excludes 0. The table behind each sentence: "
+        f"[advice]({where}/{ADVICE_TEXT}); every run and its command: [report]({where}/{TEXT}).",
+        f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
+        "\n".join(f"- {sentence}" for sentence, _ in ADVICE),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def load(folder: Path) -> tuple[list[Record], Record | None]:
+    """The records of a report's folder, and its timing if there is one."""
+    timing = folder / TIMING
+    return records.read([folder], folder), json.loads(timing.read_text()) if timing.exists() else None
+
+
+def texts_and_plots(folder: Path) -> tuple[dict[Path, str], dict[Path, tuple[str, Callable[[Path, str], None]]]]:
+    """What a folder's report consists of: file -> text, and plot -> (digest of its records, what draws it)."""
+    runs, timing = load(folder)
+    advised = is_committed(folder)
+    pictures: dict[Path, tuple[str, Callable[[Path, str], None]]] = {}
+    for dataset, groups in by_dataset(runs).items():
+        source = digest([each for _, each in sorted(groups.items())])
+        pictures[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
+    if advised:
+        pictures[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
+    texts = {folder / TEXT: report(runs, timing, advised)}
+    return texts | ({folder / ADVICE_TEXT: advice(runs)} if advised else {}), pictures
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the tables and plots of a folder's records, and the README's section if they are the committed ones."""
+    texts, pictures = texts_and_plots(folder)
+    for path, text in texts.items():
+        path.write_text(text)
+    for path, (source, draw) in pictures.items():
+        draw(path, source)
+    written = [*texts, *pictures]
+    if is_committed(folder):
+        README.write_text(with_section(README.read_text(), SECTION, section(folder)))
+        written.append(README)
+    return written
+
+
+def check(folder: Path) -> list[str]:
+    """Where README, tables, plots and advice differ from the records."""
+    texts, pictures = texts_and_plots(folder)
+    problems = outdated(texts, {path: source for path, (source, _) in pictures.items()})
+    if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
+        problems.append(f"{README}: the section on quality differs from the records in {folder}")
+    problems = [f"{problem}; `python -m benchmarks.quality report` writes it anew" for problem in problems]
+    return problems + (wrong_advice(load(folder)[0]) if is_committed(folder) else [])
+
+
+def is_committed(folder: Path) -> bool:
+    return folder.resolve() == FOLDER.resolve()
+
+
+def main(arguments: list[str]) -> int:
+    """``report [RUN_FOLDER...] [--out FOLDER] [--check]``"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality report", description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="*", help="folders with runs; without any, the committed records")
+    parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
+    parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")
+    chosen = parser.parse_args(arguments)
+    if chosen.check and chosen.runs:
+        parser.error("--check is about a folder of records (--out), not about runs")
+    folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
+    try:
+        if chosen.check:
+            problems = check(chosen.out or FOLDER)
+            print("\n".join(problems) or "README, tables and plots agree with the records")
+            return 1 if problems else 0
+        writable(folder)
+        if chosen.runs:
+            records.write(records.read(chosen.runs, folder), folder / records.FILE)
+        written = write(folder)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(written[0].read_text())
+    print("\n".join(map(str, written)))
+    return 0

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,20 +18,13 @@ from transformers import Trainer
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 
-from .arithmetic import Pair
 from .codecs import Codec, make_codec
-from .datasets import Splits
-from .metrics import final_value
-from .networks import NumericEmbedding, RegressionModel, ValueModel, transformer
-from .trainers import (
-    IGNORE,
-    CodecNumberLevelLoss,
-    NumberLevelTrainer,
-    PlainTrainer,
-    TokenTrainer,
-    token_metrics,
-    token_scores,
-)
+from .data import Pair, Splits
+from .data.pairs import final_value
+from .errors import InputError, naming
+from .losses import CodecNumberLevelLoss, ntl_config, options_of
+from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
+from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
 
 LONGEST_QUESTION, LONGEST_ANSWER = 512, 256
 """Tokens; what is longer is cut, questions at their start."""
@@ -108,8 +102,12 @@ def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
 def make_task(config: DictConfig, splits: Splits) -> Task:
     """Model, tokenizer, trainer and the way to ask for answers, as configured."""
     texts = [text for pair in splits.train[:VOCABULARY_TEXTS] for text in pair]
-    codec = make_codec(config.model.codec, texts, config.model.vocabulary, config.model.checkpoint)
-    base = transformer(config.model.architecture, config.model.size, config.model.checkpoint, codec, config.seed)
+    checkpoint = config.model.checkpoint
+    if checkpoint is not None and not Path(checkpoint).is_dir():
+        raise InputError(f"model.checkpoint={checkpoint}: no such folder")
+    with naming("model"):
+        codec = make_codec(config.model.codec, texts, config.model.vocabulary, checkpoint)
+        base = transformer(config.model.architecture, config.model.size, checkpoint, codec, config.seed)
     if config.model.numeric_embeddings:
         base.set_input_embeddings(NumericEmbedding(base.get_input_embeddings(), codec))
     longest = longest_answer(codec, splits)
@@ -127,13 +125,14 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
     answer = seq2seq_answers if is_seq2seq else causal_answers
     trainer: type[Trainer] = TokenTrainer
     arguments: dict[str, Any] = {}
-    if config.loss.level == "number":
-        loss = CodecNumberLevelLoss(codec, config.loss.reweigh)
+    if config.loss.name == "number_level":
+        with naming("loss=number_level"):
+            chosen = NTLConfig(**options_of(config.loss))  # which checks weight and reweigh
+        loss = CodecNumberLevelLoss(codec, chosen.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
-        trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": config.loss.weight, **measured}
+        trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
     else:
-        names = ("kind", "weight", "reweigh", "squash_factor")
-        apply_ntl_to_model(model, codec.numbers(), NTLConfig(**{name: config.loss[name] for name in names}))
+        apply_ntl_to_model(model, codec.numbers(), ntl_config(config.loss))
     arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest)
     return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec))
 

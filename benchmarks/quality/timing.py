@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from tqdm import tqdm
 from transformers import Trainer
@@ -20,9 +19,11 @@ from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
 from ..speed.results import percentiles
-from .arithmetic import DataError
-from .experiment import CONFIGURATIONS, load_splits, training_arguments
+from .configuration import configure
+from .errors import InputError, writable
+from .experiment import load_splits
 from .tasks import make_task
+from .training import training_arguments
 
 LOSSES = {"stock": "ce", "ce": "ce", "ntl": "ntl_was"}
 """Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer."""
@@ -48,9 +49,9 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
     fixed = ["trainer=curve", f"trainer.arguments.max_steps={steps}", "trainer.arguments.eval_strategy=no"]
     fixed += [f"trainer.arguments.logging_steps={steps + 1}", "+trainer.arguments.disable_tqdm=true"]
     seconds: dict[str, list[float]] = {name: [] for name in LOSSES}
-    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
+    with tempfile.TemporaryDirectory() as folder:
         trainers = {
-            name: make_trainer(name, compose("experiment", [*fixed, *overrides, f"loss={loss}"]), Path(folder, name))
+            name: make_trainer(name, configure([*fixed, *overrides, f"loss={loss}"]), Path(folder, name))
             for name, loss in LOSSES.items()
         }
         names = list(trainers)
@@ -95,14 +96,14 @@ def main(arguments: list[str]) -> int:
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     try:
+        writable(chosen.out.parent)
         seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
-    except DataError as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     environment = describe("quality", device, torch.get_num_threads())
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
     result |= {"seconds": seconds, **summary(seconds)}
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")
     for name, value in result["milliseconds"].items():
         print(f"{TITLES[name]:26s} {value['median']:8.1f} ms a step ({value['low']:.1f} to {value['high']:.1f})")

@@ -1,203 +1,189 @@
-"""Train one model with one loss, and measure what it has learned."""
+"""How models are trained: the Trainers, which all give answers, their arguments, checkpoints and clock."""
 
 from __future__ import annotations
 
-import random
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Callable, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate.utils import gather_object
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from tqdm import tqdm
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
+from ntl_kernels.integrations.transformers import NTLTrainer
+from ntl_kernels.ntloss import NumberLevelLoss
 
-from .arithmetic import Pair, value_of
+from .data import Pair
+from .errors import InputError, naming
+from .metrics import answer_metrics
 
 IGNORE = -100
+SECONDS = "seconds_of_training"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What both losses share."""
+class Stopwatch(TrainerCallback):
+    """Seconds of training since its first step, those before an interruption included.
 
-    steps: int
-    batch_size: int
-    learning_rate: float
-    warmup: float
-    device: str
-    seed: int
-    from_hidden: bool
-    """Loss from hidden states, without holding the logits; else from logits."""
-    evaluations: int
-    """How often the learning curve is measured."""
-
-
-@dataclass
-class Result:
-    """What one run with one loss has come to."""
-
-    loss: str
-    ntl_weight: float
-    seconds: float = 0.0
-    saved_bytes: int = 0
-    """Bytes of logits and of their gradient, at the largest batch, that were never held."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    curve: list[dict[str, float]] = field(default_factory=list)
-
-
-class Batch:
-    """Left-padded questions, the answer mark, answers and the end.
-
-    The labels [B, T] are shifted: position t is compared with token t + 1. Only the answer and the end are labels,
-    since a question cannot be predicted.
+    Checkpoints carry them in the Trainer's log, where :meth:`mark` leaves them.
     """
 
-    def __init__(self, pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerFast, device: str) -> None:
-        mark, end, pad = (tokenizer.convert_tokens_to_ids(token) for token in ("<answer>", "<eos>", "<pad>"))
-        questions = [[*tokenizer.encode(pair.question), mark] for pair in pairs]
-        answers = [[*tokenizer.encode(pair.answer), end] for pair in pairs]
-        length = max(len(q) + len(a) for q, a in zip(questions, answers, strict=True))
-        ids = torch.full((len(pairs), length), pad)
-        labels = torch.full((len(pairs), length), IGNORE)
-        for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            size = len(question) + len(answer)
-            ids[row, length - size :] = torch.tensor(question + answer)
-            labels[row, length - len(answer) - 1 : length - 1] = torch.tensor(answer)
-        self.ids, self.labels = ids.to(device), labels.to(device)
-        self.mask = (self.ids != pad).long()
+    def __init__(self) -> None:
+        self.before, self.started = 0.0, time.perf_counter()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.before = max((entry[SECONDS] for entry in state.log_history if SECONDS in entry), default=0.0)
+        self.started = time.perf_counter()
+
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.started
+
+    def mark(self, state: Any) -> None:
+        state.log_history.append({"step": state.global_step, SECONDS: self.seconds()})
 
 
-def training_batches(pairs: Sequence[Pair], size: int, count: int, seed: int) -> Iterator[list[Pair]]:
-    """The same batches for every loss: epochs in a new order each, from ``seed``."""
-    rng = random.Random(seed)
-    order: list[Pair] = []
-    for _ in range(count):
-        while len(order) < size:
-            order.extend(rng.sample(pairs, len(pairs)))
-        yield order[:size]
-        del order[:size]
+class Answering:
+    """A Trainer whose evaluations ask for answers, too, and measure them; ``answers`` keeps the last ones.
 
+    Every process answers its share of the questions. Checkpoints hold tensors that have several names once, since
+    safetensors refuses them otherwise.
 
-def batch_loss(
-    model: LlamaForCausalLM, batch: Batch, numbers: NumberTokens, config: NTLConfig, from_hidden: bool
-) -> NTLOutput:
-    """CE + NTL and its parts; the positions without a label cost no row of the head."""
-    hidden = model.model(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
-    options = {"config": config, "ignore_index": IGNORE, "return_parts": True}
-    if from_hidden:
-        output = linear_cross_entropy_ntl(hidden, model.lm_head.weight, batch.labels, numbers, **options)
-    else:
-        output = cross_entropy_ntl(model.lm_head(hidden), batch.labels, numbers, **options)
-    assert isinstance(output, NTLOutput)
-    return output
-
-
-def logits_bytes(batch: Batch, vocab_size: int) -> int:
-    """What the logits of a batch and their gradient take in float32, less the rows that the fused loss holds."""
-    unheld = batch.labels.numel() - int((batch.labels != IGNORE).sum())
-    held_once = int((batch.labels != IGNORE).sum())  # logits, overwritten by their gradient
-    return (2 * unheld + held_once) * vocab_size * 4
-
-
-def train(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    numbers: NumberTokens,
-    config: NTLConfig,
-    name: str,
-    train_pairs: Sequence[Pair],
-    test_pairs: Sequence[Pair],
-    settings: Settings,
-) -> Result:
-    """Train with AdamW, linear warm-up and decay; the seconds are those of the training steps alone."""
-    model.to(settings.device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_and_decay(settings.steps, settings.warmup))
-    result = Result(name, config.weight)
-    milestones = {round(settings.steps * (i + 1) / settings.evaluations) for i in range(settings.evaluations)}
-    batches = training_batches(train_pairs, settings.batch_size, settings.steps, settings.seed)
-    progress = tqdm(batches, total=settings.steps, desc=f"{name:12s}", dynamic_ncols=True)
-    for step, pairs in enumerate(progress, start=1):
-        started = time.perf_counter()
-        batch = Batch(pairs, tokenizer, settings.device)
-        output = batch_loss(model, batch, numbers, config, settings.from_hidden)
-        output.loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        if step % 20 == 0 or step == settings.steps:
-            progress.set_postfix(ce=f"{output.cross_entropy.item():.3f}", ntl=f"{output.ntl.item():.3f}")
-        result.seconds += time.perf_counter() - started
-        if settings.from_hidden:
-            result.saved_bytes = max(result.saved_bytes, logits_bytes(batch, len(tokenizer)))
-        if step in milestones:
-            metrics = evaluate(model, tokenizer, numbers, config, test_pairs, settings)
-            result.curve.append({"step": step, **metrics})
-            model.train()
-    result.metrics = {key: value for key, value in result.curve[-1].items() if key != "step"}
-    return result
-
-
-def warmup_and_decay(steps: int, warmup: float) -> Callable[[int], float]:
-    """The factor of the learning rate at a step."""
-    first = max(1, round(steps * warmup))
-    return lambda step: min((step + 1) / first, (steps - step) / max(1, steps - first))
-
-
-@torch.no_grad()
-def evaluate(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    numbers: NumberTokens,
-    config: NTLConfig,
-    pairs: Sequence[Pair],
-    settings: Settings,
-) -> dict[str, float]:
-    """Greedy answers against the true ones, and the two losses on the true answers.
-
-    Errors are over the outputs that are numbers; ``no_number`` is the share of those that are not.
+    Args:
+        answer: questions with their true answers (for the longest one's length) to answers.
     """
-    model.eval()
-    batch = Batch(pairs, tokenizer, settings.device)
-    output = batch_loss(model, batch, numbers, config, settings.from_hidden)
-    guesses = greedy_answers(model, tokenizer, pairs, settings.device)
-    values = [value_of(guess) for guess in guesses]
-    errors = [
-        abs(value - truth)
-        for value, truth in zip(values, (value_of(pair.answer) for pair in pairs), strict=True)
-        if value is not None and truth is not None
-    ]
-    return {
-        "exact_match": sum(guess == pair.answer for guess, pair in zip(guesses, pairs, strict=True)) / len(pairs),
-        "mae": sum(errors) / len(errors) if errors else float("nan"),
-        "median_error": median(errors) if errors else float("nan"),
-        "no_number": sum(value is None for value in values) / len(pairs),
-        "ce": output.cross_entropy.item(),
-        "ntl": output.ntl.item(),
-    }
+
+    def __init__(self, *args: Any, answer: Callable[[Sequence[Pair]], list[str]], **kwargs: Any) -> None:
+        self.answer = answer
+        self.answers: list[str] = []
+        self.stopwatch = Stopwatch()
+        super().__init__(*args, **kwargs)
+        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
+        self.add_callback(self.stopwatch)  # type: ignore[attr-defined]
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """The Trainer's, with the metrics of the answers and the perplexity among its own."""
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)  # type: ignore[misc]
+        pairs = dataloader.dataset
+        self.answers = self.ask(pairs)
+        metrics = answer_metrics(self.answers, [pair.answer for pair in pairs])
+        cross_entropy = output.metrics.get(f"{metric_key_prefix}_ce")
+        if cross_entropy is not None:
+            metrics["perplexity"] = math.exp(min(cross_entropy, 700))
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output
+
+    def ask(self, pairs: Sequence[Pair]) -> list[str]:
+        """The answers to all questions; a process asks for every ``world_size``-th."""
+        processes, size = self.args.world_size, self.args.per_device_eval_batch_size  # type: ignore[attr-defined]
+        share = pairs[self.args.process_index :: processes]  # type: ignore[attr-defined]
+        own = [answer for start in range(0, len(share), size) for answer in self.answer(share[start : start + size])]
+        answers = [""] * len(pairs)
+        for rank, theirs in enumerate(gather_object([own])):
+            answers[rank::processes] = theirs
+        return answers
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self.stopwatch.mark(self.state)  # type: ignore[attr-defined]
+        super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        state = self.model.state_dict() if state_dict is None else state_dict  # type: ignore[attr-defined]
+        first = {(tensor.data_ptr(), tensor.shape): name for name, tensor in reversed(state.items())}
+        super()._save(output_dir, {name: state[name] for name in first.values()})  # type: ignore[misc]
 
 
-def greedy_answers(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[Pair], device: str
-) -> list[str]:
-    """What the model answers, up to its end mark."""
-    mark = tokenizer.convert_tokens_to_ids("<answer>")
-    questions = [[*tokenizer.encode(pair.question), mark] for pair in pairs]
-    length = max(map(len, questions))
-    ids = torch.tensor([[tokenizer.pad_token_id] * (length - len(q)) + q for q in questions], device=device)
-    longest = max(len(tokenizer.encode(pair.answer)) for pair in pairs) + 2
-    generated: Tensor = model.generate(
-        input_ids=ids,
-        attention_mask=(ids != tokenizer.pad_token_id).long(),
-        max_new_tokens=longest,
-        do_sample=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    texts = tokenizer.batch_decode(generated[:, length:], skip_special_tokens=False)
-    return [text.split("<eos>")[0].replace("<pad>", "") for text in texts]
+class PlainTrainer(Answering, Trainer):
+    """The loss that the model computes itself."""
+
+
+class TokenTrainer(Answering, NTLTrainer):
+    """CE + NTL."""
+
+
+class NumberLevelTrainer(TokenTrainer):
+    """CE + the number-level loss, on full logits; NTL itself is only measured."""
+
+    def __init__(self, *args: Any, number_loss: NumberLevelLoss, weight: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.number_loss, self.weight = number_loss, weight
+
+    def ntl_unfused(
+        self, model: Any, inputs: dict[str, Any], targets: Tensor, num_items: Any, num_numbers: Any
+    ) -> tuple[Tensor, Any, Any]:
+        loss, parts, outputs = super().ntl_unfused(model, inputs, targets, num_items, num_numbers)
+        share = 1.0 if num_items is None else (targets != IGNORE).sum() / num_items
+        return loss + self.weight * share * self.number_loss(outputs.logits, targets), parts, outputs
+
+
+def token_scores(logits: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
+    """[B, T, 2] of logits [B, T, V] and labels [B, T], the first of a tuple: cross-entropy, and whether the largest
+    logit is the label's. What :func:`token_metrics` needs of a batch, for models that compute their loss themselves.
+    """
+    losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels[0], reduction="none")
+    return torch.stack([losses, (logits.argmax(-1) == labels[0]).float()], -1)
+
+
+def token_metrics(evaluated: EvalPrediction) -> dict[str, float]:
+    """Means of :func:`token_scores` over the labels."""
+    scores = evaluated.predictions[evaluated.label_ids[0] != IGNORE]
+    return dict(zip(("ce", "token_accuracy"), scores.mean(0).tolist(), strict=True))
+
+
+def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
+    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept.
+
+    Raises:
+        InputError: an argument or a device that cannot work.
+    """
+    options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
+    if config.trainer.early_stopping:
+        options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
+    check_device(config.device)
+    check_numbers(options)
+    with naming("trainer.arguments"):
+        return TrainingArguments(
+            str(folder), seed=config.seed, remove_unused_columns=False, use_cpu=config.device == "cpu", **options
+        )
+
+
+def check_device(device: object) -> None:
+    """Raise unless this machine has the device; the Trainer itself would take another one without a word."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    available = ["cpu", *([accelerator.type] if accelerator else [])]
+    if device not in available:
+        raise InputError(f"device must be one that is here ({', '.join(available)}); got {device!r}")
+
+
+def check_numbers(options: dict[str, Any]) -> None:
+    """Raise where an argument that is a number by default is none."""
+    for name, value in options.items():
+        usual = getattr(TrainingArguments, name, None)
+        is_number = isinstance(usual, Real) and not isinstance(usual, bool)
+        if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise InputError(f"trainer.arguments.{name} must be a number; got {value!r}")
+
+
+def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
+    """The checkpoint to go on from: a path, the newest one of the run's folder, or none.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not resume:
+        return None
+    found = get_last_checkpoint(str(folder)) if resume is True else str(resume)
+    if found is None or not Path(found).is_dir():
+        raise InputError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
+    return found
+
+
+def save_model(trainer: Answering, tokenizer: Any, folder: Path) -> None:
+    """Weights, configuration and tokenizer, as ``model.checkpoint`` reads them."""
+    trainer.save_model(str(folder))  # type: ignore[attr-defined]
+    if trainer.is_world_process_zero():  # type: ignore[attr-defined]
+        tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.speed run | report | tune``."""
+"""``python -m benchmarks.speed run | host | report | tune``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ SCRATCH = ROOT / "runs" / "speed"
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    return options.command(options)
+    try:
+        return options.command(options)
+    except results.Refusal as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,6 +46,17 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--out", type=Path, help=f"default: {relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}"
     )
+
+    host = commands.add_parser(
+        "host", help="time what the host does where nothing runs on a device, and small problems"
+    )
+    host.set_defaults(command=host_command)
+    host.add_argument("--dry", action="store_true", help="every workload once: tries the code, measures nothing")
+    host.add_argument("--workloads", default="*", metavar="PATTERN", help="such as 'host-*' or 'eager-*-fp32'")
+    host.add_argument("--providers", default="*", metavar="PATTERN")
+    host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
+    host.add_argument("--commit", help="the commit measured, where git cannot say")
+    host.add_argument("--out", type=Path, help=f"default: {relative(results.FOLDER)}; dry: {relative(SCRATCH)}")
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
@@ -74,8 +89,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .run import Settings, run
 
     if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
-        print(f"--suite gpu needs a GPU, or --dry; got --device {options.device}", file=sys.stderr)
-        return 2
+        raise results.Refusal(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
     settings = Settings(
         device=options.device,
         suite="quick" if options.quick else options.suite,
@@ -89,6 +103,24 @@ def run_command(options: argparse.Namespace) -> int:
     )
     folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
     print(f"results: {run(settings, folder)}")
+    return 0
+
+
+def host_command(options: argparse.Namespace) -> int:
+    from .host import host
+    from .run import Settings
+
+    settings = Settings(
+        device=torch.device("cpu"),
+        threads=1,
+        seconds=options.seconds,
+        names=options.workloads,
+        providers=options.providers,
+        dry=options.dry,
+        commit=options.commit,
+    )
+    folder = options.out or (SCRATCH if options.dry else results.FOLDER)
+    print(f"results: {host(settings, folder)}")
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .results import Records, percentiles
+from .results import Record, Records, percentiles
 from .tables import label, objective, problem, rate, timed
 
 GROUND, INK, GRID = "#fbfbf8", "#26262b", "#d4d4cf"
@@ -17,6 +17,10 @@ COLOURS = {
     "ours_of_logits": "#6aa5e8",
     "ours_off": "#6aa5e8",
     "ours_reference": "#9cc3f0",
+    "ours_given": "#6aa5e8",
+    "ours_rows": "#9cc3f0",
+    "ours_linear": "#1f6fd1",
+    "ours_linear_given": "#6aa5e8",
     "copy": "#3b3b40",
     "matmuls": "#3b3b40",
     "torch_ce": "#e07b1a",
@@ -41,7 +45,13 @@ COLOURS = {
     "cce_linear": "#7a7f2c",
 }
 """A provider's colour is the same in every plot."""
-BARS = {"logits": "Forward + backward, from logits", "hidden": "Forward + backward, from hidden states"}
+BARS = {
+    "logits": "Forward + backward, from logits",
+    "hidden": "Forward + backward, from hidden states",
+    "host": "Host time of forward + backward whose kernels do not run",
+}
+BAR_GROUPS = ("main", "host")
+"""The groups of workloads whose providers are drawn side by side."""
 SWEEPS = {"vocabulary": ("vocabulary-fp32", "vocabulary-bf16")}
 
 
@@ -78,10 +88,10 @@ def plain_axes(axes: Any) -> None:
 
 
 def bars(records: Records, family: str) -> Any:
-    """Median time of each provider on the main workloads, with the 20th to 80th percentile."""
+    """Median time of each provider on a family's main workloads, with the 20th to 80th percentile."""
     from matplotlib import pyplot
 
-    chosen = [r for r in records.values() if r["family"] == family and r["group"] == "main" and timed(r)]
+    chosen = drawn_as_bars(records, family)
     if not chosen:
         return None
     heights = [len(timed(record)) for record in chosen]
@@ -93,6 +103,11 @@ def bars(records: Records, family: str) -> Any:
     for axes, record in zip(grid[:, 0], chosen, strict=True):
         draw_bars(axes, record)
     return figure
+
+
+def drawn_as_bars(records: Records, family: str) -> list[Record]:
+    """The workloads of a family whose providers stand side by side in its plot."""
+    return [r for r in records.values() if r["family"] == family and r["group"] in BAR_GROUPS and timed(r)]
 
 
 def draw_bars(axes: Any, record: Any) -> None:

@@ -58,6 +58,22 @@ def ours(case: Case) -> Loss:
     return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers)
 
 
+def given(case: Case) -> dict[str, Tensor]:
+    """Both denominators as tensors on the device, as a Trainer has them."""
+    counts = {"num_tokens": case.num_tokens, "num_numbers": case.num_numbers}
+    return {name: torch.tensor(float(count), device=case.device) for name, count in counts.items()}
+
+
+def ours_given(case: Case) -> Loss:
+    counts = given(case)
+    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, **counts)
+
+
+def ours_rows(case: Case) -> Loss:
+    """A loss per row, and an upstream gradient per row."""
+    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, reduction="none").sum()
+
+
 def ours_inplace(case: Case) -> Loss:
     return lambda t: cross_entropy_ntl(t.logits.view_as(t.logits), t.labels, case.numbers, inplace=True)
 
@@ -116,6 +132,11 @@ def copy_step(case: Case) -> Step:
 
 def ours_linear(case: Case) -> Loss:
     return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers)
+
+
+def ours_linear_given(case: Case) -> Loss:
+    counts = given(case)
+    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, **counts)
 
 
 def ours_of_logits(case: Case) -> Loss:
@@ -275,7 +296,34 @@ STEP = (
     Provider("ours_logits", "ours, from logits", "step", "ce+ntl", training(ours_logits_loss)),
     Provider("ours", "ours, inside the head", "step", "ce+ntl", training(stock_loss, patch)),
 )
-PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP)
+HOST = (
+    Provider("torch_ce", "F.cross_entropy", "host", "ce", by_autograd(torch_ce)),
+    Provider("ours", "ours", "host", "ce+ntl", by_autograd(ours)),
+    Provider("ours_given", "ours, both denominators given", "host", "ce+ntl", by_autograd(ours_given)),
+    Provider("ours_rows", 'ours, reduction "none"', "host", "ce+ntl", by_autograd(ours_rows)),
+    Provider("liger_ce", "Liger", "host", "ce", by_autograd(liger_ce), LIGER[:1]),
+    Provider("torch_ce_ntloss", "F.cross_entropy + ntloss", "host", "ce+ntl", by_autograd(torch_ce_ntloss), PACKAGE),
+    Provider("torch_linear", "F.linear, F.cross_entropy", "host", "ce", by_autograd(torch_linear)),
+    Provider("ours_linear", "ours, from hidden states", "host", "ce+ntl", by_autograd(ours_linear)),
+    Provider(
+        "ours_linear_given",
+        "ours, from hidden states, both denominators given",
+        "host",
+        "ce+ntl",
+        by_autograd(ours_linear_given),
+    ),
+    Provider("liger_linear", "Liger fused linear", "host", "ce", by_autograd(liger_linear), LIGER[:1]),
+    Provider(
+        "torch_linear_ntloss",
+        "F.linear, F.cross_entropy + ntloss",
+        "host",
+        "ce+ntl",
+        by_autograd(torch_linear_ntloss),
+        PACKAGE,
+    ),
+)
+"""Where no kernel runs, so that a peer that needs a GPU needs none."""
+PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)
 
 
 def providers_of(family: str, names: tuple[str, ...] = ()) -> list[Provider]:

@@ -9,17 +9,30 @@ from typing import Any
 from ..environment import ROOT
 from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, tables
-from .results import FOLDER, Records, devices, load
+from .headlines import headline_table
+from .results import FOLDER, Records, Refusal, devices, load
 
 SECTION = "speed"
 CAUSES = "causes.json"
 """Beside a device's results: why a target is missed, by its key. Written by hand, after profiling."""
 
 
+IDLE = (
+    "Triton compiles for a Hopper GPU that does not exist and launches into nothing; CPU tensors pass for its own. "
+    "What is timed is what the host does for one forward and backward pass up to each launch, by the same code as on a "
+    "GPU; a real launch adds some microseconds. `F.cross_entropy` runs on the CPU, where so few logits cost next to "
+    "nothing. A wait is a call that on a GPU returns only when all work before it is done."
+)
+
+
 def write(folder: Path) -> list[Path]:
-    """Write each device's report and plots, and the README's section if these are the committed results."""
+    """Write each device's report and plots, and the README's section if these are the committed results.
+
+    Raises:
+        Refusal: the folder holds no results.
+    """
     written = []
-    for device in devices(folder):
+    for device in some_devices(folder):
         records = load(device)
         written += plots.draw(records, device, digest(records))
         report = device / "report.md"
@@ -32,9 +45,13 @@ def write(folder: Path) -> list[Path]:
 
 
 def check(folder: Path) -> list[str]:
-    """Where README, reports and plots differ from the results."""
+    """Where README, reports and plots differ from the results.
+
+    Raises:
+        Refusal: the folder holds no results.
+    """
     problems = []
-    for device in devices(folder):
+    for device in some_devices(folder):
         records = load(device)
         drawn = {device / f"{name}.png": digest(records) for name in plot_names(records)}
         problems += outdated({device / "report.md": device_report(records, device)}, drawn)
@@ -43,48 +60,53 @@ def check(folder: Path) -> list[str]:
     return [f"{problem}; `python -m benchmarks.speed report` writes it anew" for problem in problems]
 
 
+def some_devices(folder: Path) -> list[Path]:
+    """The folders that hold results; at least one."""
+    found = devices(folder)
+    if not found:
+        raise Refusal(f"no results in {folder}: expected <device>/<family>.json there")
+    return found
+
+
 def is_committed(folder: Path) -> bool:
     return folder.resolve() == FOLDER.resolve()
 
 
 def plot_names(records: Records) -> list[str]:
     """The plots that the results allow, without drawing them."""
-    mains = {record["family"] for record in records.values() if record["group"] == "main" and tables.timed(record)}
     has_sweep = any(r["group"].startswith("vocabulary") and "copy" in tables.timed(r) for r in records.values())
-    return [*(family for family in plots.BARS if family in mains), *(["vocabulary"] if has_sweep else [])]
+    return [
+        *(family for family in plots.BARS if plots.drawn_as_bars(records, family)),
+        *(["vocabulary"] if has_sweep else []),
+    ]
 
 
 def section(folder: Path) -> str:
-    """The README's text on speed: CPUs first, then GPUs; what is missing is said."""
+    """The README's text on speed: a table, a plot, where they come from and where all the others are."""
     found = [(device, load(device)) for device in devices(folder)]
-    found.sort(key=lambda pair: kind_of(pair[1]))
-    parts = [device_summary(records, device) for device, records in found]
+    found.sort(key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
+    table = headline_table((title(records), kind_of(records), records) for _, records in found)
+    parts = [table] if table is not None else []
+    for device, records in found[:1]:
+        where = device.resolve().relative_to(ROOT)
+        parts += [f"![{plot_text(name)}]({where / name}.png)" for name in plot_names(records)[:1]]
+    parts += [sources(device, records) for device, records in found]
     if not any(kind_of(records) == "gpu" for _, records in found):
-        parts.append(
-            "No GPU was at hand: **GPU timings are missing.** `python -m benchmarks.speed run --device cuda` makes "
-            "them; [benchmarks/speed](benchmarks/speed/README.md) says how."
-        )
-    return "\n\n".join(["", *parts, ""]).lstrip("\n")
+        parts.append("No GPU was at hand: **GPU timings are missing**; `benchmarks/on_gpu.sh` makes them.")
+    return "\n\n".join([*parts, ""])
 
 
 def kind_of(records: Records) -> str:
     return next(iter(records.values()))["environment"]["kind"]
 
 
-def device_summary(records: Records, device: Path) -> str:
-    """What the README shows of a device: targets, the main workloads and the plots."""
+def sources(device: Path, records: Records) -> str:
+    """Where a device's figures come from, and where all of them are."""
     where = device.resolve().relative_to(ROOT)
-    images = [f"![{plot_text(name)}]({where / name}.png)" for name in plot_names(records)]
-    return "\n\n".join(
-        [
-            f"### {title(records)}",
-            f"{provenance(records)} All tables: [report]({where}/report.md); raw samples, versions and hardware: "
-            f"[JSON]({where}).",
-            *targets(records, device),
-            *main_tables(records, heading="**"),
-            *images,
-            *missing(records),
-        ]
+    versions = environments(records)[-1]["versions"]
+    return (
+        f"{title(records)}: medians of steps taken in turn with torch {versions['torch']}; in brackets multiples of "
+        f"ours. All tables, spreads, versions and commands: [report]({where}/report.md), from [JSON]({where})."
     )
 
 
@@ -98,6 +120,7 @@ def device_report(records: Records, device: Path) -> str:
         *targets(records, device),
         *main_tables(records, heading="## "),
         *(f"## {heading}\n\n{text}" for heading, text in groups if text is not None),
+        *host_parts(records),
         *(f"![{plot_text(name)}]({name}.png)" for name in plot_names(records)),
         *missing(records),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
@@ -146,6 +169,15 @@ def main_tables(records: Records, heading: str) -> list[str]:
     close = heading.strip("# ")
     chosen = [record for record in records.values() if record["group"] == "main" and tables.timed(record)]
     return [f"{heading}{r['name']}{close}: {tables.problem(r)}\n\n{tables.provider_table(r)}" for r in chosen]
+
+
+def host_parts(records: Records) -> list[str]:
+    """What calls cost the host: where kernels do not run, and where there is little to compute."""
+    idle = [record for record in records.values() if record["group"] == "host" and tables.timed(record)]
+    parts = [f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in idle]
+    parts = [f"## {tables.HOST['host']}\n\n{IDLE}", *parts] if parts else []
+    eager = tables.eager_table(records)
+    return parts if eager is None else [*parts, f"## {tables.HOST['eager']}\n\n{eager}"]
 
 
 def missing(records: Records) -> list[str]:

@@ -1,25 +1,47 @@
-"""The result files: ``<folder>/<device>/<family>.json``, a record per workload."""
+"""The result files: ``<folder>/<device>/<family or "host">.json``, a record per workload."""
 
 from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from .workloads import FAMILIES
 
 SCHEMA = 1
+FILES = (*FAMILIES, "host")
 FOLDER = Path(__file__).parents[1] / "results"
+
+
+class Refusal(ValueError):
+    """What was asked for cannot be done; said before any work, in a line."""
+
 
 Record = dict[str, Any]
 Records = dict[str, Record]
 """Workload name -> record."""
 
 
-def add(folder: Path, family: str, record: Record, replace: bool) -> None:
-    """Put a record into its family's file, instead of or beside what is there."""
-    path = folder / f"{family}.json"
+def make_folder(folder: Path) -> Path:
+    """The folder, made if need be and tried.
+
+    Raises:
+        Refusal: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Refusal(f"cannot write results to {folder}: {error.strerror or error}") from error
+    return folder
+
+
+def add(folder: Path, name: str, record: Record, replace: bool) -> None:
+    """Put a record into the file of a name, instead of or beside what is there."""
+    path = folder / f"{name}.json"
     known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(dumps({**known, record["name"]: record}))
@@ -44,17 +66,20 @@ def read(path: Path) -> Records:
     """The records of a file.
 
     Raises:
-        ValueError: the file has another schema.
+        Refusal: the file is no JSON or has another schema.
     """
-    content = json.loads(path.read_text())
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise Refusal(f"{path}: not JSON: {error}") from error
     if content.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
+        raise Refusal(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
     return content["workloads"]
 
 
 def load(folder: Path) -> Records:
-    """All records of a device, in the families' order."""
-    paths = [folder / f"{family}.json" for family in FAMILIES]
+    """All records of a device, in the files' order."""
+    paths = [folder / f"{name}.json" for name in FILES]
     return {name: record for path in paths if path.exists() for name, record in read(path).items()}
 
 
@@ -62,7 +87,7 @@ def devices(folder: Path) -> list[Path]:
     """The folders that hold results."""
     if not folder.exists():
         return []
-    return sorted(path for path in folder.iterdir() if any((path / f"{family}.json").exists() for family in FAMILIES))
+    return sorted(path for path in folder.iterdir() if any((path / f"{name}.json").exists() for name in FILES))
 
 
 def percentiles(samples: list[float]) -> tuple[float, float, float]:

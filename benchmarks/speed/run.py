@@ -18,6 +18,7 @@ import torch._dynamo
 from .. import environment
 from . import gate, measure, results, workloads
 from .providers import Provider, providers_of
+from .results import Refusal
 from .steps import Outcome, Step
 from .workloads import Case, Workload
 
@@ -45,6 +46,35 @@ class Settings:
     """Every workload, as small as can be and once: no measurement, but every line of code."""
     commit: str | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the chosen families is left out."""
+        return self.names == "*" and self.providers == "*"
+
+    def chosen(self, table: Sequence[Workload]) -> list[Workload]:
+        """The workloads that the pattern names, small in a dry run.
+
+        Raises:
+            Refusal: it names none, or none of them has a provider that its own pattern names.
+        """
+        found = [workload for workload in table if fnmatch(workload.name, self.names)]
+        if not found:
+            raise Refusal(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
+        known = [p for workload in found for p in providers_of(workload.family, workload.providers)]
+        if not self.providers_among(known):
+            names = dict.fromkeys(provider.name for provider in known)
+            raise Refusal(f"no provider is called {self.providers!r}; there are: {' '.join(names)}")
+        return [workloads.shrink(workload) for workload in found] if self.dry else found
+
+    def providers_among(self, providers: Sequence[Provider]) -> list[Provider]:
+        """Those that the pattern names."""
+        return [provider for provider in providers if fnmatch(provider.name, self.providers)]
+
+    def samples_of(self, workload: Workload) -> tuple[float, int, int]:
+        """(seconds, least, most) of the samples of a workload."""
+        counts = (1, 1) if self.dry else (self.least, self.most)
+        return self.seconds if workload.group == "main" else self.seconds / 5, *counts
+
 
 def suite_of(settings: Settings) -> list[Workload]:
     """The workloads of a run."""
@@ -54,20 +84,21 @@ def suite_of(settings: Settings) -> list[Workload]:
         table = workloads.gpu_workloads(environment.memory_bytes(settings.device))
     else:
         table = workloads.cpu_workloads()
-    chosen = [w for w in table if w.family in settings.families and fnmatch(w.name, settings.names)]
-    return [workloads.shrink(workload) for workload in chosen] if settings.dry else chosen
+    return settings.chosen([workload for workload in table if workload.family in settings.families])
 
 
 def run(settings: Settings, folder: Path) -> Path:
     """Measure the chosen workloads and put them into ``folder/<device>``; returns that folder.
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
+
+    Raises:
+        Refusal: the settings choose nothing, or nothing can be written there.
     """
-    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = folder / environment.slug(described["device"])
     chosen = suite_of(settings)
-    is_whole = settings.names == "*" and settings.providers == "*"
-    fresh = set(settings.families) if is_whole else set()
+    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
+    target = results.make_folder(folder / environment.slug(described["device"]))
+    fresh = set(settings.families) if settings.is_whole else set()
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
         record = run_workload(workload, settings) | {"environment": described}
@@ -84,24 +115,22 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
     Without ``providers`` they are those the workload asks for.
     """
     chosen = providers_of(workload.family, workload.providers) if providers is None else providers
-    chosen = [provider for provider in chosen if fnmatch(provider.name, settings.providers)]
+    chosen = settings.providers_among(chosen)
     device = settings.device
     with quiet(), cpu_threads(workload.threads or settings.threads), compiler_settings():
         sets = measure.rotating_sets(device, workload.logits_bytes, environment.cache_bytes(device))
         case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
         entries, steps = prepare(case, chosen, warm_up_of(settings))
         clock = measure.make_clock(device, workload.clock)
-        counts = (1, 1) if settings.dry else (settings.least, settings.most)
-        seconds = settings.seconds if workload.group == "main" else settings.seconds / 5
-        timed = measure.time_alternately(steps, clock, seconds, *counts)
-        for name, (repeats, samples) in timed.items():
-            entries[name] |= {
-                "status": "timed",
-                "repeats": repeats,
-                "samples_s": [float(f"{sample:.5g}") for sample in samples],
-                **measure.observe(steps[name], device),
-            }
+        timed = measure.time_alternately(steps, clock, *settings.samples_of(workload))
+        for name, sampled in timed.items():
+            entries[name] |= timed_entry(*sampled) | measure.observe(steps[name], device)
     return {**asdict(workload), **sizes(case), "providers": entries}
+
+
+def timed_entry(repeats: int, samples: list[float]) -> dict[str, Any]:
+    """What the record keeps of a provider's times: seconds per step, each over so many repeats."""
+    return {"status": "timed", "repeats": repeats, "samples_s": [float(f"{sample:.5g}") for sample in samples]}
 
 
 def warm_up_of(settings: Settings) -> int:

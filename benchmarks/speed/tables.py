@@ -16,6 +16,11 @@ OBJECTIVES = {
     ]
     for provider in PROVIDERS
 }
+HOST = {
+    "host": "Host time of a call whose kernels do not run",
+    "eager": "Small problems on one CPU thread",
+}
+"""Group -> heading, with tables of their own."""
 GROUPS = {
     "launch": "Few rows, where launches dominate",
     "hidden": "From hidden states, other problems",
@@ -57,6 +62,15 @@ def timed(record: Record) -> dict[str, Any]:
 
 def milliseconds(value: float) -> str:
     return f"{value * 1e3:.3g}" if value < 0.1 else f"{value * 1e3:.0f}"
+
+
+def microseconds(value: float) -> str:
+    return f"{value * 1e6:.3g}" if value < 1e-3 else f"{value * 1e6:.0f}"
+
+
+def scaled(value: float) -> str:
+    """A time with its unit."""
+    return f"{microseconds(value)} us" if value < 1e-3 else f"{milliseconds(value)} ms"
 
 
 def megabytes(count: float) -> str:
@@ -120,6 +134,41 @@ def group_table(records: Records, group: str) -> str | None:
     )
 
 
+def host_table(record: Record) -> str:
+    """Host time, launches and waits of each provider on one workload, compared with the first of them."""
+    entries = timed(record)
+    medians = {name: percentiles(found["samples_s"])[1] for name, found in entries.items()}
+    first = next(iter(medians))
+    header = ["", "computes", "median us", "20 to 80 %", f"time / {label(record, first)}"]
+    header += ["Triton launches", "waits for the device", "torch operators"]
+    rows = [
+        [
+            label(record, name),
+            objective(record, name),
+            microseconds(medians[name]),
+            "{} to {}".format(*map(microseconds, percentiles(found["samples_s"])[::2])),
+            f"{medians[name] / medians[first]:.2f}",
+            *(str(found[key]) for key in ("launches", "host_waits", "operators")),
+        ]
+        for name, found in entries.items()
+    ]
+    return table(header, rows)
+
+
+def eager_table(records: Records) -> str | None:
+    """Ours beside F.cross_entropy where calls cost more than arithmetic."""
+    members = [record for record in records.values() if record["group"] == "eager" and timed(record)]
+    rows = []
+    for record in members:
+        both = [seconds(records, record["name"], name) for name in ("ours", "torch_ce")]
+        ratio = "" if None in both else f"{both[0] / both[1]:.2f}"
+        times = ["" if time is None else microseconds(time) for time in both]
+        rows.append([f"{record['rows']} x {record['vocab']}", record["dtype"], *times, ratio])
+    return (
+        table(["logits", "dtype", "ours, us", "F.cross_entropy, us", "ours / F.cross_entropy"], rows) if rows else None
+    )
+
+
 def workload_cell(record: Record) -> str:
     return f"{record['name']}: N = {record['rows']}, V = {record['vocab']}"
 
@@ -134,13 +183,13 @@ def time_cell(records: Records, record: Record, name: str) -> str:
 def target_table(records: Records, kind: str, causes: dict[str, str]) -> str | None:
     """Target, measured, met or missed, and why missed."""
     rows = [target_row(target, records, causes) for target in targets_of(kind) if target.workload in records]
-    return table(["target", "issue", "workload", "limit", "measured", "", "cause"], rows) if rows else None
+    return table(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else None
 
 
 def target_row(target: Target, records: Records, causes: dict[str, str]) -> list[str]:
     value = target.value(records)
     sign = "≥" if target.is_share else "≤"
-    start = [target.claim, str(target.issue), target.workload, f"{sign} {target.limit:.3g}"]
+    start = [target.claim, target.workload, f"{sign} {target.limit:.3g}"]
     if value is None:
         return [*start, "-", "not measured", ""]
     is_met = target.is_met(value)

@@ -18,6 +18,7 @@ import torch
 from .. import environment
 from . import results
 from .providers import Provider, ours, providers_of
+from .replace import replaced
 from .run import Settings, run_workload, suite_of, summary
 from .steps import Step, by_autograd
 from .tables import milliseconds, table
@@ -31,11 +32,12 @@ FILE = "tune"
 
 def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
+    chosen = suite_of(settings)
     described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = folder / environment.slug(described["device"])
+    target = results.make_folder(folder / environment.slug(described["device"]))
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     rows = []
-    for number, workload in enumerate(suite_of(settings)):
+    for number, workload in enumerate(chosen):
         record = run_workload(workload, settings, providers) | {"environment": described}
         print(workload.name, *summary(record), sep="\n    ", flush=True)
         results.add(target, FILE, record, replace=number == 0)
@@ -98,17 +100,6 @@ def block_bytes(size: int) -> Iterator[None]:
     backend = importlib.import_module("ntl_kernels.backends.eager")
     with replaced(backend, "BLOCK_BYTES", {**backend.BLOCK_BYTES, "cpu": size}):
         yield
-
-
-@contextmanager
-def replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """The module with another value under a name."""
-    original = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def winner(record: results.Record) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ntl_kernels import NumberTokens
 
 FAMILIES = ("logits", "hidden", "ntl", "step")
+"""What `run` measures; `host` measures a family of its own."""
 IGNORED = -100
 FIRST_DIGIT = 15
 """Token id of the digit 0 where there are ten number tokens, as in GPT-2."""
@@ -37,7 +38,7 @@ class Workload:
     """Share of the rows that count whose label is a number token."""
     ignored_share: float = 0.0
     hidden: int = 0
-    """H, of the families "hidden" and "step"."""
+    """H, where the loss is one of hidden states, and of the family "step"."""
     loss: str = "NTLoss"
     """The class of the family "ntl"."""
     threads: int | None = None
@@ -125,7 +126,7 @@ def make_tensors(
     labels = make_labels(workload, numbers, torch.Generator().manual_seed(generator.initial_seed())).to(device)
     if workload.family == "step":
         return Tensors(labels)
-    if workload.family == "hidden":
+    if workload.hidden:
         hidden = torch.randn(workload.rows, workload.hidden, **options)
         weight = torch.randn(workload.vocab, workload.hidden, **options)
         weight *= LOGIT_DEVIATION / workload.hidden**0.5
@@ -295,6 +296,33 @@ def gpu_workloads(memory_bytes: int) -> list[Workload]:
         *vocabulary_sweep(logits_bytes, (*peers, "torch_ce_ntloss"), both),
         *label_sweep(rows, 128256, "bfloat16", peers),
         *([huge] if memory_bytes >= 64 * 2**30 else []),
+    ]
+
+
+def host_workloads() -> list[Workload]:
+    """Problems so small that all their time is the host's: kernels are launched into nothing."""
+    logits = ("torch_ce", "ours", "ours_given", "ours_rows", "liger_ce", "torch_ce_ntloss")
+    hidden = ("torch_linear", "ours_linear", "ours_linear_given", "liger_linear", "torch_linear_ntloss")
+    problem = Workload("host-logits", "host", "host", 4, 64, providers=logits)
+    return [problem, replace(problem, name="host-hidden", hidden=32, providers=hidden)]
+
+
+def eager_workloads() -> list[Workload]:
+    """Few logits on one CPU thread, where calls cost more than arithmetic, up to where they no longer show."""
+    sizes = ((4, 64), (16, 1000), (256, 1000), (16, 32000), (64, 32000), (16, 128256))
+    return [
+        Workload(
+            f"eager-{rows}x{vocab}-{SHORT[dtype]}",
+            "logits",
+            "eager",
+            rows,
+            vocab,
+            dtype,
+            threads=1,
+            providers=("ours", "torch_ce"),
+        )
+        for dtype in ("float32", "bfloat16")
+        for rows, vocab in sizes
     ]
 
 

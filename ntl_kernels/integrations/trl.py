@@ -8,7 +8,7 @@ import torch
 from trl import SFTTrainer
 
 from .transformers.losses import Count
-from .transformers.patch import unwrap_model
+from .transformers.models import unwrap_model
 from .transformers.trainer import NTLTrainerMixin
 
 
@@ -24,9 +24,11 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = args[1] if len(args) > 1 else kwargs.get("args")
+        loss_type = getattr(config, "loss_type", "nll")
+        if loss_type != "nll":  # asked here, since SFTTrainer tokenizes all data first
+            raise ValueError(f"NTLSFTTrainer computes loss_type='nll'; got {loss_type!r}")
         super().__init__(*args, **kwargs)
-        if self.args.loss_type != "nll":
-            raise ValueError(f"NTLSFTTrainer computes loss_type='nll'; got {self.args.loss_type!r}")
         if self.aux_loss_enabled:  # SFTConfig may have another factor than the model
             unwrap_model(self.model).router_aux_loss_coef = self.router_aux_loss_coef
 

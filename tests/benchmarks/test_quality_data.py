@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.quality import datasets
-from benchmarks.quality.arithmetic import DataError, Pair, read
 from benchmarks.quality.codecs import Codec, RTCodec, XValCodec, make_codec, number_tokens, shortest
-from benchmarks.quality.metrics import answer_metrics, final_value, number_metrics, text_metrics
-from benchmarks.quality.networks import squeeze, unsqueeze
+from benchmarks.quality.data import downloads, generated, load
+from benchmarks.quality.data.pairs import Pair, final_value, read_pairs, value_of
+from benchmarks.quality.errors import InputError
+from benchmarks.quality.metrics import answer_metrics, number_metrics, run_on, text_metrics
+from benchmarks.quality.models import squeeze, unsqueeze
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
 KINDS = ("plain", "digits", "rt", "xval")
@@ -43,8 +44,80 @@ AWKWARD = (
 
 
 def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+PAIRS = [Pair("1 + 22", "23"), Pair("Calculate 5 - 9.", "-4"), Pair("0.5 + 1", "1.5")]
+
+
+def evaluate(question: str) -> int:
+    words = question.rstrip(".?").split()
+    a, b = (int(word) for word in words if word.isdigit())
+    if words[0] == "Subtract":
+        return b - a
+    return a - b if "-" in words or "minus" in words else a + b
+
+
+def test_generated_questions_are_right_distinct_and_seeded() -> None:
+    pairs = generated.sums(500, digits=2, seed=3)
+    assert all(evaluate(pair.question) == int(pair.answer) for pair in pairs)
+    assert len({pair.question for pair in pairs}) == 500
+    assert pairs == generated.sums(500, digits=2, seed=3) != generated.sums(500, digits=2, seed=4)
+    with pytest.raises(InputError, match="101"):
+        generated.sums(101, digits=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12.0),
+        ("-0.5", -0.5),
+        ("007", 7.0),
+        ("", None),
+        ("-", None),
+        ("1.", None),
+        ("1e5", None),
+        ("٣", None),
+        ("1-2", None),
+    ],
+)
+def test_value(text: str, value: float | None) -> None:
+    assert value_of(text) == value
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_reading_pairs(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data{suffix}"
+    text = "".join(f"{pair.question}\n{pair.answer}\n" for pair in PAIRS)
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    assert read_pairs(path) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 + 1\n2\n3 + 3\n", "line 3: a question without an answer"),
+        ("1 + 1\n2\n3 + 3\nsix\n", "line 4: the answer 'six' is not a number"),
+        ("\n2\n", "line 1: an empty question"),
+        ("", "empty"),
+    ],
+)
+def test_malformed_files_name_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_pairs(path)
+
+
+def test_files_that_cannot_be_read_pairs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_pairs(tmp_path / "absent.txt")
+    path = tmp_path / "data.txt.gz"
+    path.write_text("not gzip")
+    with pytest.raises(InputError, match="not a whole gzip file"):
+        read_pairs(path)
 
 
 def passage(*questions: tuple[str, list[tuple[str, int]]]) -> str:
@@ -54,20 +127,20 @@ def passage(*questions: tuple[str, list[tuple[str, int]]]) -> str:
 
 def test_gsm8k_keeps_the_reasoning_without_its_calculator(tmp_path: Path) -> None:
     line = {"question": "Eggs?", "answer": "2*600=<<2*600=1200>>1,200 eggs\n#### 1,200"}
-    pairs = datasets.read_gsm8k(write(tmp_path / "a.jsonl", json.dumps(line) + "\n"))
+    pairs = downloads.read_gsm8k(write(tmp_path / "a.jsonl", json.dumps(line) + "\n"))
     assert pairs == [Pair("Eggs?", "2*600=1200 eggs\n#### 1200")]
     assert final_value(pairs[0].answer) == 1200
 
 
 def test_rjokes_asks_for_the_score(tmp_path: Path) -> None:
-    assert datasets.read_rjokes(write(tmp_path / "a.tsv", "12\tA joke\twith a tab\n")) == [
+    assert downloads.read_rjokes(write(tmp_path / "a.tsv", "12\tA joke\twith a tab\n")) == [
         Pair("A joke\twith a tab", "12")
     ]
 
 
 def test_multirc_makes_one_pair_of_a_question(tmp_path: Path) -> None:
     text = passage(("How many?", [("2", 1), ("9", 0), ("two", 1)]), ("Who?", [("Ann", 1)]))
-    assert datasets.read_multirc(write(tmp_path / "a.jsonl", text)) == [
+    assert downloads.read_multirc(write(tmp_path / "a.jsonl", text)) == [
         Pair("Ann has 2 cats.\n\nQuestion: How many?", "2 | two"),
         Pair("Ann has 2 cats.\n\nQuestion: Who?", "Ann"),
     ]
@@ -76,29 +149,45 @@ def test_multirc_makes_one_pair_of_a_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "text", "said"),
     [
-        (datasets.read_gsm8k, '{"question": "a", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
-        (datasets.read_gsm8k, '{"question": "a"}\n', "line 1: no field 'answer'"),
-        (datasets.read_gsm8k, '{"question": "a", "answer": "1"}\n', "line 1: the answer has no final number"),
-        (datasets.read_rjokes, "1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
-        (datasets.read_rjokes, "7\n", "line 1: expected"),
-        (datasets.read_multirc, "[]\n", "line 1: no field 'passage'"),
+        (downloads.read_gsm8k, '{"question": "a", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
+        (downloads.read_gsm8k, '{"question": "a"}\n', "line 1: no field 'answer'"),
+        (downloads.read_gsm8k, '{"question": "a", "answer": "1"}\n', "line 1: the answer has no final number"),
+        (downloads.read_gsm8k, '{"question": "a", "answer": "#### four"}\n', "line 1: the answer has no final number"),
         (
-            datasets.read_multirc,
+            downloads.read_gsm8k,
+            '{"question": null, "answer": "#### 4"}\n',
+            "line 1: the field 'question' should hold a",
+        ),
+        (
+            downloads.read_multirc,
+            '{"passage": {"text": "a", "questions": null}}\n',
+            "line 1: the field 'questions' should hold a list; got None",
+        ),
+        (
+            downloads.read_multirc,
+            passage(("a", [("2", 1)])).replace('"2"', "null"),
+            "line 1: the field 'text' should hold a text; got None",
+        ),
+        (downloads.read_rjokes, "1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
+        (downloads.read_rjokes, "7\n", "line 1: expected"),
+        (downloads.read_multirc, "[]\n", "line 1: no field 'passage'"),
+        (
+            downloads.read_multirc,
             passage(("a", [("2", 1)])) + '{"passage": {"text": "a"}}\n',
             "line 2: no field 'questions'",
         ),
-        (read, "1+1\n2\n2+2\nfour\n", "line 4: the answer 'four' is not a number"),
+        (read_pairs, "1+1\n2\n2+2\nfour\n", "line 4: the answer 'four' is not a number"),
     ],
 )
 def test_malformed_lines_are_named(reader: Callable[[Path], Any], text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(InputError, match=said):
         reader(write(tmp_path / "data", text))
 
 
 def deepmind(source: Path, count: int) -> None:
     """Files of DeepMind's categories: number answers, one text answer, and a category that is not used."""
-    inner = dict.fromkeys((*datasets.DIFFICULTIES, "interpolate"), datasets.CATEGORIES)
-    for folder, categories in {**inner, "extrapolate": datasets.EXTRAPOLATION}.items():
+    inner = dict.fromkeys((*downloads.DIFFICULTIES, "interpolate"), downloads.CATEGORIES)
+    for folder, categories in {**inner, "extrapolate": downloads.EXTRAPOLATION}.items():
         (source / folder).mkdir()
         for category in (*categories, "calculus__differentiate"):
             lines = "".join(f"{folder} {category} {n}\n{n}\n" for n in range(count))
@@ -110,29 +199,90 @@ def test_prepare_splits_deepminds_files(name: str, categories: int, outer: int, 
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     deepmind(source, 20)
-    sizes = datasets.prepare(name, source, target)
+    sizes = downloads.prepare(name, source, target)
     whole = 3 * 20 * categories
-    assert sizes == {"train": whole * 9 // 10, "val": whole // 10, "test_interpolate": 20 * categories} | {
-        "test_extrapolate": 20 * outer
-    }
-    names = [f"{'arithmetic_' if name == 'arithmetic' else ''}{split}" for split in sizes]
-    pairs = {file: read(target / f"{file}.txt.gz") for file in names}
+    prefix = "arithmetic_" if name == "arithmetic" else ""
+    expected = {"train": whole * 9 // 10, "val": whole // 10, "test_interpolate": 20 * categories}
+    expected["test_extrapolate"] = 20 * outer
+    assert sizes == {f"{prefix}{split}.txt.gz": size for split, size in expected.items()}
+    names = list(sizes)
+    pairs = {file: read_pairs(target / file) for file in names}
     questions = [pair.question for file in names for pair in pairs[file]]
     assert len(set(questions)) == len(questions)
     assert not any("calculus" in question for question in questions)
-    assert datasets.prepare(name, source, tmp_path / "again") == sizes
-    assert read(tmp_path / "again" / f"{names[0]}.txt.gz") == pairs[names[0]]
+    assert downloads.prepare(name, source, tmp_path / "again") == sizes
+    assert read_pairs(tmp_path / "again" / names[0]) == pairs[names[0]]
     (source / "train-hard" / "arithmetic__add_sub_multiple.txt").unlink()
-    with pytest.raises(DataError, match="arithmetic__add_sub_multiple.txt: no such file"):
-        datasets.prepare(name, source, target)
+    with pytest.raises(InputError, match="arithmetic__add_sub_multiple.txt: no such file"):
+        downloads.prepare(name, source, target)
 
 
 def test_prepare_takes_the_papers_sizes_for_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "ARITHMETIC_TRAIN", 27)
-    monkeypatch.setattr(datasets, "ARITHMETIC_VALIDATION", 2)
+    monkeypatch.setattr(downloads, "ARITHMETIC_TRAIN", 27)
+    monkeypatch.setattr(downloads, "ARITHMETIC_VALIDATION", 2)
     deepmind(tmp_path, 30)
-    sizes = datasets.prepare("arithmetic", tmp_path, tmp_path / "out")
-    assert (sizes["train"], sizes["val"]) == (81, 6)
+    sizes = downloads.prepare("arithmetic", tmp_path, tmp_path / "out")
+    assert (sizes["arithmetic_train.txt.gz"], sizes["arithmetic_val.txt.gz"]) == (81, 6)
+
+
+def test_prepare_never_writes_over_the_download(tmp_path: Path, capsys: Any) -> None:
+    """Source and destination may be one folder, by whatever name: nothing may shrink."""
+    line = '{"question": "q", "answer": "#### 1"}\n'
+    for file in ("train.jsonl", "test.jsonl"):
+        write(tmp_path / "x" / file, line * 20)
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    for source, target in (("x", "x"), ("x", "link"), ("link", "x")):
+        assert downloads.main(["gsm8k", str(tmp_path / source), str(tmp_path / target)]) == 2
+        assert "never written over" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["test.jsonl", "train.jsonl"]
+    assert (tmp_path / "x" / "train.jsonl").read_text() == line * 20
+
+
+def test_prepare_writes_nothing_unless_all_is_well(tmp_path: Path) -> None:
+    write(tmp_path / "x" / "train.jsonl", '{"question": "q", "answer": "#### 1"}\n' * 20)
+    write(tmp_path / "x" / "test.jsonl", '{"question": "q", "answer": "1"}\n')
+    with pytest.raises(InputError, match="test.jsonl, line 1"):
+        downloads.prepare("gsm8k", tmp_path / "x", tmp_path / "y")
+    assert not list((tmp_path / "y").iterdir())
+
+
+GOOD = {"gsm8k": '{"question": "q", "answer": "#### 1"}\n', "rjokes": "1\tjoke\n", "multirc": ""}
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "rjokes", "multirc", "arithmetic"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"\xff\xfe1\t\x00", "line 1: not UTF-8 text"),
+        (b"a\x00b\n1\n", "line 1: a null character"),
+    ],
+)
+def test_files_that_are_no_text_are_named(name: str, content: bytes, said: str, tmp_path: Path, capsys: Any) -> None:
+    file = {"gsm8k": "train.jsonl", "rjokes": "train.tsv", "multirc": "train.jsonl"}.get(
+        name, "train-easy/arithmetic__add_sub_multiple.txt"
+    )
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_bytes(content)
+    assert downloads.main([name, str(tmp_path), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / file}") and said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "rjokes"])
+def test_truncated_archives_are_named(name: str, tmp_path: Path, capsys: Any) -> None:
+    suffix = "jsonl" if name == "gsm8k" else "tsv"
+    whole = gzip.compress("".join(f"{n}{GOOD[name]}" if name == "rjokes" else GOOD[name] for n in range(5000)).encode())
+    (tmp_path / f"train.{suffix}.gz").write_bytes(whole[: len(whole) // 2])
+    assert downloads.main([name, str(tmp_path), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(rf"train.{suffix}.gz, line \d+: not a whole gzip file", error) and error.count("\n") == 1
+
+
+def test_one_line_cannot_be_split(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", GOOD["gsm8k"])
+    with pytest.raises(InputError, match="cannot be split"):
+        downloads.prepare("gsm8k", tmp_path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -156,46 +306,67 @@ def test_prepare_makes_the_files_that_load_reads(name: str, files: dict[str, str
         lines = "".join(line % n if "%d" in line else line for n in range(20))
         with gzip.open(source / f"{file}.gz", "wt") as out:
             out.write(lines)
-    assert datasets.main([name, str(source), str(target)]) == 0
+    assert downloads.main([name, str(source), str(target)]) == 0
     suffix = next(iter(files)).rsplit(".")[-1]
     named = {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "tests": {"test": f"test.{suffix}"}}
     none = dict.fromkeys(("train", "validation", "test"))
-    splits = datasets.load(name, name, str(target), named, none, seed=0)
+    shared = {"name": name, "format": name, "folder": str(target), "files": named, "seed": 0}
+    splits = load(**shared, limits=none)
     assert (len(splits.train), len(splits.validation), len(splits.tests["test"])) == (
         (20, 20, 20) if name == "rjokes" else (18, 2, 20)
     )
-    few = datasets.load(name, name, str(target), named, {"train": 3, "validation": 1, "test": 2}, seed=0)
+    few = load(**shared, limits={"train": 3, "validation": 1, "test": 2})
     assert (len(few.train), len(few.validation), len(few.tests["test"])) == (3, 1, 2)
 
 
 def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, capsys: Any) -> None:
-    with pytest.raises(DataError, match=r"Download .*rJokesData and run\s+python -m .* prepare rjokes \S+ here"):
-        datasets.load("rjokes", "rjokes", "here", {"train": "train.tsv"}, {"train": None}, seed=0)
-    assert datasets.main(["gsm8k", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
+    with pytest.raises(InputError, match=r"Download .*rJokesData and run\s+python -m .* prepare rjokes \S+ here"):
+        load(
+            name="rjokes", format="rjokes", folder="here", files={"train": "train.tsv"}, limits={"train": None}, seed=0
+        )
+    assert downloads.main(["gsm8k", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "grade-school-math" in capsys.readouterr().err
-    assert datasets.main(["gsm8k", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert downloads.main(["gsm8k", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "train.jsonl: no such file" in capsys.readouterr().err
 
 
 def test_generated_sets_are_seeded_and_disjoint() -> None:
     limits = {"train": 50, "validation": 10, "test": 10}
-    for generator in datasets.GENERATORS.values():
+    for generator in generated.GENERATORS.values():
         first, other = generator(limits, 1), generator(limits, 2)
         assert first == generator(limits, 1) != other
         questions = [p.question for part in (first.train, first.validation, *first.tests.values()) for p in part]
         assert len(set(questions)) == len(questions) >= 70
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2.5, True, "many"])
+def test_limits_are_numbers_of_pairs(limit: Any) -> None:
+    with pytest.raises(InputError, match="dataset.limits.test must be null or a whole number of at least 1; got"):
+        load(name="debug", format="generated", limits={"train": 4, "validation": 2, "test": limit}, seed=0)
+
+
+def test_products_are_right_and_longer_ones_are_held_out() -> None:
+    splits = generated.generated_multiplication({"train": 2000, "validation": 100, "test": 100}, 1)
+    for name, pairs in (("train", splits.train), *splits.tests.items()):
+        for question, answer in pairs:
+            a, b = (int(each) for each in re.findall(r"\d+", question))
+            assert a * b == int(answer)
+            assert (1000 <= a < 10_000) if name == "extrapolate" else a < 1000
+            assert b < 1000
+    digits = [len(question.split()[2]) for question, _ in splits.train]
+    assert min(digits.count(n) for n in (1, 2, 3)) > 300, "short factors are as common as long ones"
+
+
 def test_the_mean_of_the_readings_errs_as_the_docstring_says() -> None:
     errors = []
-    for question, answer in datasets.readings(4000, seed=0):
+    for question, answer in generated.readings(4000, seed=0):
         seen = question.removeprefix("The readings are ").split(". ")[0].split(", ")
         errors.append(abs(statistics.fmean(map(int, seen)) - int(answer)))
     assert statistics.fmean(errors) == pytest.approx(9.2, rel=0.05)
 
 
 def test_expressions_are_right_distinct_and_nested() -> None:
-    splits = datasets.generated_expressions({"train": 800, "validation": 50, "test": 100}, 3)
+    splits = generated.generated_expressions({"train": 800, "validation": 50, "test": 100}, 3)
     for pairs, operands in ((splits.train, {1, 2, 3, 4}), (splits.tests["extrapolate"], {5})):
         counts = set()
         for question, answer in pairs:
@@ -209,13 +380,13 @@ def test_expressions_are_right_distinct_and_nested() -> None:
 
 
 def test_rents_err_as_the_docstring_says() -> None:
-    pairs = datasets.rents(4000, 3)
-    assert pairs == datasets.rents(4000, 3) and pairs != datasets.rents(4000, 4)
-    tables = datasets.SIZES, datasets.PLACES, datasets.STATES
+    pairs = generated.rents(4000, 3)
+    assert pairs == generated.rents(4000, 3) and pairs != generated.rents(4000, 4)
+    tables = generated.SIZES, generated.PLACES, generated.STATES
     errors = []
     for question, answer in pairs:
-        rooms = [f" of {name} room" in question for name in datasets.ROOMS].index(True)
-        extras = [value for name, value in datasets.EXTRAS.items() if name and f"{name}. What" in question]
+        rooms = [f" of {name} room" in question for name in generated.ROOMS].index(True)
+        extras = [value for name, value in generated.EXTRAS.items() if name and f"{name}. What" in question]
         words = [next(value for name, value in table.items() if name in question) for table in tables]
         errors.append(abs(int(answer) - 400 - 130 * rooms - sum(words) - sum(extras)))
     assert statistics.fmean(errors) == pytest.approx(40 * math.sqrt(2 / math.pi), rel=0.05)
@@ -329,6 +500,13 @@ def test_number_metrics_by_hand() -> None:
     assert metrics["median_error"] == 0 and metrics["r2"] == pytest.approx(1 - 4 / 18)
     assert metrics["spearman"] == pytest.approx(1)
     assert metrics["log_mae"] == pytest.approx((math.log10(5) - math.log10(3)) / 3)
+
+
+def test_answers_that_run_on_are_counted() -> None:
+    truths = ["12", "12", "-12", "so\n#### 7", "0.5", "two"]
+    assert run_on(["123", "12", "-99.123", "#### 71", "10.5", "22222"], truths) == 3 / 5
+    assert run_on(["many"] * 6, truths) == 0
+    assert answer_metrics(["123", "4"], ["12", "5"])["run_on"] == 0.5
 
 
 def test_number_metrics_survive_what_models_answer() -> None:

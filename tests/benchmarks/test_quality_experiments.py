@@ -15,19 +15,20 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM
+from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, TrainerState
 
-from benchmarks.quality import experiment, tasks, timing
-from benchmarks.quality.arithmetic import Pair
+from benchmarks.quality import experiment, tasks, timing, training
 from benchmarks.quality.codecs import RTCodec, make_codec, train_tokenizer
-from benchmarks.quality.datasets import DataError, Splits, load
+from benchmarks.quality.configuration import configure as configured
+from benchmarks.quality.configuration import run_name
+from benchmarks.quality.data import Pair, Splits
+from benchmarks.quality.errors import InputError
 from benchmarks.quality.experiment import load_splits, run
-from benchmarks.quality.networks import NumericEmbedding, RegressionModel, transformer
-from benchmarks.quality.trainers import CodecNumberLevelLoss, token_metrics, token_scores
+from benchmarks.quality.losses import CodecNumberLevelLoss
+from benchmarks.quality.models import NumericEmbedding, RegressionModel, transformer
+from benchmarks.quality.training import token_metrics, token_scores
 
 ROOT = Path(__file__).parents[2]
-CONFIGURATIONS = ROOT / "benchmarks" / "quality" / "conf"
 DATASETS = ("arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "debug")
 """Those of the paper; ``readings`` and ``rents`` are generated like ``debug``, and tested apart."""
 MODELS = ("t5", "t5_ntl", "rt", "rt_ntl", "xval", "regression_head", "llama")
@@ -92,8 +93,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def configure(*overrides: str) -> Any:
-    with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-        return compose("experiment", list(overrides))
+    return configured(overrides)
 
 
 def small_run(folder: Path, *overrides: str) -> dict[str, Any]:
@@ -112,7 +112,9 @@ def test_every_pair_trains_evaluates_and_writes_metrics(
         steps = [entry for entry in result["log"] if "loss" in entry]
         assert [entry["step"] for entry in steps] == [1, 2]
         assert all(math.isfinite(entry["loss"]) and entry["grad_norm"] > 0 for entry in steps)
-        assert list(result["metrics"]) == list(configure(f"dataset={dataset}").dataset.files.get("tests") or GENERATED)
+        assert list(result["metrics"]) == list(
+            configure(f"dataset={dataset}").dataset.get("files", {}).get("tests") or GENERATED
+        )
         for split, metrics in result["metrics"].items():
             assert {"exact_match", "bleu", "rougeL", "loss"} <= metrics.keys()
             assert dataset == "multirc" or {"mae", "r2", "no_number"} <= metrics.keys()
@@ -135,22 +137,18 @@ def test_losses_differ_where_there_are_number_tokens(tmp_path: Path) -> None:
         assert all(value > first["ce"] for loss, value in first.items() if loss != "ce")
 
 
-def test_a_text_answer_may_be_learned_by_heart(tmp_path: Path) -> None:
+def test_a_text_answer_may_be_learned_by_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["trainer.arguments.max_steps=120", "trainer.arguments.learning_rate=0.01", "dataset.limits.train=1"]
     config = configure(
         *SMALL, *LIMITS, "model=llama", "model.size=tiny", *options, "trainer.arguments.eval_strategy=no"
     )
-    pair = load(**experiment.OmegaConf.to_container(config.dataset), seed=1).train[0]
-    original = experiment.load
-    try:
-        experiment.load = lambda **_: Splits([pair] * 4, [pair], {"test": [pair]})
-        metrics = run(config, tmp_path)["metrics"]["test"]
-    finally:
-        experiment.load = original
+    pair = load_splits(config).train[0]
+    monkeypatch.setattr(experiment, "load_splits", lambda _: Splits([pair] * 4, [pair], {"test": [pair]}))
+    metrics = run(config, tmp_path)["metrics"]["test"]
     assert metrics["exact_match"] == 1 and metrics["mae"] == 0 and metrics["no_number"] == 0
 
 
-@pytest.mark.parametrize("dataset", ["expressions", "readings", "rents"])
+@pytest.mark.parametrize("dataset", ["expressions", "multiplication", "readings", "rents"])
 def test_generated_data_are_learned_from(dataset: str, tmp_path: Path) -> None:
     for model in ("llama", "regression_head"):
         result = small_run(tmp_path / model, f"dataset={dataset}", f"model={model}")
@@ -212,6 +210,110 @@ def test_resume_continues_the_same_curve(model: str, tmp_path: Path) -> None:
         assert resumed["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
 
 
+def test_a_resumed_runs_seconds_count_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that gains a second whenever it is read."""
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+    config = [*SMALL, *LIMITS, *SAVE, "trainer.arguments.max_steps=4", "dataset.limits.train=16"]
+    run(configure(*config), tmp_path / "whole")
+    state = json.loads((tmp_path / "whole" / "checkpoint-2" / "trainer_state.json").read_text())
+    (before,) = [entry[training.SECONDS] for entry in state["log_history"] if training.SECONDS in entry]
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "resumed" / "checkpoint-2")
+    stopwatch = training.Stopwatch()
+    stopwatch.on_train_begin(
+        None, TrainerState.load_from_json(tmp_path / "whole/checkpoint-2/trainer_state.json"), None
+    )
+    assert before > 0 and stopwatch.seconds() == before + 1
+    resumed = run(configure(*config, "trainer.resume=true"), tmp_path / "resumed")
+    assert resumed["seconds"] > before
+
+
+def test_plain_cross_entropy_has_no_weight_to_override(tmp_path: Path) -> None:
+    """``loss=ce,ntl_was loss.weight=3`` once trained "CE" with NTL, and reported it as CE."""
+    with pytest.raises(InputError, match="Could not override 'loss.weight'"):
+        small_run(tmp_path, "loss=ce", "loss.weight=3")
+    with pytest.raises(InputError, match="loss=ce has no option 'weight'"):
+        small_run(tmp_path / "added", "loss=ce", "+loss.weight=3")
+    with pytest.raises(InputError, match="loss=ce has no option"):
+        small_run(tmp_path / "renamed", "loss=ntl_was", "loss.name=ce")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "loss.weight=3",
+        "loss.reweigh=false",
+        "loss.squash_factor=2",
+        "loss.label_sigma=0.5",
+        "model.size=mini",
+        "model.checkpoint=some/where",
+        "data_seed=5",
+        "trainer=curve",
+        "trainer.arguments.max_steps=3",
+        "+trainer.arguments.max_grad_norm=0.5",
+        "dataset.limits.train=7",
+        "dataset.folder=else/where",
+    ],
+)
+def test_runs_that_differ_have_folders_that_differ(other: str, tmp_path: Path) -> None:
+    usual = run_name("debug", "llama", "ntl_was", 1, ["dataset=debug", "loss=ntl_was", "seed=1"])
+    assert usual == "debug-llama-ntl_was-seed1"
+    name = run_name("debug", "llama", "ntl_was", 1, ["dataset=debug", other, "seed=1"])
+    assert name != usual and "/" not in name and name.endswith("-seed1")
+
+
+def test_names_of_folders_leave_out_what_changes_nothing_and_are_never_too_long() -> None:
+    nothing = ["trainer.resume=true", "+trainer.arguments.disable_tqdm=true", "device=cuda", "trainer.save_model=true"]
+    assert run_name("debug", "llama", "ce", 2, nothing) == "debug-llama-ce-seed2"
+    many = [f"trainer.arguments.option_{n}={n}" for n in range(60)]
+    names = {run_name("debug", "llama", "ce", 2, [*many, f"data_seed={seed}"]) for seed in range(9)}
+    assert len(names) == 9 and max(map(len, names)) < 200
+
+
+def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
+    """Nothing is overwritten, and nothing goes on from another configuration's checkpoint."""
+    small_run(tmp_path, *SAVE)
+    before = (tmp_path / "metrics.json").read_text()
+    for other in (["loss.weight=3"], ["loss.weight=3", "trainer.resume=true"], ["data_seed=1"], ["loss=ce"]):
+        with pytest.raises(InputError, match="holds a run with another (loss|data_seed)"):
+            small_run(tmp_path, *SAVE, *other)
+    assert (tmp_path / "metrics.json").read_text() == before
+    small_run(tmp_path, *SAVE)
+    small_run(tmp_path, *SAVE, "trainer.resume=true")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("device=cuda", r"device must be one that is here \(cpu\); got 'cuda'"),
+        ("device=nope", r"device must be one that is here \(cpu.*; got 'nope'"),
+        ("seed=abc", "seed must be a whole number from 0 to .*; got 'abc'"),
+        ("data_seed=-1", "data_seed must be a whole number"),
+        ("loss.weight=-1", "loss=ntl_was: weight must be finite and at least 0; got -1"),
+        ("loss.weight=many", "loss=ntl_was: weight must be a number; got 'many'"),
+        ("loss.squash_factor=0.5", "loss=ntl_was: squash_factor must be finite and above 1"),
+        ("loss.name=focal", "loss.name must be one of ce, number_level, ntl_was"),
+        ("model.size=huge", "model: size must be one of test, tiny, .*; got 'huge'"),
+        ("model.codec=words", "model: codec must be plain"),
+        ("model.checkpoint=not/there", "model.checkpoint=not/there: no such folder"),
+        ("trainer.resume=not/there", "trainer.resume=not/there: no checkpoint"),
+        ("trainer.early_stopping=0", "trainer.early_stopping must be null or"),
+        ("trainer.arguments.max_steps=abc", "trainer.arguments.max_steps must be a number; got 'abc'"),
+        ("+trainer.arguments.steps=1", "trainer.arguments: .*unexpected keyword argument 'steps'"),
+        ("trainer.arguments.lr_scheduler_type=zigzag", "trainer.arguments: zigzag is not a valid"),
+        ("dataset.limits.test=0", "dataset.limits.test must be null or a whole number of at least 1; got 0"),
+        ("+dataset.colour=red", "dataset has no option 'colour'"),
+        ("dataset.format=words", "dataset.format must be one of"),
+    ],
+)
+def test_overrides_that_cannot_work_are_told_in_one_line(override: str, said: str, tmp_path: Path) -> None:
+    if override == "device=cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(InputError, match=said) as caught:
+        small_run(tmp_path, override)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_checkpoint_can_be_evaluated_alone(tmp_path: Path) -> None:
     trained = small_run(
         tmp_path / "trained", "trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=2"
@@ -221,7 +323,7 @@ def test_a_checkpoint_can_be_evaluated_alone(tmp_path: Path) -> None:
     for split, metrics in trained["metrics"].items():
         assert evaluated["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
     assert losses_of(evaluated) == {}
-    with pytest.raises(DataError, match="no checkpoint"):
+    with pytest.raises(InputError, match="no checkpoint"):
         run(configure("trainer=eval", "model.size=test", "trainer.resume=true", *LIMITS), tmp_path / "none")
 
 
@@ -319,14 +421,16 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_sweeps_and_reports(tmp_path: Path) -> None:
-    done = command("dataset=debug", "loss=ce,ntl_was", "seed=1,2", *SMALL, *LIMITS, "-m", cwd=tmp_path)
+    done = command("loss.weight=0.3,3", "seed=1,2", *SMALL, *LIMITS, "-m", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    names = [f"debug-llama-{loss}-seed{seed}" for loss in ("ce", "ntl_was") for seed in (1, 2)]
-    assert sorted(path.parent.name for path in tmp_path.rglob("metrics.json")) == names
+    names = sorted(path.parent.name for path in tmp_path.rglob("metrics.json"))
+    options = "limits.test_2-limits.train_4-limits.validation_2-size_test-trainer_debug"
+    wanted = [f"debug-llama-ntl_was-{options}-weight_{weight}-seed{seed}" for weight in ("0.3", "3") for seed in (1, 2)]
+    assert names == wanted, "each run has a folder of its own"
     done = command("report", "runs/quality", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / "report" / "report.md").read_text().splitlines()
-    assert [row.split(" | ")[2] for row in rows if row.startswith("| llama | CE | ")].count("2") == 2
+    assert [row.split(" | ")[2] for row in rows if row.startswith("| llama | CE + 3 NTL-WAS | ")].count("2") == 2
     assert (tmp_path / "report" / "debug.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -366,6 +470,13 @@ def test_a_step_is_timed_with_and_without_the_loss(tmp_path: Path, capsys: pytes
     assert "CE + NTL / stock Trainer, CE" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         timing.main(["--rounds", "1"])
+
+
+def test_where_timings_go_is_tried_before_the_work(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("timed before the folder was tried"))
+    (tmp_path / "file").write_text("")
+    assert timing.main(["--out", str(tmp_path / "file" / "timing.json")]) == 2
+    assert "cannot write there" in capsys.readouterr().err
 
 
 def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:

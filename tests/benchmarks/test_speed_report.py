@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import published
-from benchmarks.speed import plots, report, results, tables, targets
+from benchmarks import environment, published
+from benchmarks.environment import ROOT
+from benchmarks.speed import headlines, plots, report, results, tables, workloads
+from benchmarks.speed.providers import providers_of
 from benchmarks.speed.targets import Target
 
 ENVIRONMENT = {
@@ -70,34 +73,34 @@ def test_percentiles() -> None:
 
 
 def test_ratios_of_targets(records: dict[str, Any]) -> None:
-    time = Target("cpu", 2, "t", "logits-fp32", 0.6, ("torch_ce",))
+    time = Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))
     assert time.value(records) == pytest.approx(0.5)
     assert time.is_met(0.5) and not time.is_met(0.61)
-    best = Target("cpu", 2, "t", "logits-fp32", 0.6, ("torch_ce", "copy", "liger_ce"))
+    best = Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce", "copy", "liger_ce"))
     assert best.value(records) == pytest.approx(2.0)
-    share = Target("cpu", 2, "t", "logits-fp32", 0.9, ("copy",), measure="copy share")
+    share = Target("cpu", "t", "logits-fp32", 0.9, ("copy",), measure="copy share")
     assert share.value(records) == pytest.approx(0.5)
     assert share.is_met(0.95) and not share.is_met(0.5)
-    memory = Target("cpu", 2, "t", "logits-fp32", 1.1, measure="memory")
+    memory = Target("cpu", "t", "logits-fp32", 1.1, measure="memory")
     assert memory.value(records) == pytest.approx(1.1)
-    beside = Target("cpu", 2, "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
+    beside = Target("cpu", "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
     assert beside.value(records) == pytest.approx(0.5)
-    beyond = Target("cpu", 2, "t", "logits-fp32", 1.0, measure="memory", size="logits_bytes", beyond_gradients=True)
+    beyond = Target("cpu", "t", "logits-fp32", 1.0, measure="memory", size="logits_bytes", beyond_gradients=True)
     assert beyond.value(records) == pytest.approx(0.1)
-    other = Target("cpu", 2, "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
+    other = Target("cpu", "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
     assert other.value(records) == pytest.approx(1.0)
 
 
 def test_targets_without_measurement_have_no_value(records: dict[str, Any]) -> None:
-    assert Target("cpu", 2, "t", "logits-fp32", 0.6, ("liger_ce",)).value(records) is None
-    assert Target("cpu", 2, "t", "logits-fp32", 0.6, ("liger_ce",), measure="memory").value(records) is None
-    assert Target("cpu", 2, "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
+    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",)).value(records) is None
+    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",), measure="memory").value(records) is None
+    assert Target("cpu", "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
 
 
 def test_target_table_says_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    met = Target("cpu", 2, "fast", "logits-fp32", 0.6, ("torch_ce",))
-    missed = Target("cpu", 4, "faster", "logits-fp32", 0.4, ("torch_ce",))
-    unknown = Target("cpu", 4, "fastest", "logits-fp32", 0.4, ("liger_ce",))
+    met = Target("cpu", "fast", "logits-fp32", 0.6, ("torch_ce",))
+    missed = Target("cpu", "faster", "logits-fp32", 0.4, ("torch_ce",))
+    unknown = Target("cpu", "fastest", "logits-fp32", 0.4, ("liger_ce",))
     monkeypatch.setattr(tables, "targets_of", lambda kind: [met, missed, unknown])
     text = tables.target_table(records, "cpu", {missed.key: "page faults"})
     assert text is not None
@@ -152,10 +155,12 @@ def test_readme_section_names_its_results(folder: Path, monkeypatch: pytest.Monk
     report.write(folder)
     text = readme.read_text()
     assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
-    for expected in ("### Some Processor", "[JSON](some-processor)", "![", "GPU timings are missing"):
+    for expected in ("Some Processor, 2 threads", "[JSON](some-processor)", "![", "GPU timings are missing"):
         assert expected in text
+    assert text.count("![") == 1
+    assert not any(word in text for word in ("target", "issue", "missed"))
     assert report.check(folder) == []
-    readme.write_text(text.replace("| 0.5 |", "| 0.4 |"))
+    readme.write_text(text.replace("(2.00 x)", "(3.00 x)"))
     assert any("differs" in problem for problem in report.check(folder))
 
 
@@ -165,13 +170,78 @@ def test_providers_have_fixed_colours() -> None:
 
 
 def test_every_group_has_a_heading() -> None:
-    from benchmarks.speed import workloads
-
     for suite in (workloads.cpu_workloads(), workloads.quick_workloads(), workloads.gpu_workloads(2**37)):
         assert {workload.group for workload in suite} <= {"main", *tables.GROUPS}
 
 
-def test_limits_of_the_issues() -> None:
-    limits = {(t.issue, t.workload, t.claim): t.limit for t in targets.cpu_targets()}
-    assert limits[2, "logits-fp32", "time / F.cross_entropy"] == 0.6
-    assert limits[3, "hidden-fp32", "time / three bare matmuls"] == 1.15
+def test_headlines_are_of_workloads_and_providers_that_there_are() -> None:
+    cpu = [*workloads.cpu_workloads(), *workloads.host_workloads(), *workloads.eager_workloads()]
+    for kind, suite in {"cpu": cpu, "gpu": workloads.gpu_workloads(2**37)}.items():
+        known = {w.name: {p.name for p in providers_of(w.family)} for w in suite}
+        for headline in headlines.HEADLINES[kind]:
+            assert {headline.ours, headline.plain, headline.package, *headline.peers} <= known[headline.workload]
+
+
+def test_headline_table(records: dict[str, Any]) -> None:
+    table = headlines.headline_table([("Some Processor", "cpu", records)])
+    assert table is not None
+    _, _, row = table.splitlines()
+    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) | 0.50 |"  # nothing else was timed
+    peers = record("launch", {"ours": entry(2.0), "liger_ce": entry(1.0)}, group="launch")
+    gpu = headlines.headline_table([("Some GPU", "gpu", {"launch": peers})])
+    assert gpu is not None and "| 2 ms | 1 ms (0.50 x) Liger |" in gpu
+    both = headlines.headline_table([("One", "cpu", records), ("Two", "cpu", records)])
+    assert both is not None and "| Two: logits:" in both
+    assert headlines.headline_table([("Some Processor", "gpu", {})]) is None
+    many = headlines.headline_table([(str(i), "cpu", records) for i in range(20)])
+    assert many is not None and len(many.splitlines()) == 2 + headlines.MOST_ROWS
+
+
+def test_host_and_eager_tables(records: dict[str, Any]) -> None:
+    counts = {"launches": 3, "host_waits": 0}
+    entries = {"torch_ce": entry(0.02) | counts, "ours": entry(0.05) | counts}
+    idle = record("host-logits", entries, family="host", group="host")
+    assert "| ours | CE + NTL | 50 | 49 to 52 | 2.50 | 3 | 0 | 7 |" in tables.host_table(idle)
+    small = record("eager-4x64-fp32", {"ours": entry(0.6), "torch_ce": entry(0.2)}, group="eager")
+    table = tables.eager_table({small["name"]: small})
+    assert table is not None and table.endswith("| 10 x 100 | float32 | 600 | 200 | 3.00 |")
+    assert tables.eager_table(records) is None
+
+
+def test_no_results_are_no_agreement(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        for function in (report.check, report.write):
+            with pytest.raises(results.Refusal, match="no results in"):
+                function(folder)
+
+
+def test_results_that_are_no_json_are_named(folder: Path) -> None:
+    path = folder / "some-processor" / "logits.json"
+    path.write_text("{")
+    with pytest.raises(results.Refusal, match=re.escape(str(path))):
+        report.check(folder)
+
+
+def committed() -> list[Path]:
+    """What is stored of every device, and the page that shows it."""
+    return [path for device in results.devices(results.FOLDER) for path in device.iterdir() if path.suffix != ".png"]
+
+
+@pytest.mark.parametrize("path", committed(), ids=lambda path: path.name)
+def test_results_and_reports_name_no_folder_of_a_machine(path: Path) -> None:
+    text = path.read_text()
+    assert text == environment.without_paths(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("speed run --out /srv/a/results", "speed run --out DATA/results"),
+        ("dataset.folder=/srv/shared/mathematics seed=1", "dataset.folder=DATA/mathematics seed=1"),
+        ("a=[/srv/one,~/two] b='/srv/three'", "a=[DATA/one,DATA/two] b='DATA/three'"),
+        (f"--out {ROOT}/runs/speed", "--out runs/speed"),
+        ("time / ours, 3 GB/s, runs/a, vocab-*/b, https://a.org/b", None),
+    ],
+)
+def test_stored_commands_name_no_folder_of_a_machine(given: str, expected: str | None) -> None:
+    assert environment.without_paths(given) == (given if expected is None else expected)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import measure, providers, results, run, tune
+from benchmarks.speed import host, measure, providers, results, run, tune, workloads
 from benchmarks.speed.providers import GPU
 from benchmarks.speed.run import Settings
 from benchmarks.speed.steps import Outcome
@@ -20,6 +20,9 @@ from benchmarks.speed.steps import Outcome
 from .speed_cases import CPU, SMALL, case, provider
 
 DRY = Settings(CPU, threads=1, dry=True)
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+FAILING_PEERS = {("ntl-NTLossDotProduct-bf16", "ntloss")} if OLD_TORCH else set()
+"""(workload, provider) of packages that mix dtypes in a way that only newer versions of torch take."""
 
 
 @pytest.fixture
@@ -51,7 +54,8 @@ def test_dry_run_of_a_whole_suite(suite: str, tmp_path: Path) -> None:
     assert len(records) == len(run.suite_of(settings))
     for record in records.values():
         for name, entry in record["providers"].items():
-            assert entry["status"] in ("timed", "missing"), (record["name"], name, entry)
+            if (record["name"], name) not in FAILING_PEERS:
+                assert entry["status"] in ("timed", "missing"), (record["name"], name, entry)
         assert record["providers"]["ours"]["status"] == "timed"
         assert record["environment"]["versions"]["torch"]
 
@@ -150,7 +154,7 @@ def test_a_whole_family_replaces_its_file(tmp_path: Path) -> None:
 def test_unknown_schema_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "logits.json"
     path.write_text(json.dumps({"schema": 0, "workloads": {}}))
-    with pytest.raises(ValueError, match="schema"):
+    with pytest.raises(results.Refusal, match="schema"):
         results.read(path)
 
 
@@ -164,6 +168,40 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     (report,) = tmp_path.glob("*/report.md")
     report.write_text(report.read_text() + "faster\n")
     assert command.main(["report", "--check", "--results", str(tmp_path)]) == 1
+    assert command.main(["report", "--check", "--results", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.usefixtures("_cheap")
+def test_small_problems_pass_the_gate_on_one_thread(tmp_path: Path) -> None:
+    settings = replace(DRY, names="eager-*")
+    records = results.load(host.host(settings, tmp_path))
+    assert list(records) == [workload.name for workload in workloads.eager_workloads()]
+    for record in records.values():
+        assert record["threads"] == 1
+        assert {name: found["status"] for name, found in record["providers"].items()} == {
+            "ours": "timed",
+            "torch_ce": "timed",
+        }
+
+
+@pytest.mark.parametrize("command_", ["run", "host", "tune"])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--workloads", "nope", "no workload is called 'nope'"), ("--out", "/proc/nowhere", "cannot write results to")],
+)
+def test_what_cannot_work_is_refused_before_the_work(
+    command_: str, option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([command_, "--dry", option, value]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and len(captured.err.splitlines()) == 1
+    assert not captured.out
+
+
+def test_unknown_providers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["run", "--dry", "--providers", "nope", "--out", str(tmp_path)]) == 2
+    assert "no provider is called 'nope'; there are: copy ours" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_gpu_suite_is_not_measured_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

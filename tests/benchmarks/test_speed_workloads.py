@@ -1,4 +1,4 @@
-"""The tables: what the issues ask for is there, and the random problems are what they claim to be."""
+"""The tables: what the targets need is there, and the random problems are what they claim to be."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_suites_cover_vocabularies_and_labels(suite: str) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_every_target_is_measured_by_its_suite(kind: str) -> None:
-    table = {workload.name: workload for workload in SUITES[kind]}
+    suite = [*SUITES[kind], *workloads.host_workloads(), *workloads.eager_workloads()]
+    table = {workload.name: workload for workload in suite}
     for target in targets_of(kind):
         for name, others in ((target.workload, ()), (target.other_workload or target.workload, target.others)):
             workload = table[name]

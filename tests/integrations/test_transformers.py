@@ -6,15 +6,23 @@ import copy
 import inspect
 import io
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig, NumberTokens
@@ -341,6 +349,107 @@ def test_parts_keep_no_graph() -> None:
     assert not any(part.requires_grad for part in parts)
     for part, other in zip(parts, expected, strict=True):
         torch.testing.assert_close(part, other.detach())
+
+
+class TestBypass:
+    """Whatever takes the patch out of a forward pass that trains is an error, not plain cross-entropy."""
+
+    def replace(self, model: Any) -> None:
+        model.forward = MethodType(type(model).forward, model)  # as Liger and TRL do, with forwards of their own
+
+    @pytest.mark.parametrize("by_position", [False, True])
+    def test_replaced_forward(self, by_position: bool) -> None:
+        model, batch = apply_ntl_to_model(make_model(), NUMBERS), make_batch()
+        self.replace(model)
+        args = (batch["input_ids"], batch["attention_mask"], None, None, None, batch["labels"]) if by_position else ()
+        with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model: its forward is transform"):
+            model(*args, **({} if by_position else batch))
+        assert model.eval()(**batch).logits is not None
+        assert model.train()(batch["input_ids"]).logits is not None
+        remove_ntl_from_model(model)
+        assert model(**batch).logits is not None
+
+    def test_beneath_peft_and_in_a_copy(self) -> None:
+        model = apply_ntl_to_model(make_model(), NUMBERS)
+        wrapped = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])).train()
+        self.replace(wrapped.get_base_model())
+        for bypassed in (wrapped, copy.deepcopy(wrapped)):
+            with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model"):
+                bypassed(**make_batch())
+
+    def test_labels_that_a_trainer_keeps_back(self) -> None:
+        batch = make_batch()
+        del batch["labels"]
+        for case in ("llama", "t5"):
+            model = apply_ntl_to_model(make_model(case), NUMBERS)
+            extra = {"decoder_input_ids": batch["input_ids"]} if case == "t5" else {}
+            with pytest.raises(RuntimeError, match="kept the labels.*give label_smoothing to apply_ntl_to_model"):
+                model(**batch, **extra, num_items_in_batch=torch.tensor(7))
+            assert model.eval()(**batch, **extra, num_items_in_batch=torch.tensor(7)).logits is not None
+
+
+class TestMixedPrecision:
+    """accelerate wraps the forward of a model, and leaves it so when the training is over."""
+
+    def prepared(self, model: Any) -> Any:
+        return Accelerator(cpu=True, mixed_precision="bf16").prepare_model(model)
+
+    def loss(self, model: Any) -> Tensor:
+        output = model(**make_batch())
+        assert output.logits is None
+        return output.loss.detach()
+
+    @pytest.mark.parametrize("case", FEW)
+    def test_unwrapping(self, case: str) -> None:
+        model = apply_ntl_to_model(make_model(case), NUMBERS)
+        expected, signature = self.loss(model), inspect.signature(model.forward)
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        prepared = accelerator.prepare_model(model)
+        torch.testing.assert_close(self.loss(prepared), expected, rtol=2e-2, atol=0)
+        unwrapped = accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
+        torch.testing.assert_close(self.loss(unwrapped), expected)
+        torch.testing.assert_close(self.loss(copy.deepcopy(unwrapped)), expected)
+        assert inspect.signature(unwrapped.forward) == signature
+        assert unwrapped.eval()(**make_batch()).logits is not None
+        remove_ntl_from_model(unwrapped)
+        assert unwrapped.train()(**make_batch()).logits is not None
+
+    @pytest.mark.parametrize("patched_before", [True, False])
+    def test_patching_afterwards(self, patched_before: bool) -> None:
+        model = make_model()
+        expected = stock_output(model, make_batch(), config=NTLConfig(weight=1.0)).loss
+        if patched_before:
+            apply_ntl_to_model(model, NUMBERS)
+        self.prepared(model)
+        autocast = stock_output(model.eval(), make_batch(), config=NTLConfig(weight=1.0)).loss
+        apply_ntl_to_model(model.train(), NUMBERS, NTLConfig(weight=1.0))
+        loss = self.loss(model)
+        torch.testing.assert_close(loss, autocast, rtol=2e-3, atol=0)
+        assert (loss - expected).abs() > 1e-5  # still in bfloat16
+        remove_ntl_from_model(model)
+        output = model(**make_batch())
+        assert output.logits is not None and output.logits.dtype == torch.float32
+        assert hasattr(model, "_original_forward")
+
+    def test_refused_patch_leaves_the_old_one(self) -> None:
+        model = apply_ntl_to_model(make_model(), NUMBERS)
+        expected, inner = self.loss(model), model.forward
+        model.forward = lambda *args, **kwargs: inner(*args, **kwargs)
+        with pytest.raises(ValueError, match="forward of its own already"):
+            apply_ntl_to_model(model, NUMBERS, NTLConfig(weight=1.0))
+        assert torch.equal(self.loss(model), expected)
+
+
+def test_decoder_inputs_of_a_class_without_a_method_for_them() -> None:
+    config = {"vocab_size": VOCAB, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    config |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config |= dict.fromkeys(("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop"), 0.0)
+    torch.manual_seed(0)
+    model, batch = M2M100ForConditionalGeneration(M2M100Config(**config)).train(), make_batch()
+    assert not hasattr(model, "prepare_decoder_input_ids_from_labels")
+    expected = stock_output(model, batch).loss
+    apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
+    torch.testing.assert_close(model(**batch).loss, expected)
 
 
 class TestLoRA:

@@ -1,4 +1,4 @@
-"""The stock `Trainer` with `ntl_compute_loss_func` or `ntl_loss_function`."""
+"""The stock `Trainer` with `ntl_compute_loss_func` or `set_ntl_loss_function`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import Trainer
+import transformers
+from peft import LoraConfig, get_peft_model
+from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, Trainer
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from ntl_kernels import NTLConfig
-from ntl_kernels.integrations.transformers import ntl_compute_loss_func, ntl_loss_function
+from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels.integrations.transformers import (
+    NTLTrainer,
+    apply_ntl_to_model,
+    ntl_compute_loss_func,
+    ntl_loss_function,
+    remove_ntl_from_model,
+    set_ntl_loss_function,
+)
 from ntl_kernels.integrations.transformers.losses import number_mask
+from ntl_kernels.integrations.transformers.models import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
@@ -50,7 +62,8 @@ def test_loss_function_denominators() -> None:
     torch.testing.assert_close(model(**batch, **given).loss, expected)
     parts = stock_output(model, batch)
     share = parts.num_tokens / 50
-    torch.testing.assert_close(model(**batch, num_items_in_batch=50).loss, parts.loss * share)
+    for count in (50, np.int64(50), np.float32(50)):
+        torch.testing.assert_close(model(**batch, num_items_in_batch=count).loss, parts.loss * share)
 
 
 def test_loss_function_by_position_and_name() -> None:
@@ -68,6 +81,120 @@ def test_loss_function_by_position_and_name() -> None:
         function(logits, labels, num_items_in_batch=torch.ones(2))
 
 
+class TestSetLossFunction:
+    def test_on_a_model_and_inside_peft(self) -> None:
+        batch, config = make_batch(), NTLConfig(kind="mse")
+        expected = stock_output(make_model(), batch, config=config, label_smoothing=0.1).loss
+        model = make_model()
+        assert set_ntl_loss_function(model, NUMBERS, config, label_smoothing=0.1) is model
+        torch.testing.assert_close(model(**batch).loss, expected)
+        torch.testing.assert_close(copy.deepcopy(model).eval()(**batch).loss, expected)
+        wrapped = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj"])).train()
+        set_ntl_loss_function(wrapped, NUMBERS, config, label_smoothing=0.1)
+        torch.testing.assert_close(wrapped(**batch).loss, expected)  # a new adapter changes nothing
+
+    def test_remove(self) -> None:
+        model, batch = make_model(), make_batch()
+        expected, attributes = model(**batch).loss, set(model.__dict__)
+        for _ in range(2):
+            set_ntl_loss_function(model, NUMBERS)
+        remove_ntl_from_model(model)
+        assert torch.equal(model(**batch).loss, expected)
+        assert set(model.__dict__) == attributes and not model._forward_hooks
+
+    def test_replaces_a_patch_and_is_replaced_by_one(self) -> None:
+        model, batch = make_model(), make_batch()
+        set_ntl_loss_function(apply_ntl_to_model(model, NUMBERS), NUMBERS)
+        assert model(**batch).logits is not None
+        apply_ntl_to_model(model, NUMBERS)
+        assert model(**batch).logits is None
+        assert len(model._forward_hooks) == 1
+
+    def test_derived_class(self) -> None:
+        class Derived(LlamaForCausalLM):
+            def forward(self, *args: Any, **kwargs: Any) -> Any:
+                return super().forward(*args, **kwargs)
+
+        batch = make_batch()
+        model = Derived(make_model().config).train()
+        expected = stock_output(model, batch).loss
+        torch.testing.assert_close(set_ntl_loss_function(model, NUMBERS)(**batch).loss, expected)
+
+    def test_model_that_never_calls_it(self) -> None:
+        bart = BartForCausalLM(BartConfig(**UNSHIFTED_CONFIG))
+        for model, name in ((make_model("t5"), "T5ForConditionalGeneration"), (bart, "BartForCausalLM")):
+            with pytest.raises(ValueError, match=f"{name} never calls a loss_function.*apply_ntl_to_model.*NTLSeq2Seq"):
+                set_ntl_loss_function(model, NUMBERS)
+
+    @pytest.mark.parametrize("train", [True, False])
+    def test_forward_without_it(self, train: bool) -> None:
+        model = set_ntl_loss_function(make_model(), NUMBERS).train(train)
+        model.forward = lambda input_ids, labels, **_: CausalLMOutputWithPast(logits=torch.zeros(1))
+        with pytest.raises(RuntimeError, match="ran without the loss of set_ntl_loss_function: its forward is tests"):
+            model(**make_batch())
+
+    def test_vocabulary_of_another_size(self) -> None:
+        numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, vocab_size=50)
+        with pytest.raises(ValueError, match="50"):
+            set_ntl_loss_function(make_model(), numbers)(**make_batch())
+
+
+@pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+def test_label_smoothing_of_the_stock_trainer(put: Any, tmp_path: Any) -> None:
+    """It computes a loss of its own, of which NTL is no part."""
+    model = put(make_model(), NUMBERS)
+    rows, args = to_rows(model), arguments(tmp_path, batch=ROWS, steps=1, label_smoothing_factor=0.1)
+    with pytest.raises(RuntimeError, match=f"kept the labels.*not that of {put.__name__}"):
+        Trainer(model, args, train_dataset=rows).train()
+
+
+@pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+def test_stock_trainer(put: Any, tmp_path: Any) -> None:
+    expected = large_batch(make_model(), label_smoothing=0.1)[1]
+    model = put(make_model(), NUMBERS, label_smoothing=0.1)
+    trainer = Trainer(model, arguments(tmp_path, batch=ROWS, steps=1), train_dataset=to_rows(model))
+    assert_same_gradients(step_of(trainer), expected)
+
+
+def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
+    """The tokens of the window divide its cross-entropy, which T5's own loss takes no count for."""
+    config = NTLConfig(weight=0.0)
+    expected = large_batch(make_model("t5"), config=config)[1]
+    model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
+    rows = to_rows(model)
+    trainer = Trainer(model, arguments(tmp_path, batch=2, steps=4), train_dataset=rows, eval_dataset=rows)
+    assert_same_gradients(step_of(trainer), expected, 1e-6)
+    assert trainer.evaluate()["eval_loss"] > 0
+    remove_ntl_from_model(model)
+    assert "accepts_loss_kwargs" not in model.__dict__
+
+
+UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "emb_dim": 16}
+UNSHIFTED_CONFIG |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+UNSHIFTED_CONFIG |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "n_layers": 1, "n_heads": 2, "block_size": 4}
+UNSHIFTED_CONFIG |= {"pad_token_id": 0, "is_decoder": True, "is_encoder_decoder": False, "attention_dropout": 0.0}
+UNTESTED = {"CpmAntForCausalLM", "ProphetNetForCausalLM", "XLNetLMHeadModel"}  # with configurations of their own
+
+
+@pytest.mark.parametrize("name", sorted(UNSHIFTED - UNTESTED))
+def test_classes_whose_loss_does_not_shift(name: str, tmp_path: Any) -> None:
+    cls = getattr(transformers, name)
+    torch.manual_seed(0)
+    model, config = cls(cls.config_class(**UNSHIFTED_CONFIG)).eval(), NTLConfig(weight=0.0)
+    batch = make_batch()
+    with torch.no_grad():
+        output = model(**batch)
+    expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten())
+    torch.testing.assert_close(output.loss, expected)
+    rows = [{key: tensor[row] for key, tensor in batch.items()} for row in range(3)]
+    trainer = NTLTrainer(model, arguments(tmp_path, 3, 1), eval_dataset=rows, numbers=NUMBERS, ntl_config=config)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(ntl_compute_loss_func(NUMBERS, config, model=model)(output, batch["labels"]), expected)
+    if "MaskedLM" not in type(output).__name__:
+        with pytest.raises(ValueError, match="CrossAttentions does not say whether labels must be shifted: pass model"):
+            ntl_compute_loss_func(NUMBERS)(output, batch["labels"])
+
+
 def test_number_mask_of_anything() -> None:
     labels = torch.tensor([[-100, -1, 10, 19, 20], [9, 97, 10**9, 15, 0]])
     expected = torch.tensor([[False, False, True, True, False], [False, False, False, True, False]])
@@ -78,7 +205,7 @@ def test_number_mask_of_anything() -> None:
 def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     model = make_model(case)
     rows = to_rows(model, decoder_inputs=True)
-    function = ntl_compute_loss_func(NUMBERS, label_smoothing=0.1, aux_loss_coef=0.1)
+    function = ntl_compute_loss_func(NUMBERS, model=model, label_smoothing=0.1)
     expected_gradients = large_batch(model, label_smoothing=0.1)[1]
     trainer = Trainer(model, arguments(tmp_path, batch=ROWS, steps=1), train_dataset=rows, compute_loss_func=function)
     trainer._loss_shifts_labels = case != "t5"  # the stock Trainer counts GPT-2's first tokens, too
@@ -135,6 +262,7 @@ def test_compute_loss_func_needs_the_factor_of_auxiliary_losses() -> None:
         ntl_compute_loss_func(NUMBERS)(model(**batch), labels)
     actual = ntl_compute_loss_func(NUMBERS, aux_loss_coef=0.1)(model(**batch), labels)
     torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(ntl_compute_loss_func(NUMBERS, model=model)(model(**batch), labels), expected)
 
 
 def test_compute_loss_func_of_unknown_outputs() -> None:

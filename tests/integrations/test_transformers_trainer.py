@@ -8,20 +8,31 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+import transformers
+from accelerate.state import AcceleratorState
+from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor
-from transformers import Trainer
+from transformers import Seq2SeqTrainingArguments, Trainer
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
-from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, apply_ntl_to_model
+from ntl_kernels.integrations.transformers import (
+    NTLSeq2SeqTrainer,
+    NTLTrainer,
+    NTLTrainerMixin,
+    apply_ntl_to_model,
+    set_ntl_loss_function,
+)
 from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
+from ntl_kernels.integrations.transformers.patch import PATCH
+from ntl_kernels.integrations.transformers.trainer import check_trainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
+from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
 from .two_processes import CASES as DISTRIBUTED
 
 ROOT = Path(__file__).parent.parent.parent
@@ -102,6 +113,103 @@ def find_shape(predictions: Any) -> tuple[int, ...]:
     """Of the logits, which alone among a model's outputs end in the vocabulary."""
     outputs = [predictions] if hasattr(predictions, "shape") else predictions
     return next(tuple(output.shape) for output in outputs if output.shape[-1:] == (VOCAB,))
+
+
+def seq2seq_trainer(model: Any, folder: Path, **options: Any) -> NTLSeq2SeqTrainer:
+    settings_of_one_batch = settings(folder, ROWS, 1, predict_with_generate=True, generation_max_length=5)
+    args, rows = Seq2SeqTrainingArguments(**(settings_of_one_batch | options)), to_rows(model)
+    numbers = None if hasattr(model, PATCH) else NUMBERS
+    return NTLSeq2SeqTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+def test_evaluation_that_generates(patched: bool, tmp_path: Path) -> None:
+    """The loss that chooses the best model is CE + NTL, and the predictions are generated."""
+    model, seen = make_model("t5"), []
+    parts = large_batch(model, label_smoothing=0.1)[0]
+    if patched:
+        apply_ntl_to_model(model, NUMBERS, label_smoothing=0.1)
+    trainer = seq2seq_trainer(model, tmp_path, label_smoothing_factor=0.1)
+    trainer.compute_metrics = lambda result: seen.append(result) or {"exact": 1.0}
+    metrics = trainer.evaluate()
+    assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
+    for name, field in METRICS.items():
+        assert metrics[f"eval_{name}"] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+    assert metrics["eval_exact"] == 1.0
+    inputs = {name: tensor for name, tensor in all_rows().items() if name != "labels"}
+    generated = model.generate(**inputs, max_length=5).numpy()
+    assert (seen[0].predictions[:, : generated.shape[1]] == generated).all()
+    assert (seen[0].label_ids[:, :9] == all_rows()["labels"].numpy()).all()
+    assert "eval_ntl" in trainer.evaluate(max_length=4)
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+def test_seq2seq_trainer_trains(patched: bool, tmp_path: Path) -> None:
+    model = make_model("t5")
+    expected = large_batch(model)[1]
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    trainer = seq2seq_trainer(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    assert_same_gradients(step_of(trainer), expected, EXACT)
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+def test_evaluation_without_labels(patched: bool, tmp_path: Path) -> None:
+    model = make_model()
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
+    metrics = trainer.evaluate([{"input_ids": row["input_ids"]} for row in to_rows(model)])
+    assert "eval_runtime" in metrics
+    assert not {"eval_loss", "eval_ce"} & set(metrics)
+
+
+SMALL = {"vocab_size": VOCAB, "d_model": 16, "hidden_size": 16, "encoder_layers": 1, "decoder_layers": 1}
+SMALL |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("attention_heads", "ffn_dim")}
+SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "max_position_embeddings": 64}
+SMALL |= {"pad_token_id": 0, "decoder_start_token_id": 2, "max_target_positions": 64, "max_source_positions": 8}
+SPEECH = {"input_features": torch.linspace(-1, 1, 80 * 16).view(80, 16)}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("M2M100ForConditionalGeneration", {}),
+        ("BlenderbotForConditionalGeneration", {}),
+        ("SeamlessM4TForTextToText", {}),
+        ("WhisperForConditionalGeneration", SPEECH),
+        ("Speech2TextForConditionalGeneration", {"input_features": SPEECH["input_features"].T}),
+    ],
+)
+def test_classes_without_a_method_for_decoder_inputs(name: str, inputs: dict[str, Tensor], tmp_path: Path) -> None:
+    cls = getattr(transformers, name)
+    model = cls(cls.config_class(**SMALL)).eval()
+    assert not hasattr(model, "prepare_decoder_input_ids_from_labels")
+    rows = [{**(inputs or {"input_ids": row["input_ids"]}), "labels": row["labels"]} for row in to_rows(make_model())]
+    with torch.no_grad():
+        expected = model(**torch.utils.data.default_collate(rows)).loss.item()
+    trainer = NTLTrainer(model, arguments(tmp_path, ROWS, 1), train_dataset=rows, eval_dataset=rows, numbers=NUMBERS)
+    assert trainer.evaluate()["eval_ce"] == pytest.approx(expected, rel=1e-5)
+    assert all(grad.isfinite().all() for grad in step_of(trainer).values())
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+@pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig])
+def test_virtual_tokens(kind: Any, patched: bool, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = get_peft_model(make_model(), kind(task_type="CAUSAL_LM", num_virtual_tokens=3)).train()
+    output = model(**all_rows())
+    virtual = output.logits.shape[1] - 9
+    assert virtual == (3 if kind is PromptTuningConfig else 0)
+    labels = torch.nn.functional.pad(all_rows()["labels"], (virtual, 0), value=IGNORE_INDEX)
+    parts = cross_entropy_ntl(output.logits, make_targets(model, labels), NUMBERS, return_parts=True)
+    parts.loss.backward()
+    expected = {name: grad for name, grad in gradients(model).items() if grad is not None}
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
+    assert_same_gradients(step_of(trainer), expected)
+    assert log_of(trainer, "loss")["token_accuracy"] == pytest.approx(parts.token_accuracy.item(), rel=1e-5)
 
 
 def test_evaluation_averages_batches(tmp_path: Path) -> None:
@@ -204,6 +312,51 @@ def test_mixin_of_another_trainer(tmp_path: Path) -> None:
     assert trainer.steps == 4
 
 
+class TestWeightSchedule:
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    def test_gradients_have_the_weight_of_their_step(self, patched: bool, tmp_path: Path) -> None:
+        model, seen = make_model(), []
+        weights = [0.5, 0.0, 2.0]
+        expected = [large_batch(model, config=NTLConfig(weight=weight, kind="mse"))[1] for weight in weights]
+
+        class Steps(Record):
+            def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+                super().on_pre_optimizer_step(*args, **kwargs)
+                seen.append(self.gradients)
+
+        config, asked = NTLConfig(kind="mse"), []
+        if patched:
+            apply_ntl_to_model(model, NUMBERS, config)
+        schedule = lambda progress: asked.append(progress) or weights[round(3 * progress)]  # noqa: E731
+        trainer = NTLTrainer(
+            model,
+            arguments(tmp_path, 2, 4, max_steps=3, learning_rate=0.0),
+            train_dataset=to_rows(model),
+            numbers=NUMBERS,
+            ntl_config=config,
+            ntl_weight_schedule=schedule,
+            callbacks=[Steps()],
+        )
+        tensor = trainer.ntl_weight
+        trainer.train()
+        for actual, gradient in zip(seen, expected, strict=True):
+            assert_same_gradients(actual, gradient, EXACT)
+        assert trainer.ntl_weight is tensor and trainer.ntl_options().config.weight is tensor
+        assert asked[-3:] == [0, 1 / 3, 2 / 3]
+        logged = [log["ntl_weight"] for log in trainer.state.log_history if "loss" in log]
+        assert logged == pytest.approx(weights)
+
+    def test_weight_that_is_none(self, tmp_path: Path) -> None:
+        for weight in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match=r"ntl_weight_schedule\(0\) must be finite and at least 0"):
+                NTLTrainer(
+                    make_model(),
+                    arguments(tmp_path, 2, 4),
+                    numbers=NUMBERS,
+                    ntl_weight_schedule=lambda _, weight=weight: weight,
+                )
+
+
 class TestErrors:
     def test_nothing_given(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="NTLTrainer needs numbers=NumberTokens"):
@@ -222,6 +375,45 @@ class TestErrors:
         model = apply_ntl_to_model(make_model(), NUMBERS)
         with pytest.raises(ValueError, match="the Trainer was given"):
             make_trainer(model, tmp_path, **options)
+
+    def test_other_options_than_the_loss_function(self, tmp_path: Path) -> None:
+        model = set_ntl_loss_function(make_model(), NUMBERS, NTLConfig(weight=1.0))
+        with pytest.raises(ValueError, match="given config=.*, set_ntl_loss_function"):
+            make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=NTLConfig(weight=0.1))
+        assert make_trainer(model, tmp_path).ntl_options().config.weight == 1.0
+
+    def test_wrong_options_before_anything_else(self, tmp_path: Path) -> None:
+        class Slow(Trainer):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                raise AssertionError("the Trainer went to work")
+
+        class SlowWithNTL(NTLTrainerMixin, Slow):
+            pass
+
+        with pytest.raises(ValueError, match="SlowWithNTL needs numbers=NumberTokens"):
+            SlowWithNTL(make_model())
+        with pytest.raises(ValueError, match="SlowWithNTL needs numbers=NumberTokens"):
+            SlowWithNTL(model="the name of a model")
+        with pytest.raises(TypeError, match="numbers must be NumberTokens; got list"):
+            SlowWithNTL(make_model(), numbers=[1])
+        with pytest.raises(ValueError, match="z_loss"):
+            SlowWithNTL(make_model(), numbers=NUMBERS, z_loss=-1.0)
+
+    def test_ulysses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """DeepSpeed's sequence parallelism: the Trainer would weigh NTL by tokens."""
+        trainer = Trainer(apply_ntl_to_model(make_model(), NUMBERS), arguments(tmp_path, 2, 4), train_dataset=[1])
+        parallel = SimpleNamespace(sp_backend="deepspeed", sp_enabled=True)
+        monkeypatch.setitem(AcceleratorState._shared_state, "parallelism_config", parallel)
+        with pytest.raises(RuntimeError, match="Ulysses.*the NTL of apply_ntl_to_model"):
+            trainer.model(**all_rows())
+        with pytest.raises(ValueError, match="Trainer does not support DeepSpeed's sequence parallelism"):
+            check_trainer(trainer)
+
+    def test_virtual_tokens_among_the_labels(self, tmp_path: Path) -> None:
+        config = PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+        model = get_peft_model(make_model("t5"), config)
+        with pytest.raises(ValueError, match="PROMPT_TUNING of PeftModelForSeq2SeqLM puts virtual tokens among"):
+            make_trainer(model, tmp_path, numbers=NUMBERS).train()
 
     def test_compute_loss_func(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="got a compute_loss_func"):
@@ -245,7 +437,7 @@ class TestErrors:
         trainer = make_trainer(model, tmp_path)
         stock = copy.deepcopy(make_model())
         model.forward = stock.forward  # as Liger does when training starts
-        with pytest.raises(RuntimeError, match="did not run.*forward of LlamaForCausalLM"):
+        with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model"):
             trainer.train()
 
     def test_batches_without_labels(self, tmp_path: Path) -> None:
@@ -297,6 +489,47 @@ def test_averaging_processes_instead_of_tokens(two_processes: dict[str, Any]) ->
     """average_tokens_across_devices=False: each process takes the mean of its own rows, of which there are 4 and 4."""
     log = next(log for log in two_processes["per process"]["logs"] if "loss" in log)
     assert log["ce"] == pytest.approx(large_batch(make_model())[0].cross_entropy.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+def test_evaluation_counts_no_row_twice(patched: bool, two_processes: dict[str, Any], tmp_path: Path) -> None:
+    """Seven rows for two processes: the eighth only fills up the last batch."""
+    metrics, model = two_processes[f"unequal rows-{patched}"], make_model()
+    rows = to_rows(model)[:7]
+    parts = stock_output(model, torch.utils.data.default_collate(rows))
+    for name, field in METRICS.items():
+        assert metrics[f"eval_{name}"] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+    batches = [rows[start : start + 2] for start in range(0, 7, 2)]
+    losses = [
+        stock_output(model, torch.utils.data.default_collate(batch)).loss.item() * len(batch) for batch in batches
+    ]
+    assert metrics["eval_loss"] == pytest.approx(sum(losses) / 7, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["True", "False", "per process"])
+def test_processes_that_share_rows(kind: str, two_processes: dict[str, Any]) -> None:
+    """Context parallelism: tokens and numbers count once, and unequal shards weigh as much as they have of them."""
+    result, model = two_processes[f"context-{kind}"], make_model(num_hidden_layers=0)
+    parts, expected = large_batch(model)
+    assert_same_gradients(result["gradients"], {name: grad for name, grad in expected.items() if grad is not None})
+    half = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:4]))
+    log = next(log for log in result["logs"] if "loss" in log)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
+    assert result["eval"]["eval_loss"] == pytest.approx(half.loss.item(), rel=1e-5)
+    for name, field in METRICS.items():
+        assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+        assert result["eval"][f"eval_{name}"] == pytest.approx(getattr(half, field).item(), rel=1e-5), name
+
+
+def test_sharded_model_in_the_trainer(two_processes: dict[str, Any]) -> None:
+    """Its head is a unit of its own."""
+    assert_same_gradients(two_processes["fsdp2 trainer"], large_batch(make_model())[1])
+
+
+def test_head_resharded_before_its_backward_pass(two_processes: dict[str, Any]) -> None:
+    results = two_processes["token losses"]
+    assert results["is sharded"]
+    assert_same_gradients(results["actual"], results["expected"])
 
 
 @pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])

@@ -11,10 +11,10 @@ from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from trl import SFTConfig
+from trl import SFTConfig, SFTTrainer
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
-from ntl_kernels.integrations.transformers import apply_ntl_to_model
+from ntl_kernels.integrations.transformers import apply_ntl_to_model, set_ntl_loss_function
 from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, make_model, make_targets
@@ -122,12 +122,32 @@ def test_auxiliary_loss_has_the_factor_of_the_configuration(patched: bool, tmp_p
     assert log["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+def test_stock_trainer_is_refused(put: Any, tmp_path: Path) -> None:
+    """Its fused head replaces the model's forward, and would train plain cross-entropy."""
+    args = SFTConfig(**settings(tmp_path, 2, 1, bf16=False, gradient_checkpointing=False))
+    trainer = SFTTrainer(
+        put(make_model(), NUMBERS), args, train_dataset=make_dataset(), processing_class=make_tokenizer()
+    )
+    with pytest.raises(
+        RuntimeError, match=rf"ran without the loss of {put.__name__}: its forward is trl.*NTLSFTTrainer"
+    ):
+        trainer.train()
+
+
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="loss_type='nll'; got 'dft'"):
         make_trainer(make_model(), tmp_path, numbers=NUMBERS, loss_type="dft")
-    with pytest.raises(ValueError, match="NTLSFTTrainer needs numbers=NumberTokens"):
-        make_trainer(make_model(), tmp_path)
     trainer = make_trainer(apply_ntl_to_model(make_model(), NUMBERS), tmp_path)
     trainer.model.forward = lambda **_: {"loss": torch.zeros(())}
-    with pytest.raises(RuntimeError, match="patch of apply_ntl_to_model did not run"):
+    with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model"):
         trainer.train()
+
+
+def test_numbers_are_asked_for_before_the_data_are_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tokenize(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the data are tokenized")
+
+    monkeypatch.setattr(SFTTrainer, "_prepare_dataset", tokenize)
+    with pytest.raises(ValueError, match="NTLSFTTrainer needs numbers=NumberTokens"):
+        make_trainer(make_model(), tmp_path)

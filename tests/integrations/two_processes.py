@@ -5,16 +5,19 @@ python -m tests.integrations.two_processes FOLDER, with RANK, WORLD_SIZE, LOCAL_
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from ntl_kernels import linear_cross_entropy_ntl
 from ntl_kernels.integrations.transformers import NTLTrainer, apply_ntl_to_model
 
-from .models import NUMBERS, make_model
+from .models import NUMBERS, VOCAB, make_model, make_targets
 from .training import ROWS, all_rows, arguments, step_of, to_rows
 
 CASES = ["llama-tied", "gemma2", "t5"]
@@ -34,6 +37,54 @@ def trainer_step(case: str, patched: bool, folder: Path, **options: Any) -> dict
     return {"gradients": step_of(training), "logs": training.state.log_history, "eval": evaluation.evaluate()}
 
 
+def evaluation_of_unequal_rows(patched: bool, folder: Path) -> dict[str, float]:
+    """Of seven rows in batches of two: the last batch of the second process is filled up with a row of the first."""
+    model = make_model()
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    args = arguments(folder, 2, 1)
+    return NTLTrainer(model, args, eval_dataset=to_rows(model)[:7], numbers=None if patched else NUMBERS).evaluate()
+
+
+class ContextParallel(NTLTrainer):
+    """Two processes that share every row: the first has its beginning, the second the shorter rest.
+
+    What accelerate does with rows on GPUs, done here by hand, for a model whose positions know nothing of each other.
+    """
+
+    def get_cp_size(self) -> int:
+        return 2
+
+    def _get_train_sampler(self, *args: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def _prepare_context_parallel_inputs(self, model: Any, inputs: dict[str, Tensor]) -> Any:
+        shift_labels = make_targets(self.model, inputs["labels"])
+        parts = {name: self.part(value) for name, value in {**inputs, "shift_labels": shift_labels}.items()}
+        parts.pop("attention_mask")
+        return contextlib.nullcontext, parts
+
+    def part(self, value: Any) -> Any:
+        if getattr(value, "ndim", 0) < 2:  # the count of the window's numbers, skip_logits
+            return value
+        return value.chunk(2, dim=1)[self.accelerator.process_index].contiguous()
+
+
+def context_parallel_step(patched: bool, folder: Path, **options: Any) -> dict[str, Any]:
+    """One step over two batches, and the evaluation of the first; both processes get the same batches."""
+    trainers = []
+    for _ in range(2):  # as in trainer_step
+        model = make_model(num_hidden_layers=0)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        rows = to_rows(model)
+        twice = [row for start in range(0, ROWS, 4) for row in 2 * rows[start : start + 4]]
+        args, numbers = arguments(folder, 4, 2, **options), None if patched else NUMBERS
+        trainers.append(ContextParallel(model, args, train_dataset=twice, eval_dataset=twice[:8], numbers=numbers))
+    training, evaluation = trainers
+    return {"gradients": step_of(training), "logs": training.state.log_history, "eval": evaluation.evaluate()}
+
+
 def half_of_the_rows() -> dict[str, Any]:
     half = ROWS // 2
     return {name: tensor[dist.get_rank() * half :][:half] for name, tensor in all_rows().items()}
@@ -48,6 +99,44 @@ def fsdp2_gradients() -> dict[str, Any]:
         fully_shard(module)
     model(**half_of_the_rows()).loss.backward()
     return {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
+
+
+def fsdp2_trainer_gradients(folder: Path) -> dict[str, Any]:
+    """The gradients of the whole batch by NTLTrainer, for a model that is sharded already."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    for module in [*model.model.layers, model.lm_head, model]:
+        fully_shard(module)
+    trainer = NTLTrainer(model, arguments(folder, 4, 1), train_dataset=to_rows(model))
+    trainer.is_distributed_loading_by_transformers = True  # so that nobody wraps it in DDP
+    return {name: gradient.full_tensor() for name, gradient in step_of(trainer).items()}
+
+
+class TokenLosses(torch.nn.Linear):
+    """A head that gives the loss of every token."""
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        return linear_cross_entropy_ntl(hidden, self.weight, labels, NUMBERS, bias=self.bias, reduction="none")
+
+
+def fsdp2_token_losses() -> dict[str, Any]:
+    """Gradients of a head that is resharded between its forward and its backward pass, and what they must be."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    torch.manual_seed(0)
+    hidden, labels, factor = torch.randn(6, 16), torch.randint(0, VOCAB, (6,)), torch.rand(6)
+    head, hidden = TokenLosses(16, VOCAB), hidden.requires_grad_()
+    (head(hidden, labels) * factor).sum().backward()
+    expected = {"hidden": hidden.grad, **{name: parameter.grad for name, parameter in head.named_parameters()}}
+    hidden.grad = None
+    head.zero_grad()
+    losses = fully_shard(head, reshard_after_forward=True)(hidden, labels)
+    is_sharded = isinstance(head.weight, DTensor)
+    (losses * factor).sum().backward()
+    actual = {name: parameter.grad.full_tensor() for name, parameter in head.named_parameters()}
+    return {"actual": {"hidden": hidden.grad, **actual}, "expected": expected, "is sharded": is_sharded}
 
 
 def fsdp1_gradients() -> dict[str, Any]:
@@ -71,6 +160,11 @@ def main(folder: Path) -> None:
         for patched in (True, False):
             results[f"{case}-{patched}"] = trainer_step(case, patched, folder)
     results["per process"] = trainer_step("llama", True, folder, average_tokens_across_devices=False)
+    for patched in (True, False):
+        results[f"unequal rows-{patched}"] = evaluation_of_unequal_rows(patched, folder)
+        results[f"context-{patched}"] = context_parallel_step(patched, folder)
+    results["context-per process"] = context_parallel_step(True, folder, average_tokens_across_devices=False)
+    results["fsdp2 trainer"], results["token losses"] = fsdp2_trainer_gradients(folder), fsdp2_token_losses()
     results["fsdp1"], results["fsdp2"] = fsdp1_gradients(), fsdp2_gradients()
     if dist.get_rank() == 0:
         torch.save(results, folder / "results.pt")

@@ -1,4 +1,4 @@
-"""What the kernels of shards must do on any device: run by `backends/interpreted.py` on a CPU and by `test_shards.py`."""
+"""What the kernels of shards must do on any device: on a CPU by `backends/interpreted.py`, else by `test_shards.py`."""
 
 from __future__ import annotations
 

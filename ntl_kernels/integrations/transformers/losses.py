@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...checks import check_options
 from ...config import NTLConfig, NTLOutput
 from ...functional import DEFAULT_CONFIG, cross_entropy_ntl
+from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
+from .models import shifts_labels, unwrap_model
 
 IGNORE_INDEX = -100
 """What Hugging Face collators put where no loss is wanted."""
+
+AMBIGUOUS = ("CausalLMOutputWithCrossAttentions",)
+"""Types of output that models have that shift the labels in their loss, and models that do not."""
 
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
@@ -32,9 +37,7 @@ class LossOptions:
     z_loss: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.numbers, NumberTokens):
-            raise TypeError(f"numbers must be NumberTokens; got {type(self.numbers).__name__}")
-        check_options(self.config, IGNORE_INDEX, "mean", self.label_smoothing, self.z_loss, None, 1.0)
+        CrossEntropyNTLLoss(self.numbers, **self.keywords())  # which checks them
 
     def keywords(self) -> dict[str, Any]:
         """As keywords of the loss functions."""
@@ -74,7 +77,9 @@ def denominators(
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
-    """The count, as a 0-d tensor on the device of ``like`` if it is a tensor."""
+    """The count, as a 0-d tensor on the device of ``like`` if it is a tensor, else as a Python number."""
+    if isinstance(count, np.generic):
+        return count.item()
     if not isinstance(count, Tensor):
         return count
     if count.numel() != 1:
@@ -111,9 +116,8 @@ def ntl_loss_function(
 ) -> Callable[..., Tensor]:
     """A ``model.loss_function``: CE + NTL on full logits, in training and in evaluation.
 
-    Assign it: ``model.loss_function = ntl_loss_function(numbers)``. Models that write their cross-entropy inside their
-    forward (T5 and most encoder-decoder models) never call it: use :func:`apply_ntl_to_model` or
-    :class:`NTLTrainer` for them.
+    :func:`set_ntl_loss_function` puts it on a model, and looks that the model calls it, which an assignment to a PEFT
+    wrapper, to T5 or before TRL's SFTTrainer does without a word.
 
     With ``num_items_in_batch``, cross-entropy is divided by it. The number tokens of the window are taken from
     ``num_numbers_in_batch``, or estimated from this batch's; :class:`NTLTrainer` counts them.
@@ -160,6 +164,7 @@ def ntl_compute_loss_func(
     numbers: NumberTokens,
     config: NTLConfig = DEFAULT_CONFIG,
     *,
+    model: Any = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     shift: bool | None = None,
@@ -170,10 +175,11 @@ def ntl_compute_loss_func(
     Args:
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
+        model: the model to be trained, which says the default of ``shift`` and ``aux_loss_coef``.
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`; the Trainer's own
             ``label_smoothing_factor`` has no effect beside a ``compute_loss_func``.
-        shift: whether position t predicts label t + 1; default: as the type of the model's output says (causal
-            models: yes; encoder-decoder and masked language models: no).
+        shift: whether position t predicts label t + 1; default: as the model's own loss has it, or without ``model``
+            as the type of its output says (causal models: yes; encoder-decoder and masked language models: no).
         aux_loss_coef: the factor of the auxiliary loss of mixtures of experts, which the Trainer leaves out.
 
     Returns:
@@ -182,9 +188,14 @@ def ntl_compute_loss_func(
         divided by it, NTL by the window's numbers as estimated from this batch's; :class:`NTLTrainer` counts them.
 
     Raises:
-        ValueError: outputs without logits, of unknown type, or with an auxiliary loss whose factor is not given.
+        ValueError: outputs without logits, of a type that does not say whether labels are shifted, or with an
+            auxiliary loss whose factor is not given.
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
+    if model is not None:
+        shift = shifts_labels(model) if shift is None else shift
+        own_coef = getattr(unwrap_model(model), "router_aux_loss_coef", None)
+        aux_loss_coef = own_coef if aux_loss_coef is None else aux_loss_coef
     return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
 
 
@@ -222,8 +233,11 @@ def logits_of(outputs: Any) -> Tensor:
 def outputs_are_causal(outputs: Any) -> bool:
     """Whether outputs of this type come from a model whose position t predicts label t + 1."""
     name = type(outputs).__name__
-    if "CausalLM" in name:
+    if "CausalLM" in name and name not in AMBIGUOUS:
         return True
     if "Seq2Seq" in name or "MaskedLM" in name:
         return False
-    raise ValueError(f"{name} does not say whether labels must be shifted: pass shift=True (causal models) or False")
+    raise ValueError(
+        f"{name} does not say whether labels must be shifted: pass model=model, or shift=True (GPT-2 and other causal "
+        "models) or False (BartForCausalLM and its like)"
+    )

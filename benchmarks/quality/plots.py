@@ -1,4 +1,4 @@
-"""Learning curves and error histograms of experiments."""
+"""Learning curves, error histograms and differences by pairs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from .records import ERROR_BINS, Groups, at_step, steps_of
+from .statistics import Difference
 
 LEAST_R2 = -0.5
 """Where the axis of R2 ends; runs that have learned nothing are below."""
+DIFFERENCE_LIMITS = (-60, 60)
+"""Per cent; intervals that single wild answers have widened go on beyond."""
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
@@ -40,6 +43,32 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
         axis.grid(alpha=0.3)
     errors.legend(fontsize="small", loc="upper right")
     figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90, metadata={"Source": source})
+    plt.close(figure)
+
+
+def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, source: str) -> None:
+    """Differences to CE in per cent with their 95 % intervals: a line for each row, a colour for each metric."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.2))
+    axis.axvline(0, color="black", linewidth=0.8)
+    metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
+    for number, metric in enumerate(metrics):
+        found = [(place, row[metric]) for place, row in enumerate(rows.values())]
+        known = [(place, each) for place, each in found if each is not None and np.isfinite(each.mean)]
+        heights = [place + 0.2 * (number - (len(metrics) - 1) / 2) for place, _ in known]
+        margins = [0 if np.isnan(each.low) else each.high - each.mean for _, each in known]
+        axis.errorbar([each.mean for _, each in known], heights, xerr=margins, fmt="o", capsize=3, label=metric)
+    axis.set(xlabel="difference to CE at the same seed, per cent (95 % interval)", xlim=DIFFERENCE_LIMITS)
+    axis.set_yticks(range(len(rows)), list(rows))
+    axis.invert_yaxis()
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=90, metadata={"Source": source})
     plt.close(figure)

@@ -1,0 +1,65 @@
+# On a fresh machine with Python and make alone: `make main` runs the main job, `make test` checks everything.
+#
+# The environment is made once, in .venv, and used again. An active environment that has torch is used instead, as it is:
+# its torch is kept, or the installation is refused.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+WORKERS ?= 2
+PYTEST ?=
+
+ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys, torch; print(sys.prefix)' 2>/dev/null)
+ENVIRONMENT := $(or $(ACTIVE),$(VENV))
+RUN := $(ENVIRONMENT)/bin/python
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help main test lint types docs tests
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
+	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and tests (options: PYTEST=...)"
+
+main: $(ENVIRONMENT)/.installed-bench
+	$(call say,main job: python -m benchmarks.quality $(ARGS))
+	$(RUN) -m benchmarks.quality $(ARGS)
+
+test: lint types docs tests
+
+lint: $(ENVIRONMENT)/.installed-dev
+	$(call say,linter: ruff check and ruff format --check)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(ENVIRONMENT)/.installed-dev
+	$(call say,types: mypy)
+	$(RUN) -m mypy
+
+docs: $(ENVIRONMENT)/.installed-dev
+	$(call say,documentation: mkdocs build --strict)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict -f docs/mkdocs.yml
+
+# A worker has a core: more threads than that would only wait for each other.
+tests: $(ENVIRONMENT)/.installed-dev
+	$(call say,tests: pytest on $(WORKERS) workers)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile -rs $(PYTEST)
+	@command -v chromium > /dev/null || printf '\n== NOT TESTED: the demo in a browser, since there is no %s\n' \
+		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
+
+# An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
+$(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
+	$(if $(ACTIVE),,$(call say,installation (once): $(TORCH)))
+	$(if $(ACTIVE),,@$(RUN) -m pip install --quiet "$(TORCH)")
+	$(call say,installation: ntl_kernels with the extra $* into $(ENVIRONMENT))
+	@constraint=$$(mktemp) && trap 'rm -f $$constraint' EXIT \
+		&& $(RUN) -c 'import torch; print("torch==" + torch.__version__)' > $$constraint \
+		&& $(RUN) -m pip install --quiet -e ".[$*]" -c $$constraint
+	$(if $(ACTIVE),,@touch $@)
+
+$(VENV)/bin/python:
+	$(call say,environment (once): $(PYTHON) -m venv $(VENV))
+	@$(PYTHON) -m venv $(VENV)
+
+.PHONY: always
+always:

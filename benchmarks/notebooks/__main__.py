@@ -1,0 +1,35 @@
+"""Run the notebooks and keep what they print: ``python -m benchmarks.notebooks``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent
+SECONDS = 300
+"""After which a cell counts as hung."""
+
+
+def executed(path: Path) -> NotebookNode:
+    """The notebook with fresh outputs; raises what a cell raises."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=SECONDS, record_timing=False, resources={"metadata": {"path": FOLDER}})
+    return client.execute()
+
+
+def without_machine(notebook: NotebookNode) -> NotebookNode:
+    """The notebook less what belongs to one machine: warnings, which name its files, and its Python's version."""
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
+if __name__ == "__main__":
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        nbformat.write(without_machine(executed(path)), path)
+        print(path.name)

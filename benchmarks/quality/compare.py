@@ -1,0 +1,135 @@
+"""CE beside CE + NTL on one task: the same experiments as everywhere, with a table that says how sure it is.
+
+Without arguments, the main job: rents of flats from their descriptions, in two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from tqdm import tqdm
+from transformers import TrainerCallback
+from transformers.utils.logging import set_verbosity_error
+
+from . import plots, records
+from .configuration import configure, run_name
+from .errors import InputError, writable
+from .experiment import run
+from .records import Record, by_dataset, values_of
+from .report import FOLDER, METRICS, markdown, spread, told
+from .statistics import compare
+
+MAIN_JOB = ("dataset=rents", "dataset.name=rents_quick", "dataset.limits.validation=200")
+TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
+PLAIN, OURS = ("loss=ce",), ("loss=ntl_was", "loss.weight=1", "loss.reweigh=false")
+"""The advice for answers that can only be estimated."""
+RECORDED = ("llama", "CE + 1 NTL-WAS (reweigh=False)"), ("llama", "CE")
+SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
+
+
+class Bar(TrainerCallback):
+    """One progress bar over the steps of all runs."""
+
+    def __init__(self, bar: tqdm) -> None:
+        self.bar = bar
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.update(1)
+
+
+def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
+    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's.
+
+    Raises:
+        InputError: an override that is not there, or of the seed.
+    """
+    if any(each.startswith("seed=") for each in overrides):
+        raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
+    task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
+    ours = [each for each in overrides if each not in task]
+    if not any(each.startswith("dataset=") for each in task):
+        task = [*MAIN_JOB, *task]
+    if not any(each.startswith("trainer=") for each in task):
+        task = [TRAINER, *task]
+    runs = []
+    ours = ours if any(each.startswith("loss=") for each in ours) else [*OURS, *ours]
+    for seed in range(1, seeds + 1):
+        for loss in (PLAIN, ours):
+            chosen = [SILENT, *task, *loss, f"seed={seed}"]
+            config = configure(chosen)
+            runs.append((run_name(config.dataset.name, config.model.name, config.loss.name, seed, chosen), config))
+    return runs
+
+
+def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
+    """The records of all runs, trained one after another under one progress bar."""
+    found = []
+    with tqdm(total=sum(config.trainer.arguments.max_steps for _, config in runs), unit="step") as bar:
+        for name, config in runs:
+            bar.set_description(f"{config.loss.name}, seed {config.seed}")
+            found.append(records.record_of(run(config, folder / name, [Bar(bar)]), folder / name))
+    return found
+
+
+def tables(found: Sequence[Record]) -> str:
+    """What both losses have come to, and their difference, split by split."""
+    parts = []
+    (groups,) = by_dataset(found).values()
+    plain, ours = sorted(groups.values(), key=lambda runs: runs[0]["loss"] != "CE")
+    for split in plain[0]["metrics"]:
+        shown = [metric for metric in SHOWN if values_of(plain, split, metric)]
+        rows = [[runs[0]["loss"], *(spread(values_of(runs, split, m)) for m in shown)] for runs in (plain, ours)]
+        rows.append(["difference", *(told(compare(ours, plain, split, m), m) for m in shown)])
+        parts.append(markdown([split, *(METRICS[metric] for metric in shown)], rows))
+    return "\n\n".join(parts)
+
+
+def certainty(seeds: int, is_main_job: bool) -> str:
+    """How sure the differences are."""
+    parts = []
+    if seeds < 3:
+        parts.append(f"{seeds} seed{'s' * (seeds > 1)}: too few for an interval to mean anything (--seeds 5).")
+    else:
+        parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; the seeds that agree.")
+    if is_main_job:
+        groups = by_dataset(records.read([FOLDER]))["rents_quick"]
+        recorded = compare(*(groups[key] for key in RECORDED), "test", "mae")
+        parts.append(f"The same comparison over more seeds, as recorded: MAE {told(recorded, 'mae')} seeds.")
+    return " ".join(parts)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
+    parser.add_argument("--seeds", type=int, default=1, help="pairs of runs (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")
+    chosen = parser.parse_args(arguments)
+    if chosen.seeds < 1:
+        parser.error(f"--seeds must be at least 1; got {chosen.seeds}")
+    set_verbosity_error()
+    try:
+        writable(chosen.out)
+        found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
+    ((dataset, groups),) = by_dataset(found).items()
+    plots.draw(groups, f"{dataset}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")
+    data.write_text(json.dumps(found, indent=1) + "\n")
+    arguments_of_trainer = found[0]["config"]["trainer"]["arguments"]
+    print(
+        f"\n{dataset}: {found[0]['sizes']['train']:,} training pairs, {arguments_of_trainer['max_steps']:,} steps of "
+        f"{arguments_of_trainer['per_device_train_batch_size']}, {found[0]['parameters']:,} parameters, "
+        f"{sum(record['seconds'] for record in found):.0f} s\n\n{tables(found)}\n"
+    )
+    print(certainty(chosen.seeds, is_main_job=not chosen.overrides))
+    print(f"Plot: {plot}\nJSON: {data}")
+    return 0

@@ -1,0 +1,238 @@
+"""The data sets of the paper: a reader for each format, and the splits made of the original downloads.
+
+An answer is a number, a text that ends in one (GSM8K), or text (MultiRC).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, naming, writable
+from .pairs import FINAL, Pair, final_value, lines_of, read_pairs
+
+ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
+"""Pairs per difficulty of the arithmetic subset (Zausinger et al., section 4)."""
+DIFFICULTIES = ("train-easy", "train-medium", "train-hard")
+CATEGORIES = (
+    "algebra__linear_1d",
+    "algebra__linear_1d_composed",
+    "algebra__linear_2d",
+    "algebra__linear_2d_composed",
+    "algebra__sequence_next_term",
+    "arithmetic__add_or_sub",
+    "arithmetic__add_sub_multiple",
+    "arithmetic__mul",
+    "numbers__div_remainder",
+    "numbers__div_remainder_composed",
+    "numbers__place_value",
+    "numbers__round_number",
+    "numbers__round_number_composed",
+)
+"""Of training, validation and interpolation; all are answered by numbers."""
+EXTRAPOLATION = (
+    "arithmetic__add_or_sub_big",
+    "arithmetic__add_sub_multiple_longer",
+    "arithmetic__mixed_longer",
+    "arithmetic__mul_big",
+    "arithmetic__mul_div_multiple_longer",
+    "numbers__place_value_big",
+    "numbers__round_number_big",
+)
+DOWNLOADS = {
+    "arithmetic": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
+    "mathematics_dataset": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
+    "gsm8k": "train.jsonl and test.jsonl of github.com/openai/grade-school-math",
+    "rjokes": "train.tsv, dev.tsv and test.tsv of github.com/orionw/rJokesData",
+    "multirc": "train.jsonl and val.jsonl of SuperGLUE's MultiRC",
+}
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where, object) of every line of a JSON-lines file."""
+    for number, line in lines_of(path):
+        where = f"{path}, line {number}"
+        try:
+            yield where, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON: {error.msg}") from error
+
+
+def field_of(entry: Any, name: str, kind: type, where: str) -> Any:
+    """An entry's field; its absence, or a value of another type (null, say), is an error that names the line."""
+    if not isinstance(entry, dict) or name not in entry:
+        raise InputError(f"{where}: no field {name!r}")
+    if not isinstance(entry[name], kind):
+        raise InputError(f"{where}: the field {name!r} should hold a {NAMES_OF_TYPES[kind]}; got {entry[name]!r:.40}")
+    return entry[name]
+
+
+NAMES_OF_TYPES = {str: "text", list: "list", dict: "object", int: "whole number"}
+
+
+def read_gsm8k(path: Path) -> list[Pair]:
+    """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Calculator marks are dropped."""
+    pairs = []
+    for where, entry in json_lines(path):
+        question, answer = (field_of(entry, name, str, where) for name in ("question", "answer"))
+        answer = without_calculator(answer).replace(",", "")
+        if FINAL not in answer or final_value(answer) is None:
+            raise InputError(f"{where}: the answer has no final number behind {FINAL}")
+        pairs.append(Pair(question, answer))
+    return pairs
+
+
+def without_calculator(text: str) -> str:
+    """A GSM8K answer without its ``<<48/2=24>>`` marks."""
+    parts = text.split("<<")
+    return parts[0] + "".join(part.split(">>", 1)[-1] for part in parts[1:])
+
+
+def read_rjokes(path: Path) -> list[Pair]:
+    """Tab-separated lines of a score and a joke; the score is to be estimated from the joke."""
+    pairs = []
+    for number, line in lines_of(path):
+        score, tab, joke = line.partition("\t")
+        if not tab or not score.strip().isascii() or not score.strip().isdigit():
+            raise InputError(f"{path}, line {number}: expected a score, a tab and a joke; got {line[:40]!r}")
+        pairs.append(Pair(joke.strip(), score.strip()))
+    return pairs
+
+
+def read_multirc(path: Path) -> list[Pair]:
+    """JSON lines with a passage and its questions. A question makes a pair: its answer is the right ones, joined."""
+    pairs = []
+    for where, entry in json_lines(path):
+        passage = field_of(entry, "passage", dict, where)
+        text = field_of(passage, "text", str, where)
+        for question in field_of(passage, "questions", list, where):
+            asked = field_of(question, "question", str, where)
+            answers = field_of(question, "answers", list, where)
+            right = [field_of(a, "text", str, where) for a in answers if field_of(a, "label", int, where) == 1]
+            pairs.append(Pair(f"{text}\n\nQuestion: {asked}", " | ".join(right)))
+    return pairs
+
+
+READERS: dict[str, Callable[[Path], list[Pair]]] = {
+    "pairs": read_pairs,
+    "gsm8k": read_gsm8k,
+    "rjokes": read_rjokes,
+    "multirc": read_multirc,
+}
+
+
+def prepare(name: str, source: Path, destination: Path, seed: int = 0) -> dict[str, int]:
+    """Turn an original download into the splits that the configurations read; returns the pairs in each file.
+
+    Nothing is written before all of the source is read, and never over it.
+
+    Raises:
+        InputError: an unknown data set, a missing file, a malformed line, or a destination that holds the source.
+    """
+    if name not in DOWNLOADS:
+        raise InputError(f"unknown data set {name!r}; expected one of {', '.join(DOWNLOADS)}")
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder. It should hold {DOWNLOADS[name]}")
+    writable(destination)
+    is_deepmind = name in ("arithmetic", "mathematics_dataset")
+    files = deepmind_files(name, source, seed) if is_deepmind else line_files(name, source, seed)
+    originals = [path for path in source.rglob("*") if path.is_file()]
+    for file in files:
+        target = destination / file
+        if target.exists() and any(target.samefile(original) for original in originals):
+            raise InputError(f"{target} is a file of the download, which is never written over; choose another folder")
+    for file, lines in files.items():
+        write_lines(destination / file, lines)
+    lines_per_pair = 2 if is_deepmind else 1
+    return {file: len(lines) // lines_per_pair for file, lines in files.items()}
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    with (
+        naming(str(path)),
+        gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file,
+    ):
+        file.write(text)
+
+
+def deepmind_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
+    """File -> its lines, a question and its answer in turn."""
+    prefix = "arithmetic_" if name == "arithmetic" else ""
+    splits = deepmind_splits(name, source, seed)
+    return {f"{prefix}{split}.txt.gz": [text for pair in pairs for text in pair] for split, pairs in splits.items()}
+
+
+def deepmind_splits(name: str, source: Path, seed: int) -> dict[str, list[Pair]]:
+    """Train and validation pairs of every difficulty, and the interpolation and extrapolation tests."""
+    inner, outer = CATEGORIES, EXTRAPOLATION
+    if name == "arithmetic":
+        inner, outer = ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
+    splits: dict[str, list[Pair]] = {"train": [], "val": [], "test_interpolate": [], "test_extrapolate": []}
+    for difficulty in DIFFICULTIES:
+        pairs = read_all(source / difficulty, inner)
+        random.Random(seed).shuffle(pairs)
+        if name == "arithmetic":
+            pairs = pairs[: ARITHMETIC_TRAIN + ARITHMETIC_VALIDATION]
+        held_out = min(ARITHMETIC_VALIDATION, len(pairs) // 10)
+        splits["val"] += pairs[:held_out]
+        splits["train"] += pairs[held_out:]
+    splits["test_interpolate"] = read_all(source / "interpolate", inner)
+    splits["test_extrapolate"] = read_all(source / "extrapolate", outer)
+    return splits
+
+
+def read_all(folder: Path, categories: Sequence[str]) -> list[Pair]:
+    """The pairs of categories that are answered by a number (mixed_longer has fractions, too)."""
+    return [pair for category in categories for pair in read_pairs(folder / f"{category}.txt", skip_text=True)]
+
+
+def line_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
+    """File -> its lines, checked by their reader; where there is no validation split, a tenth of train."""
+    origins = {
+        "gsm8k": {"train.jsonl": None, "test.jsonl": "test.jsonl"},
+        "rjokes": {"train.tsv": "train.tsv", "dev.tsv": "validation.tsv", "test.tsv": "test.tsv"},
+        "multirc": {"train.jsonl": None, "val.jsonl": "test.jsonl"},
+    }[name]
+    files: dict[str, list[str]] = {}
+    for origin, target in origins.items():
+        path = next((p for p in (source / origin, source / f"{origin}.gz") if p.is_file()), source / origin)
+        READERS[name](path)
+        lines = [line for _, line in lines_of(path)]
+        files |= {target: lines} if target else split_lines(lines, path, Path(origin).suffix, seed)
+    return files
+
+
+def split_lines(lines: list[str], path: Path, suffix: str, seed: int) -> dict[str, list[str]]:
+    """A tenth of the lines for validation, by chance, in their order."""
+    if len(lines) < 2:
+        raise InputError(f"{path}: one line, which cannot be split into training and validation")
+    chosen = set(random.Random(seed).sample(range(len(lines)), max(1, len(lines) // 10)))
+    return {
+        f"train{suffix}": [line for index, line in enumerate(lines) if index not in chosen],
+        f"validation{suffix}": [line for index, line in enumerate(lines) if index in chosen],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """``prepare DATASET DOWNLOADED_FOLDER DESTINATION``"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality prepare")
+    parser.add_argument("dataset", choices=DOWNLOADS)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("destination", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    try:
+        sizes = prepare(chosen.dataset, chosen.source, chosen.destination, chosen.seed)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for split, size in sizes.items():
+        print(f"{split}: {size}")
+    return 0

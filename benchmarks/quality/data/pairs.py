@@ -1,0 +1,102 @@
+"""Questions and answers, and how they are read from files."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+
+FINAL = "####"
+"""GSM8K's mark before the final number."""
+
+
+class Pair(NamedTuple):
+    question: str
+    answer: str
+
+
+class Splits(NamedTuple):
+    train: list[Pair]
+    validation: list[Pair]
+    tests: dict[str, list[Pair]]
+
+
+def value_of(text: str) -> float | None:
+    """The number that a text is: an optional minus, ASCII digits, at most one point between digits; else None."""
+    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
+    whole, _, fraction = digits.partition(".")
+    if not (digits.isascii() and whole.isdigit() and (fraction.isdigit() or "." not in digits)):
+        return None
+    return sign * float(digits)
+
+
+def final_text(text: str) -> str:
+    """What stands behind the last ``####``; all of a text without one."""
+    return text.rsplit(FINAL, 1)[-1].strip()
+
+
+def final_value(text: str) -> float | None:
+    """The number that an answer is, or that stands behind its last ``####``; else None."""
+    return value_of(final_text(text))
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, text) of every line of a UTF-8 text file, gzipped or not.
+
+    Raises:
+        InputError: no such file, an empty or truncated one, or a line that is no text, by its number.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, text_of(line, f"{path}, line {number}")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}, line {number + 1}: not a whole gzip file: {error}") from error
+    if not number:
+        raise InputError(f"{path}: the file is empty")
+
+
+def text_of(line: bytes, where: str) -> str:
+    """A line as text, without its end."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 text: {error.reason}") from error
+    if "\0" in text:
+        raise InputError(f"{where}: a null character, which no text file has")
+    return text.rstrip("\r\n")
+
+
+def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
+    """Question and answer on alternating lines, optionally gzipped; every answer is a number.
+
+    Args:
+        path: the file.
+        skip_text: leave out pairs whose answer is no number instead of refusing them.
+
+    Raises:
+        InputError: no such file, or a line that does not fit, by its number.
+    """
+    lines = [line for _, line in lines_of(Path(path))]
+    if len(lines) % 2:
+        raise InputError(f"{path}, line {len(lines)}: a question without an answer: {lines[-1]!r}")
+    pairs = [Pair(question, answer) for question, answer in zip(lines[::2], lines[1::2], strict=True)]
+    for index, pair in enumerate(pairs):
+        if not pair.question.strip():
+            raise InputError(f"{path}, line {2 * index + 1}: an empty question")
+        if value_of(pair.answer) is None and not skip_text:
+            raise InputError(f"{path}, line {2 * index + 2}: the answer {pair.answer!r} is not a number")
+    return [pair for pair in pairs if value_of(pair.answer) is not None] if skip_text else pairs
+
+
+def sample(pairs: list[Pair], limit: int | None, seed: int) -> list[Pair]:
+    """All pairs, or ``limit`` of them by chance."""
+    return pairs if limit is None or limit >= len(pairs) else random.Random(seed).sample(pairs, limit)

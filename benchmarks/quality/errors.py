@@ -1,0 +1,39 @@
+"""What is told to a user in one line instead of a traceback."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """Something given that cannot work: data, an option, a folder. The message names it, and what was expected."""
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Errors of values that a user chose, as an :class:`InputError` that names the option."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, TypeError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{what}: {reason}") from error
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made and tried, so that no work is done whose results could not be written.
+
+    Raises:
+        InputError: no folder can be made or written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write there: {error.strerror}") from error
+    return folder

@@ -1,0 +1,85 @@
+"""What a configuration trains by, and what that is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ntl_kernels import NTLConfig
+from ntl_kernels.ntloss import NumberLevelLoss
+
+from .codecs import Codec, RTCodec
+from .errors import InputError, naming
+
+KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
+"""Losses at the level of tokens -> the kind of :class:`NTLConfig`."""
+TITLES = {
+    "ce": "CE",
+    "ntl_was": "CE + {weight:g} NTL-WAS",
+    "ntl_mse": "CE + {weight:g} NTL-MSE",
+    "ntl_mae": "CE + {weight:g} NTL-MAE",
+    "ntl_huber": "CE + {weight:g} NTL-Huber",
+    "number_level": "CE + {weight:g} number-level",
+    "ce_mse": "CE + MSE",
+    "mse": "MSE",
+}
+PLAIN = ("ce", "ce_mse", "mse")
+"""What has no options of NTL."""
+EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
+"""Options beside the weight, with their defaults."""
+
+
+def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
+    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options.
+
+    Raises:
+        InputError: an option that is unknown or out of range.
+    """
+    name, options = loss["name"], options_of(loss)
+    if name in PLAIN:
+        if options:
+            raise InputError(f"loss={name} has no option {next(iter(options))!r}")
+        return NTLConfig(weight=0.0)
+    if name not in KINDS:
+        raise InputError(f"loss.name must be one of ce, number_level, {', '.join(KINDS)}; got {name!r}")
+    with naming(f"loss={name}"):
+        return NTLConfig(kind=KINDS[name], **options)
+
+
+def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in loss.items() if key != "name"}
+
+
+def title(trained_by: str, loss: Mapping[str, Any]) -> str:
+    """What a run was trained by, in words; what differs from the defaults of NTL is said."""
+    if trained_by in PLAIN:
+        return TITLES[trained_by]
+    name = TITLES[trained_by].format(weight=loss["weight"])
+    changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
+    extras = ", ".join(f"{key}={value:g}" if key != "reweigh" else f"{key}={value}" for key, value in changed.items())
+    return f"{name} ({extras})" if extras else name
+
+
+class CodecNumberLevelLoss(NumberLevelLoss):
+    """The number-level loss on a codec's own digit tokens: runs of ``_8_-1_`` make numbers, too.
+
+    A token of several digits, which the plain codec has, is no digit and makes no number.
+    """
+
+    def __init__(self, codec: Codec, reweigh: bool) -> None:
+        self.codec = codec
+        super().__init__(codec.tokenizer, codec.vocab_size, reweigh=reweigh)
+
+    def setup_number_tokens(self) -> None:
+        if not isinstance(self.codec, RTCodec):
+            super().setup_number_tokens()
+            return
+        self.numbers = self.codec.numbers()
+        self.number_values = torch.full((self.vocab_size,), torch.nan)
+        self.number_values[self.numbers.ids] = self.numbers.values
+        self.is_number_token = ~self.number_values.isnan()
+        self.nan_id = int((~self.is_number_token).nonzero()[0])
+        self.number_values_dense = self.number_values[self.is_number_token]
+        self.number_token_ids = self.is_number_token.nonzero().squeeze(1)

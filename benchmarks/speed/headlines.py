@@ -1,0 +1,107 @@
+"""The README's one table on speed: a few workloads, what they cost with ours and with the ways people know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .results import Record, Records, entry, seconds
+from .tables import LABELS, problem, scaled, table
+
+MOST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A workload, and who stands in which column."""
+
+    workload: str
+    words: str
+    """Before the size of the problem."""
+    ours: str = "ours"
+    plain: str = "torch_ce"
+    """Cross-entropy alone, as torch or the model computes it."""
+    package: str = "torch_ce_ntloss"
+    """The same with the `ntloss` package beside it."""
+    peers: tuple[str, ...] = ()
+    """Fused cross-entropies without NTL: the fastest that was timed."""
+
+    def row(self, records: Records, device: str) -> list[str]:
+        """The cells; ``device`` is empty where there is but one."""
+        record = records[self.workload]
+        mine = seconds(records, self.workload, self.ours)
+        assert mine is not None
+        timed = [(name, seconds(records, self.workload, name)) for name in self.peers]
+        peer = min(((time, name) for name, time in timed if time is not None), default=None)
+        others = [beside(seconds(records, self.workload, name), mine) for name in (self.plain, self.package)]
+        fused = "" if peer is None else f"{beside(peer[0], mine)} {LABELS[record['family'], peer[1]]}"
+        return [
+            f"{device and f'{device}: '}{self.words}: {size(record)}",
+            scaled(mine),
+            *others,
+            fused,
+            self.memory(records),
+        ]
+
+    def memory(self, records: Records) -> str:
+        """Peak memory of ours over that of cross-entropy alone."""
+        mine, plain = (entry(records, self.workload, name) for name in (self.ours, self.plain))
+        if mine is None or plain is None or not plain.get("peak_bytes"):
+            return ""
+        return f"{mine['peak_bytes'] / plain['peak_bytes']:.2f}"
+
+
+LINEAR = {"plain": "torch_linear", "package": "torch_linear_ntloss"}
+STEP = {"plain": "stock", "package": "stock_ntloss"}
+GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "quack_linear")
+HEADLINES = {
+    "gpu": (
+        Headline("logits-bf16", "logits", peers=GPU_LOGITS),
+        Headline("logits-fp32", "logits", peers=GPU_LOGITS),
+        Headline("hidden-bf16", "hidden states", **LINEAR, peers=GPU_HIDDEN),
+        Headline("step-bf16", "training step of a small Llama", **STEP),
+        Headline("launch", "few rows, host time", peers=GPU_LOGITS),
+    ),
+    "cpu": (
+        Headline("logits-fp32", "logits"),
+        Headline("logits-bf16", "logits"),
+        Headline("hidden-fp32", "hidden states", **LINEAR),
+        Headline("step-fp32", "training step of a small Llama", **STEP),
+        Headline("eager-4x64-fp32", "logits, one thread"),
+        Headline("host-logits", "host time of a GPU call that runs nothing", peers=("liger_ce",)),
+        Headline("host-hidden", "the same", "ours_linear", **LINEAR, peers=("liger_linear",)),
+    ),
+}
+"""By kind of device, in the order of what matters."""
+HEADER = [
+    "forward + backward",
+    "ours: CE + NTL",
+    "CE alone",
+    "CE + `ntloss`",
+    "fused CE without NTL",
+    "peak memory / CE alone",
+]
+
+
+def headline_table(devices: Iterable[tuple[str, str, Records]]) -> str | None:
+    """The table of (name, kind, records) of each device, in this order; None where nothing was timed."""
+    devices = list(devices)
+    rows = [
+        headline.row(records, name if len(devices) > 1 else "")
+        for name, kind, records in devices
+        for headline in HEADLINES[kind]
+        if seconds(records, headline.workload, headline.ours) is not None
+    ]
+    columns = zip(HEADER, *rows[:MOST_ROWS], strict=True)
+    header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True) if rows else [()]
+    return table(header, filled) if filled else None
+
+
+def size(record: Record) -> str:
+    """[N, V] or [N, H] x [V, H], and the dtype."""
+    return problem(record).split(", K =")[0]
+
+
+def beside(other: float | None, mine: float) -> str:
+    """A time, and what multiple of ours it is."""
+    return "" if other is None else f"{scaled(other)} ({other / mine:.2f} x)"

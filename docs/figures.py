@@ -1,0 +1,313 @@
+"""The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` says whether they are up to date.
+
+They are put into the pages as they are, so that their colours follow the page's.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "pages" / "figures"
+TEXT = "var(--md-default-fg-color, #222)"
+FAINT = "var(--md-default-fg-color--light, #777)"
+LINE = "var(--md-default-fg-color--lighter, #bbb)"
+BLUE, ORANGE, GREEN = "#5c6bc0", "#ff7043", "#26a69a"
+WIDTH = 760
+
+
+def text(
+    x: float, y: float, words: str, anchor: str = "start", size: int = 13, fill: str = TEXT, bold: bool = False
+) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{weight}>{words}</text>'
+
+
+def box(
+    x: float, y: float, width: float, height: float, fill: str = "none", opacity: float = 1, stroke: str = LINE
+) -> str:
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" '
+        f'fill-opacity="{opacity:g}" stroke="{stroke}"/>'
+    )
+
+
+def path(
+    points: list[tuple[float, float]], colour: str, width: float = 1.5, dashed: bool = False, arrow: bool = False
+) -> str:
+    steps = " ".join(f"{x:g},{y:g}" for x, y in points)
+    extra = (' stroke-dasharray="4 3"' if dashed else "") + (' marker-end="url(#tip)"' if arrow else "")
+    return f'<polyline points="{steps}" fill="none" stroke="{colour}" stroke-width="{width:g}"{extra}/>'
+
+
+def arrow(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, dashed: bool = False) -> str:
+    return path([(x1, y1), (x2, y2)], colour, dashed=dashed, arrow=True)
+
+
+def drawing(height: int, parts: Iterator[str]) -> str:
+    tip = (
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path d="M0 0L8 4L0 8z" fill="{FAINT}"/></marker></defs>'
+    )
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif" '
+        f'role="img">'
+    )
+    return "\n".join([head, tip, *parts, "</svg>", ""])
+
+
+def row() -> str:
+    """A row of bfloat16 that starts 6 columns after a 16-byte boundary: head, body, tail."""
+
+    def parts() -> Iterator[str]:
+        vector, cell, left, top, size, start = 8, 17, 20, 46, 29, 6
+        for column in range(start, start + size):
+            x = left + column * cell
+            in_body = vector <= column < (start + size) // vector * vector
+            yield box(x, top, cell, 34, BLUE if in_body else ORANGE, 0.35)
+            yield text(x + cell / 2, top + 22, str(column - start), "middle", 9)
+        for boundary in range(0, 42, vector):
+            x = left + boundary * cell
+            yield path([(x, top - 14), (x, top + 48)], FAINT, 1, dashed=True)
+            yield text(x, top - 20, f"{2 * boundary}", "middle", 10, FAINT)
+        yield text(left + 41 * cell, top - 36, "byte of memory", "end", 10, FAINT)
+        body_end = (start + size) // vector * vector
+        for begin, end, name, colour in (
+            (start, vector, "head", ORANGE),
+            (vector, body_end, "body: whole vectors of 16 bytes, one load each", BLUE),
+            (body_end, start + size, "tail", ORANGE),
+        ):
+            middle = left + (begin + end) / 2 * cell
+            yield text(middle, top + 66, name, "middle", 12, colour, bold=True)
+        yield text(
+            left, top + 100, "thread 0 reads the first vector, thread 1 the second, ...: neighbours read neighbours."
+        )
+        yield text(
+            left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset"
+        )
+        yield text(left, top + 140, "modulo 16 bytes, so that one split serves both.")
+
+    return drawing(196, parts())
+
+
+def walks() -> str:
+    """The two walks over a row, and where its bytes are."""
+
+    def parts() -> Iterator[str]:
+        left, width = 130, 600
+        for y, name in ((10, "memory"), (84, "L2 cache"), (158, "registers")):
+            yield text(20, y + 20, name, bold=True)
+        yield box(left, 10, width, 32, BLUE, 0.3)
+        yield text(left + width / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle")
+        yield box(left, 84, width, 32, GREEN, 0.25)
+        yield text(left + width / 2, 105, "the same row, as long as few rows are in flight", "middle")
+        yield box(left, 158, width, 32)
+        yield text(
+            left + width / 2,
+            179,
+            "peak and total of each thread, then lse; K number logits; A, label and number columns",
+            "middle",
+            12,
+        )
+        yield arrow(left + 60, 42, left + 60, 158, BLUE)
+        yield text(left + 68, 66, "walk 1, front to back: read once from memory", "start", 12)
+        yield arrow(left + 300, 116, left + 300, 158, GREEN)
+        yield text(left + 308, 142, "walk 2, back to front: read from L2", "start", 12)
+        yield arrow(left + 570, 158, left + 570, 42, ORANGE)
+        yield text(left + 562, 66, "write once", "end", 12)
+        yield text(left + width / 2, 212, "column →", "middle", 11, FAINT)
+
+    return drawing(220, parts())
+
+
+TRAFFIC = (
+    ("F.cross_entropy, log_softmax", 1, 1),
+    ("F.cross_entropy, backward of nll_loss", 0, 1),
+    ("F.cross_entropy, backward of log_softmax", 2, 1),
+)
+"""(operation, reads, writes) of N x V elements: the least that torch's operations move when called one by one."""
+FUSED = ("cross_entropy_ntl, both in one kernel", 1, 1)
+
+
+def traffic() -> str:
+    """Passes over N x V elements through memory."""
+
+    def parts() -> Iterator[str]:
+        left, unit, top = 300, 72, 30
+        for i, (name, reads, writes) in enumerate((*TRAFFIC, FUSED)):
+            y = top + 34 * i + (14 if i == len(TRAFFIC) else 0)
+            yield text(left - 12, y + 17, name, "end", 12, bold=i == len(TRAFFIC))
+            for j in range(reads + writes):
+                is_read = j < reads
+                yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.45)
+                yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
+        total = sum(reads + writes for _, reads, writes in TRAFFIC)
+        yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)
+        yield text(
+            left + 2 * unit + 12, top + 34 * 3 + 14 + 17, f"{sum(FUSED[1:])} passes, NTL included", "start", 12, FAINT
+        )
+
+    return drawing(190, parts())
+
+
+def device() -> str:
+    """What the host does and what the device does, in time."""
+
+    def parts() -> Iterator[str]:
+        yield text(20, 46, "host", bold=True)
+        yield text(20, 126, "device", bold=True)
+        yield arrow(100, 76, 740, 76)
+        yield text(740, 92, "time", "end", 11, FAINT)
+        calls = (
+            (100, 96, "check", "arguments", None),
+            (200, 60, "launch", "", (200, 110, "count", "the denominators")),
+            (264, 60, "launch", "", (320, 200, "rows", "loss and gradient")),
+            (328, 60, "launch", "", (530, 90, "finish", "sums")),
+            (470, 70, "backward", "launch", (630, 90, "scale", "no-op for 1")),
+        )
+        for x, width, first, second, kernel in calls:
+            yield box(x, 26, width, 34, FAINT, 0.12)
+            yield text(x + width / 2, 41 if second else 47, first, "middle", 11)
+            yield text(x + width / 2, 55, second, "middle", 11)
+            if kernel is not None:
+                at, length, name, what = kernel
+                yield box(at, 106, length, 40, BLUE if name == "rows" else GREEN, 0.35)
+                yield text(at + length / 2, 123, name, "middle", 12, bold=True)
+                yield text(at + length / 2, 139, what, "middle", 11)
+                yield arrow(x + width / 2, 60, at + 8, 104, dashed=True)
+        yield text(
+            100,
+            176,
+            "The host never waits: counts, denominators and the loss stay on the device until somebody asks.",
+            size=12,
+        )
+
+    return drawing(192, parts())
+
+
+EXAMPLE = (0.02, 0.05, 0.08, 0.25, 0.3, 0.1, 0.05, 0.05, 0.04, 0.06)
+"""q over the digits, in the figure of the cumulative distributions."""
+LABEL = 4
+
+
+def transport() -> str:
+    """The area between the cumulative distributions of q and of a one-hot label, cut the other way round."""
+
+    def parts() -> Iterator[str]:
+        left, top, size, step = 60, 40, 180, 31
+        cumulative = [sum(EXAMPLE[: k + 1]) for k in range(10)]
+        colours = [ORANGE if k < LABEL else BLUE for k in range(10)]
+        titles = ("column by column: |F_q − F_t| × 1", "token by token: q_k × |v_k − v_y|")
+        for panel, title in enumerate(titles):
+            x0 = left + panel * 370
+
+            def x(value: float, x0: float = x0) -> float:
+                return x0 + step * value
+
+            def y(probability: float) -> float:
+                return top + size * (1 - probability)
+
+            yield text(x0, top - 16, title, "start", 12, bold=True)
+            if panel == 0:
+                for k in range(9):
+                    low, high = sorted((cumulative[k], float(k >= LABEL)))
+                    yield box(x(k), y(high), step, size * (high - low), colours[k], 0.35)
+            else:
+                for k in range(10):
+                    below = cumulative[k] - EXAMPLE[k]
+                    near, far = sorted((k, LABEL))
+                    if k != LABEL:
+                        yield box(
+                            x(near), y(below + EXAMPLE[k]), step * (far - near), size * EXAMPLE[k], colours[k], 0.35
+                        )
+            yield path([(x(0), y(0)), (x(9.6), y(0))], FAINT, 1)
+            yield path([(x(0), y(0)), (x(0), y(1.05))], FAINT, 1)
+            steps = [(x(0), y(0)), (x(0), y(cumulative[0]))]
+            for k, (before, after) in enumerate(pairwise(cumulative)):
+                steps += [(x(k + 1), y(before)), (x(k + 1), y(after))]
+            yield path([*steps, (x(9.6), y(1))], TEXT, 2)
+            yield path([(x(0), y(0)), (x(LABEL), y(0)), (x(LABEL), y(1)), (x(9.6), y(1))], GREEN, 2, dashed=True)
+            for k in range(10):
+                yield text(x(k), y(0) + 16, str(k), "middle", 11, FAINT)
+            yield text(x0 - 8, y(1) + 4, "1", "end", 11, FAINT)
+            yield text(x0 - 8, y(0) + 4, "0", "end", 11, FAINT)
+        total = sum(q * abs(k - LABEL) for k, q in enumerate(EXAMPLE))
+        legend = f"solid: F_q; dashed: F_t, the label {LABEL}. Both areas are {total:.2f}."
+        yield text(left, top + size + 42, legend, size=12)
+
+    return drawing(278, parts())
+
+
+SHARE, WEIGHT = 0.9, 0.3
+"""Probability on the predicted digit in the comparison of losses, and lambda there."""
+
+
+def loss_curves() -> dict[str, list[float]]:
+    """The loss of a prediction with SHARE on each digit in turn and the rest on the label."""
+    curves: dict[str, list[float]] = {"CE": [], "CE + 0.3 NTL-WAS": [], "CE + 0.3 NTL-MSE": []}
+    for digit in range(10):
+        ce = 0.0 if digit == LABEL else -math.log(1 - SHARE)
+        error = SHARE * abs(digit - LABEL)
+        for name, ntl in zip(curves, (0.0, error, error**2), strict=True):
+            curves[name].append(ce + WEIGHT * ntl)
+    return curves
+
+
+def comparison() -> str:
+    """The losses over the predicted digit."""
+
+    def parts() -> Iterator[str]:
+        left, top, width, height, most = 70, 16, 470, 210, 9.0
+
+        def at(digit: int, loss: float) -> tuple[float, float]:
+            return left + width * (digit + 0.5) / 10, top + height * (1 - loss / most)
+
+        for level in range(0, 10, 3):
+            y = at(0, level)[1]
+            yield path([(left, y), (left + width, y)], LINE, 0.7)
+            yield text(left - 10, y + 4, str(level), "end", 11, FAINT)
+        for digit in range(10):
+            yield text(at(digit, 0)[0], top + height + 18, str(digit), "middle", 12, FAINT)
+        yield text(left + width / 2, top + height + 38, f"digit that gets a probability of {SHARE:g}", "middle", 12)
+        colours, ends = (FAINT, ORANGE, BLUE), (0, -4, 0)
+        for (name, losses), colour, shift in zip(loss_curves().items(), colours, ends, strict=True):
+            points = [at(digit, loss) for digit, loss in enumerate(losses)]
+            yield path(points, colour, 2.5)
+            yield from (f'<circle cx="{x:g}" cy="{y:g}" r="3.5" fill="{colour}"/>' for x, y in points)
+            yield text(left + width + 6, points[-1][1] + 4 + shift, name, size=12, fill=TEXT, bold=True)
+
+    return drawing(276, parts())
+
+
+FIGURES = {
+    "comparison": comparison,
+    "row": row,
+    "walks": walks,
+    "traffic": traffic,
+    "device": device,
+    "transport": transport,
+}
+
+
+def main() -> int:
+    """Write the figures, or with --check name those that differ."""
+    if "--check" in sys.argv[1:]:
+        stale = [name for name, draw in FIGURES.items() if read(name) != draw()]
+        print("\n".join(f"{name}.svg is out of date: run python docs/figures.py" for name in stale))
+        return len(stale)
+    FOLDER.mkdir(exist_ok=True)
+    for name, draw in FIGURES.items():
+        (FOLDER / f"{name}.svg").write_text(draw())
+    return 0
+
+
+def read(name: str) -> str:
+    path = FOLDER / f"{name}.svg"
+    return path.read_text() if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

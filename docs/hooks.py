@@ -1,0 +1,147 @@
+"""What MkDocs does beside its own: formulas as MathML, committed reports in pages, a module's public names.
+
+MathML is part of HTML, so formulas need no script and no network.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
+TAG = re.compile(r"\\tag\{(\d+)\}")
+OUTSIDE = re.compile(
+    r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL
+)
+CITATION = re.compile(r"\((\d+)\)")
+FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/?>')
+INCLUDE = re.compile(r"^<!-- include: (\S+)(?: but (\w+))?(?: between (\w+):begin and end)? -->$", re.MULTILINE)
+NAMES = re.compile(r"^<!-- public names of ([\w.]+)(, without members)? -->$", re.MULTILINE)
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^(#+) ", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put committed reports and public names where a page asks for them."""
+    markdown = INCLUDE.sub(
+        lambda match: "\n\n".join(included(path, match[3]) for path in matching(match[1], match[2])), markdown
+    )
+    return NAMES.sub(lambda match: references(match[1], has_members=match[2] is None), markdown)
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """The reports' figures, beside the pages that include them."""
+    for figure in sorted(RESULTS.rglob("*.png")):
+        uri = f"results/{figure.relative_to(RESULTS)}"
+        files.append(File.generated(config, uri, abs_src_path=str(figure)))
+    return files
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Turn formulas into MathML, number them and link the citations of their numbers; put diagrams into the page."""
+    content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
+    content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
+    numbers = set(TAG.findall(content))
+    content = DISPLAY.sub(lambda match: equation(match[1]), content)
+    return linked(content, numbers) if numbers else content
+
+
+def diagram(title: str, path: str) -> str:
+    """A diagram as part of the page, so that its colours follow the page's."""
+    svg = (Path(__file__).parent / "pages" / path).read_text()
+    return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
+
+
+def mathml(latex: str, display: str) -> str:
+    """MathML of a formula that stands in HTML."""
+    return convert(html.unescape(latex).strip(), display=display)
+
+
+def equation(latex: str) -> str:
+    """A formula of its own line, with its number as a link to itself."""
+    tag = TAG.search(latex)
+    formula = mathml(TAG.sub("", latex), "block")
+    if tag is None:
+        return f'<div class="equation" data-search-exclude>{formula}</div>'
+    number = f'<a class="number" href="#eq-{tag[1]}">({tag[1]})</a>'
+    return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude><div>{formula}</div>{number}</div>'
+
+
+def linked(content: str, numbers: set[str]) -> str:
+    """Let "(5)" in the text of a page lead to its equation (5)."""
+    pieces = OUTSIDE.split(content)
+    return "".join(
+        piece if i % 2 else CITATION.sub(lambda m: citation(m, numbers), piece) for i, piece in enumerate(pieces)
+    )
+
+
+def citation(match: re.Match[str], numbers: set[str]) -> str:
+    return f'<a href="#eq-{match[1]}">({match[1]})</a>' if match[1] in numbers else match[0]
+
+
+def references(module: str, has_members: bool) -> str:
+    """What mkdocstrings turns into the reference of a module's public names."""
+    options = "" if has_members else "\n    options: { members: false }"
+    return "\n\n".join(f"::: {module}.{name}{options}" for name in public_names(module))
+
+
+def public_names(module: str) -> list[str]:
+    """``__all__`` of a module, read and not imported."""
+    path = ROOT.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for statement in ast.parse(source.read_text()).body:
+        if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "__all__":
+            return [str(name) for name in ast.literal_eval(statement.value)]
+    raise ValueError(f"{module} has no __all__")
+
+
+def matching(pattern: str, left_out: str | None) -> list[Path]:
+    """The files of the repository that match a pattern, less those in a folder of some name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [path for path in sorted(ROOT.glob(pattern)) if path.parent.name != left_out]
+    if not found:
+        raise ValueError(f"no file matches {pattern}")
+    return found
+
+
+def included(path: Path, section: str | None) -> str:
+    """A file, or the part of it between two markers, as part of a page at the top of the site.
+
+    Raises:
+        ValueError: the markers are not there.
+    """
+    text = path.read_text()
+    if section is not None:
+        found = re.search(rf"<!-- {section}:begin -->\n(.*?)<!-- {section}:end -->", text, re.DOTALL)
+        if found is None:
+            raise ValueError(f"{path} has no part between <!-- {section}:begin --> and <!-- {section}:end -->")
+        text = found[1]
+    pieces = FENCED.split(text)
+    return "".join(piece if i % 2 else embedded(piece, path.parent) for i, piece in enumerate(pieces))
+
+
+def embedded(prose: str, folder: Path) -> str:
+    """Prose of a report under the page's own title, its links as the site can follow them."""
+    return LINK.sub(lambda match: relinked(match, folder), HEADING.sub(r"\1# ", prose))
+
+
+def relinked(match: re.Match[str], folder: Path) -> str:
+    """A link of a report, as a page of the site can follow it: figures are copied, other files only named."""
+    target = (folder / match[3]).resolve()
+    if match[1] and target.is_relative_to(RESULTS):
+        return f"![{match[2]}](results/{target.relative_to(RESULTS)})"
+    return f"`{target.relative_to(ROOT)}`" if target.is_relative_to(ROOT) else match[0]

@@ -1,0 +1,1 @@
+"""The loss to look at and to touch: ``python -m ntl_kernels.demo``."""

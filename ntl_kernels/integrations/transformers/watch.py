@@ -1,0 +1,75 @@
+"""A loss that was put on a model must be the one that trains it.
+
+Tools replace a model's forward (TRL's and Liger's fused heads) or keep the labels back and compute a loss of their own
+(the Trainer's label smoothing). Either trains plain cross-entropy without a word. A watched model says so: a hook on
+its call looks whether our loss was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .models import describe, uses_ulysses
+
+
+class Watch:
+    """Whether the loss that ``installer`` put on a model was computed in the forward pass that runs."""
+
+    def __init__(self, installer: str, parameters: list[str], in_evaluation: bool) -> None:
+        self.installer = installer
+        self.parameters = parameters
+        """The names of the model's positional arguments."""
+        self.in_evaluation = in_evaluation
+        """Whether the loss belongs to evaluation, too."""
+        self.has_run = False
+
+
+def start_watch(model: Any, watch: Watch) -> None:
+    """Let every call of the model with labels raise that did not compute the loss."""
+    model.register_forward_hook(partial(check_loss_has_run, watch), with_kwargs=True)
+
+
+def stop_watch(model: Any) -> None:
+    """Undo :func:`start_watch`, also on a copy of the model."""
+    for key, hook in list(model._forward_hooks.items()):
+        if isinstance(hook, partial) and hook.func is check_loss_has_run:
+            del model._forward_hooks[key]
+            model._forward_hooks_with_kwargs.pop(key, None)
+
+
+def watched_loss(watch: Watch, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """A model's loss function, noting that it ran."""
+    loss = function(*args, **kwargs)
+    watch.has_run = True
+    return loss
+
+
+def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    """Raise if the call had labels, or a Trainer kept them back, and the loss was not computed."""
+    has_run, watch.has_run = watch.has_run, False
+    if has_run and not torch.compiler.is_compiling() and uses_ulysses():
+        raise RuntimeError(
+            "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weighs the losses of the processes by their "
+            f"tokens, and with them the NTL of {watch.installer}: use NTLTrainer with context parallelism"
+        )
+    if has_run or not (model.training or watch.in_evaluation):
+        return
+    given = {**dict(zip(watch.parameters, args, strict=False)), **kwargs}
+    name = type(model).__name__
+    if given.get("labels") is not None or given.get("shift_labels") is not None:
+        raise RuntimeError(
+            f"{name} ran without the loss of {watch.installer}: its forward is {describe(model.forward)} now, or does "
+            "not call its loss function. TRL's SFTTrainer and Liger's fused_linear_cross_entropy replace the forward: "
+            "use NTLSFTTrainer, and liger_kernel_config={'fused_linear_cross_entropy': False}"
+        )
+    if given.get("num_items_in_batch") is not None:
+        raise RuntimeError(
+            f"a Trainer kept the labels from {name} for a loss of its own, not that of {watch.installer}: give "
+            f"label_smoothing to {watch.installer} instead of label_smoothing_factor to the Trainer, and no "
+            "compute_loss_func; or use NTLTrainer"
+        )

@@ -1,0 +1,141 @@
+"""A layout seen before goes straight to its compiled kernel, and to no other than Triton would choose."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from ntl_kernels.backends import launch as module
+from ntl_kernels.backends.launch import launch, layout_of
+from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
+from ntl_kernels.kernels.losses import scale_kernel
+from ntl_kernels.kernels.totals import count_kernel, finish_kernel
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
+
+
+class NoDevice:
+    """As much of a driver as choosing and compiling a variant needs."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def _no_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(driver, "_active", NoDevice())
+    monkeypatch.setattr(module, "COMPILED", {})
+    return
+
+
+def at_offset(size: int, dtype: torch.dtype, offset: int) -> Tensor:
+    """A tensor that starts so many elements after a multiple of 16 bytes."""
+    return torch.zeros(size + offset, dtype=dtype)[offset:]
+
+
+NUMBERS = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32), 16)
+SCALARS = (2.0, None, torch.tensor(3), torch.tensor(3.0), at_offset(1, torch.float32, 1)[0])
+
+
+def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    for dtype, offset, weights, ignored in itertools.product(
+        (torch.int64, torch.int32), (0, 1), (None, torch.zeros(8), at_offset(8, torch.float32, 3)), (-100, 0, 1)
+    ):
+        labels = Labels(at_offset(8, dtype, offset), weights, ignored)
+        yield (labels, NUMBERS, 64 + offset, 8, torch.zeros(2)), {"BLOCK": 16}
+
+
+def finish_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    for tokens, weight, mean, offset in itertools.product(SCALARS, SCALARS[2:], (True, False), (0, 1)):
+        tensors = at_offset(64, torch.float32, offset), at_offset(1, torch.float32, offset), torch.zeros(7)
+        yield (tensors[0], 8 + offset, tokens, 2.0, weight, *tensors[1:]), {"MEAN": mean, "BLOCK": 16}
+
+
+def scale_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    for dtype, offset, stride, batch_stride in itertools.product(
+        (torch.float16, torch.bfloat16, torch.float32), (0, 1), (1, 16, 17), (3, 2**31)
+    ):
+        gradient = Matrix(at_offset(64, dtype, offset), stride)
+        tile = Tile(32, 16 // dtype.itemsize, 1, False)
+        yield (gradient, batch_stride, 2, 17, 2, torch.ones(())), {"TILE": tile}
+
+
+CALLS = {count_kernel: count_calls, finish_kernel: finish_calls, scale_kernel: scale_calls}
+
+
+def specialisation(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> str:
+    """What Triton itself tells variants apart by."""
+    *_, binder = kernel.device_caches[0]
+    _, found, _ = binder(*arguments, **constants)
+    return repr(found)
+
+
+@pytest.mark.parametrize("kernel", CALLS, ids=lambda kernel: kernel.__name__)
+def test_calls_of_one_layout_are_one_variant_to_triton(kernel: Any) -> None:
+    variants: dict[Any, set[str]] = {}
+    for arguments, constants in CALLS[kernel]():
+        key = (layout_of(kernel, arguments), *constants.values())
+        variants.setdefault(key, set()).add(specialisation(kernel, arguments, constants))
+    assert all(len(found) == 1 for found in variants.values())
+    assert len(set.union(*variants.values())) > 5  # the calls differ to Triton, too
+
+
+def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the kernel gets the arguments of its own call, not of the first."""
+    launched: list[tuple[Any, ...]] = []
+
+    class Compiled:
+        function, packed_metadata = "function", "metadata"
+
+        def run(self, *arguments: Any) -> None:
+            launched.append(arguments)
+
+    bound: list[tuple[Any, ...]] = []
+
+    def run(*arguments: Any, **keywords: Any) -> Compiled:
+        bound.append(arguments)
+        return Compiled()
+
+    monkeypatch.setattr(finish_kernel, "run", run)
+    fields, loss, parts = torch.zeros(8, 8), torch.zeros(()), torch.zeros(7)
+    for programs, weight in ((1, 0.3), (1, 0.5), (2, 0.7)):
+        arguments = (fields, 8, 2.0, None, weight, loss, parts)
+        launch(finish_kernel, programs, arguments, {"MEAN": True, "BLOCK": 16}, num_warps=4)
+    assert len(bound) == 1 and [call[0] for call in launched] == [1, 2]
+    assert [call[-5] for call in launched] == [0.5, 0.7]
+    launch(finish_kernel, 1, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {"MEAN": True, "BLOCK": 16})
+    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, loss, parts), {"MEAN": False, "BLOCK": 16})
+    assert len(bound) == 3
+
+
+def test_whoever_watches_launches_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(finish_kernel, "run", lambda *arguments, **keywords: seen.append(keywords))
+    monkeypatch.setattr(finish_kernel, "pre_run_hooks", [lambda *_, **__: None])
+    arguments = (torch.zeros(8, 8), 8, 2.0, None, 0.3, torch.zeros(()), torch.zeros(7))
+    for _ in range(2):
+        launch(finish_kernel, 1, arguments, {"MEAN": True, "BLOCK": 16})
+    assert len(seen) == 2 and not module.COMPILED
+
+
+def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LAYOUTS", 3)
+    monkeypatch.setattr(scale_kernel, "run", lambda *arguments, **keywords: None)
+    for stride in range(10):
+        arguments = (Matrix(torch.zeros(64), 16 + stride), 3, 2, 17, 2, torch.ones(()))
+        launch(scale_kernel, 1, arguments, {"TILE": Tile(32, 4, 1, False)})
+    assert 0 < len(module.COMPILED) <= 3

@@ -1,0 +1,365 @@
+"""Records, tables and plots of experiments: statistics over seeds, verdicts, and what is committed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import published
+from benchmarks.environment import ROOT
+from benchmarks.quality import advice, plots, records, report
+from benchmarks.quality.compare import RECORDED, configurations
+from benchmarks.quality.configuration import differences, plain
+from benchmarks.quality.errors import InputError
+from benchmarks.quality.losses import title
+from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of, without_places
+from benchmarks.quality.statistics import Difference, compare
+
+ENVIRONMENT = {
+    "command": "python -m benchmarks.quality -m",
+    "commit": "0123456789abcdef",
+    "changed_files": [],
+    "date": "2026-01-02 03:04 UTC",
+    "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+    "python": "3.11.7",
+    "device": "Some Processor",
+    "threads": 1,
+}
+STEPS = (10, 20, 30)
+
+
+def run_of(
+    loss: str, seed: int, mae: float, r2: float, dataset: str = "arithmetic", model: str = "llama"
+) -> dict[str, Any]:
+    """A ``metrics.json`` whose curve falls linearly to ``mae``."""
+    arguments = {"per_device_train_batch_size": 4, "max_steps": 30}
+    config = {
+        "dataset": {"name": dataset},
+        "model": {"name": model},
+        "loss": {"name": loss, "weight": 0.3, "reweigh": True, "squash_factor": None},
+        "trainer": {"arguments": arguments},
+        "seed": seed,
+    }
+    log: list[dict[str, Any]] = [{"step": 5, "loss": 1.0}]
+    log += [{"step": step, "eval_loss": 1.0, "eval_mae": mae * 30 / step, "eval_r2": r2 - 30 / step} for step in STEPS]
+    log += [{"step": 30, "train_runtime": 7.0}]
+    metrics = {"mae": mae, "r2": r2, "exact_match": 0.5, "no_number": 0.0, "median_error": mae}
+    return {
+        "config": config,
+        "loss": loss,
+        "environment": ENVIRONMENT,
+        "sizes": {"train": 100, "test": 3},
+        "parameters": 1234,
+        "seconds": 7,
+        "log": log,
+        "metrics": {"test": metrics},
+    }
+
+
+def write_run(folder: Path, run: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(run))
+    answers = ("3", "13", "none")
+    entries = [{"question": "q", "truth": "3", "answer": answer} for answer in answers]
+    for split in run["metrics"]:
+        (folder / f"predictions-{split}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two losses, three seeds: CE + NTL is better by 4, 5 and 6 points of MAE, and by as much of R2."""
+    folder = tmp_path / "runs"
+    for seed, ce, ntl in ((1, 9.0, 5.0), (2, 11.0, 6.0), (3, 10.0, 4.0)):
+        write_run(folder / f"ce{seed}", run_of("ce", seed, ce, 0.1))
+        write_run(folder / f"ntl{seed}", run_of("ntl_was", seed, ntl, 0.6 + 0.01 * seed))
+    return folder
+
+
+def test_a_record_keeps_what_tables_and_plots_need(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", run_of("ntl_was", 3, 2.0, 0.5))
+    record = record_of(json.loads((folder / "metrics.json").read_text()), folder)
+    assert (record["dataset"], record["model"], record["loss"]) == ("arithmetic", "llama", "CE + 0.3 NTL-WAS")
+    assert record["seed"] == 3 and record["seconds"] == 7
+    assert [point["step"] for point in record["curve"]] == list(STEPS)
+    histogram = record["errors"]["test"]
+    assert sum(histogram) == 2 and histogram[0] == 1
+    (place,) = [index for index, count in enumerate(histogram) if count and index]
+    assert ERROR_BINS[place] <= math.log10(11) < ERROR_BINS[place + 1]
+
+
+@pytest.mark.parametrize(
+    ("trained_by", "changes", "expected"),
+    [
+        ("ce", {"reweigh": False}, "CE"),
+        ("ntl_mse", {"weight": 1.5}, "CE + 1.5 NTL-MSE"),
+        ("ntl_was", {"reweigh": False}, "CE + 0.3 NTL-WAS (reweigh=False)"),
+        ("ntl_was", {"reweigh": False, "squash_factor": 2.0}, "CE + 0.3 NTL-WAS (reweigh=False, squash_factor=2)"),
+        ("mse", {}, "MSE"),
+    ],
+)
+def test_losses_say_what_differs_from_the_defaults(trained_by: str, changes: dict[str, Any], expected: str) -> None:
+    config = {"weight": 0.3, "reweigh": True, "squash_factor": None}
+    assert title(trained_by, {**config, **changes}) == expected
+
+
+def test_errors_beyond_the_last_bin_count_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"answer": "9" * 30, "truth": "1"}) + "\n")
+    assert records.error_histogram(path)[-1] == 1
+
+
+def test_records_survive_their_file(runs: Path, tmp_path: Path) -> None:
+    found = records.read([runs])
+    folder = tmp_path / "records"
+    folder.mkdir()
+    records.write(found, folder / records.FILE)
+    assert records.read([folder]) == found and len(found) == 6
+
+
+def test_runs_that_cannot_be_told_apart_are_refused(runs: Path) -> None:
+    write_run(runs / "again", run_of("ce", 1, 9.0, 0.1))
+    with pytest.raises(InputError, match="two runs of arithmetic, llama, CE, 1: .* they differ in nothing"):
+        records.read([runs])
+    with pytest.raises(InputError, match="no metrics.json"):
+        records.read([runs.parent / "nothing"])
+
+
+def test_a_report_does_not_read_its_own_output(runs: Path, capsys: Any) -> None:
+    """Wherever it goes: below the runs, beside them, or into the same folder; the second time as the first."""
+    for out in (runs / "report", runs.parent / "other", runs):
+        texts = []
+        for _ in range(2):
+            assert report.main([str(runs), "--out", str(out)]) == 0, capsys.readouterr().err
+            texts.append((out / "report.md").read_text())
+        assert texts[0] == texts[1] and len(records.read([out], out)) == 6
+
+
+def test_where_a_report_goes_is_tried_first(runs: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(records, "read", lambda *_: pytest.fail("read before the folder was tried"))
+    assert report.main([str(runs), "--out", str(tmp_path / "file" / "in")]) == 2
+    assert "cannot write there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("ce1/metrics.json", "{", "ce1/metrics.json: not a run's metrics"),
+        ("ce1/metrics.json", "[]", "ce1/metrics.json: not a run's metrics"),
+        ("ce1/metrics.json", '{"log": [], "config": {}}', "ce1/metrics.json: no field 'dataset'"),
+        ("ce1/metrics.json", b"\xff", "ce1/metrics.json: not a run's metrics"),
+        ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: no field 'answer'"),
+        ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: 'dataset'"),
+        ("runs.jsonl", "{", "runs.jsonl, line 1: not a record"),
+    ],
+)
+def test_malformed_runs_are_named(file: str, content: Any, said: str, runs: Path, capsys: Any) -> None:
+    (runs / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert report.main([str(runs), "--out", str(runs.parent / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"{runs}/{said}" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dataset.folder=/home/me/data/mathematics seed=1", "dataset.folder=DATA seed=1"),
+        ("dataset.file=/home/me/a.csv.gz", "dataset.file=DATA/a.csv.gz"),
+        ("dataset.file=../shared/a.csv x=~/b", "dataset.file=DATA/a.csv x=DATA"),
+        ("model.checkpoint=runs/quality/ce-seed${seed}/model", "model.checkpoint=runs/quality/ce-seed${seed}/model"),
+        (f"a={ROOT}/runs/x", "a=runs/x"),
+        ("MAE / ours, 1/2, https://example.org/a", "MAE / ours, 1/2, https://example.org/a"),
+    ],
+)
+def test_records_name_no_place_of_a_machine(text: str, expected: str) -> None:
+    assert without_places({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
+
+
+def test_records_of_runs_name_no_place(tmp_path: Path) -> None:
+    run = run_of("ce", 1, 2.0, 0.5)
+    run["config"]["dataset"]["folder"] = "/data/x"
+    run["environment"] = {**ENVIRONMENT, "command": "python -m benchmarks.quality dataset.folder=/data/x"}
+    assert "/data" not in json.dumps(record_of(run, write_run(tmp_path / "a", run)))
+
+
+def test_committed_results_name_no_place_of_a_machine() -> None:
+    """No path from the root, from home or from above the project in any stored command, configuration or report."""
+    files = [path for path in report.FOLDER.iterdir() if path.suffix in (".json", ".jsonl", ".md")]
+    assert {path.name for path in files} >= {"runs.jsonl", "report.md"}
+    for path in files:
+        for line in path.read_text().splitlines():
+            text = line.replace("1 / 2", "")
+            found = re.search(r"(?:^|[\s\"'=(\[,])((?:/|~/|\.\./)[\w.-]+)", text)
+            assert found is None, f"{path.name}: {found.group(1) if found else ''}"
+
+
+def test_only_steps_that_all_runs_have_make_a_curve(runs: Path) -> None:
+    found = records.read([runs])
+    found[0]["curve"].pop()
+    assert steps_of(found) == [10, 20]
+    assert at_step(found[1:], 30, "mae") == [11.0, 10.0, 5.0, 6.0, 4.0]
+    assert steps_of([]) == []
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    assert report.spread([2.0, 4.0]) == "3 ± 1.4"
+    assert report.spread([2.0]) == "2" and report.spread([]) == "-"
+    assert report.spread([2.0, math.nan]) == "nan"
+    assert report.spread([1234.0, 1000.0]) == "1120 ± 170"
+    assert report.spread([0.0012345]) == "0.00123" and report.spread([-2.5e7]) == "-2.5e+07"
+
+
+def test_differences_are_told_with_their_interval() -> None:
+    assert report.told(Difference(-12.34, -15.0, -9.7, 5, 5), "mae") == "-12.3 % [-15, -9.7] ▼ 5/5"
+    assert report.told(Difference(1.5, -1.0, 4.0, 4, 5), "run_on") == "+1.5 points [-1, +4] 4/5"
+    assert report.told(Difference(0.25, math.nan, math.nan, 1, 1), "r2") == "+0.25 1/1"
+    assert report.told(None, "mae") == report.told(Difference(math.nan, math.nan, math.nan, 0, 2), "mae") == "-"
+
+
+def test_tables_have_losses_by_rows(runs: Path) -> None:
+    groups = by_dataset(records.read([runs]))["arithmetic"]
+    rows = report.test_table(groups, "test").splitlines()
+    assert rows[0] == "| model | loss | seeds | exact match | MAE | median error | R2 | no number |"
+    assert rows[2] == "| llama | CE | 3 | 0.5 ± 0 | 10 ± 1 | 10 ± 1 | 0.1 ± 0 | 0 ± 0 |"
+    assert rows[3].startswith("| llama | CE + 0.3 NTL-WAS | 3 | 0.5 ± 0 | 5 ± 1 ▼ | 5 ± 1 ▼ | 0.62 ± 0.01 ▲ |")
+    rows = report.difference_table(groups, "test").splitlines()
+    assert len(rows) == 3, "CE itself has no difference to CE"
+    assert rows[2].startswith(
+        "| llama | CE + 0.3 NTL-WAS | -50 % [-74.8, -25.2] ▼ 3/3 | -50 % [-74.8, -25.2] ▼ 3/3 | - |"
+    )
+    rows = report.budget_table(groups, "mae").splitlines()
+    assert rows[0] == "| model | loss | MAE at 10 | MAE at 20 | MAE at 30 |"
+    assert rows[2].endswith("| 10 ± 1 |") and rows[3].endswith("| 5 ± 1 ▼ |")
+
+
+def test_budgets_end_with_the_last_step(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = by_dataset(records.read([runs]))["arithmetic"]
+    assert report.budgets(groups) == [10, 20, 30]
+    monkeypatch.setattr(report, "MOST_BUDGETS", 2)
+    assert report.budgets(groups) == [10, 30]
+
+
+@pytest.mark.parametrize(("mae", "r2", "met"), [(5.0, 0.6, True), (5.0, 0.1, False), (15.0, 0.6, False)])
+def test_the_arithmetic_target_needs_both_metrics(mae: float, r2: float, met: bool, tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        for loss, run in (("ce", (10.0 + seed, 0.1)), ("ntl_was", (mae + 1.1 * seed, r2 + 0.01 * (seed - 2)))):
+            content = run_of(loss, seed, *run)
+            content["metrics"] = {"interpolate": content["metrics"]["test"]}
+            write_run(tmp_path / f"{loss}{seed}", content)
+    (row,) = report.targets(records.read([tmp_path]), None)
+    assert row[-1] == ("met" if met else "**missed**") and row[1].startswith("MAE ") and ", R2 " in row[1]
+
+
+@pytest.mark.parametrize(("mae", "verdict"), [(10.4, "met"), (10.6, "**missed**")])
+def test_the_regression_target_takes_the_best_token_head(mae: float, verdict: str, tmp_path: Path) -> None:
+    """Over the seeds that both have: the second one of the regression head counts for nothing."""
+    write_run(tmp_path / "head", run_of("mse", 1, 10.0, 0.5, "rents", "regression_head"))
+    write_run(tmp_path / "head2", run_of("mse", 2, 99.0, 0.5, "rents", "regression_head"))
+    write_run(tmp_path / "was", run_of("ntl_was", 1, mae, 0.5, "rents"))
+    write_run(tmp_path / "worse", run_of("ntl_mse", 1, 20.0, 0.5, "rents"))
+    write_run(tmp_path / "ce", run_of("ce", 1, 1.0, 0.5, "rents"))
+    (row,) = report.targets(records.read([tmp_path]), None)
+    assert row[1:] == [f"{mae / 10:.3f} (llama, CE + 0.3 NTL-WAS)", verdict]
+
+
+def test_timing_is_judged_by_its_median() -> None:
+    ratio = {"median": 1.005, "low": 0.99, "high": 1.02}
+    rows = report.targets([], {"ratios": {"stock": ratio, "ce": {**ratio, "median": 1.02}}})
+    assert [row[-1] for row in rows] == ["met", "**missed**"]
+
+
+def claim(verdict: str) -> advice.Evidence:
+    return advice.Evidence("arithmetic", "CE + 0.3 NTL-WAS", "mae", verdict)
+
+
+@pytest.fixture
+def committed(runs: Path, tmp_path: Path, monkeypatch: Any) -> Path:
+    """A folder that the report takes for the committed one, with a README, a row and a sentence of advice."""
+    out, readme = tmp_path / "out", tmp_path / "README.md"
+    begin, end = published.markers(report.SECTION)
+    readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
+    row = report.Headline("arithmetic", "compute sums", "llama", "CE + 0.3 NTL-WAS", "test")
+    told = (("Use it.", (claim("lower"),)),)
+    changes = {"README": readme, "ROOT": tmp_path, "FOLDER": out, "HEADLINES": (row,), "ADVICE": told}
+    for name, value in changes.items():
+        monkeypatch.setattr(report, name, value)
+    assert report.main([str(runs), "--out", str(out)]) == 0
+    return out
+
+
+def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) -> None:
+    out, readme = committed, tmp_path / "README.md"
+    for plot in ("arithmetic.png", "differences.png"):
+        assert (out / plot).read_bytes().startswith(b"\x89PNG")
+    text = readme.read_text()
+    assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
+    row = "| compute sums | CE + 0.3 NTL-WAS | 10 → 5 | -50 % [-74.8, -25.2] ▼ 3/3 | -50 % [-74.8, -25.2] ▼ 3/3 |"
+    for expected in (row, "[report](out/report.md)", "(out/differences.png)", "\n- Use it.\n"):
+        assert expected in text
+    written = (out / "report.md").read_text()
+    for expected in ("1,234 parameters", "7 s a run", "commit `0123456789`", "(advice.md)"):
+        assert expected in written
+    row = "| [arithmetic](report.md#arithmetic), test | CE + 0.3 NTL-WAS beside CE | MAE | -50 % [-74.8, -25.2] ▼ 3/3 |"
+    assert row in (out / "advice.md").read_text()
+    assert report.main(["--check"]) == 0
+    assert report.main([]) == 0, "the committed records alone give the same"
+    assert report.main(["--check"]) == 0
+    readme.write_text(text.replace("10 → 5", "10 → 4"))
+    found = records.read([out])
+    found[0]["metrics"]["test"]["mae"] = 1.0
+    records.write(found, out / records.FILE)
+    problems = report.check(out)
+    names = ("report.md", "advice.md", "arithmetic.png", "differences.png", "README", "advice 'Use it.'")
+    assert [name in problem for problem, name in zip(problems, names, strict=True)] == [True] * 6
+    assert report.main(["--check"]) == 1
+    capsys.readouterr()
+    assert report.main([str(tmp_path / "nothing")]) == 2
+    assert "no metrics.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verdict", ["higher", "undecided"])
+def test_advice_that_the_records_do_not_bear_out_is_found(verdict: str, committed: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(report, "ADVICE", (("Do not.", (claim(verdict),)),))
+    assert report.wrong_advice(records.read([committed])) == [
+        "advice 'Do not.': arithmetic, CE + 0.3 NTL-WAS: mae is lower"
+    ]
+    monkeypatch.setattr(report, "ADVICE", (("Else?", (advice.Evidence("nowhere", "CE", "mae", "lower"),)),))
+    with pytest.raises(InputError, match="no pairs of nowhere"):
+        report.wrong_advice(records.read([committed]))
+
+
+def test_answers_without_a_number_leave_gaps(tmp_path: Path) -> None:
+    for seed, mae in ((1, 2.0), (2, math.nan)):
+        write_run(tmp_path / str(seed), run_of("ce", seed, mae, mae))
+    groups = by_dataset(records.read([tmp_path]))["arithmetic"]
+    plots.draw(groups, "title", tmp_path / "a.png", "source")
+    assert published.source_of(tmp_path / "a.png") == "source"
+    assert "nan" in report.test_table(groups, "test")
+
+
+def test_committed_results_agree_with_their_tables() -> None:
+    assert report.check(report.FOLDER) == []
+
+
+def test_the_readme_has_one_table_one_plot_and_five_sentences() -> None:
+    text = report.section(report.FOLDER)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) - 2 == len(report.HEADLINES) <= 8
+    assert text.count("![") == 1 and text.count("\n- ") == len(advice.ADVICE) == 5
+    assert all(evidence for _, evidence in advice.ADVICE)
+
+
+def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
+    """What the main job does is what was recorded, and the sign of its difference is that of nine seeds in ten."""
+    groups = by_dataset(records.read([report.FOLDER]))["rents_quick"]
+    found = compare(*(groups[key] for key in RECORDED), "test", "mae")
+    assert found is not None and found.pairs == 10 and found.agree >= 9 and found.is_certain
+    for (_, config), key in zip(configurations([], seeds=1), reversed(RECORDED), strict=True):
+        recorded = next(run for run in groups[key] if run["seed"] == 1)
+        assert differences(json.loads(json.dumps(plain(config))), recorded["config"]) == []

@@ -1,0 +1,67 @@
+"""The code blocks of a page of Markdown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BLOCK = re.compile(
+    r"(?:^ *<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
+    r"^(?P<indent> *)```python(?: [^\n]*)?\n(?P<code>.*?)^(?P=indent)```$"
+    r"(?:\n\n^(?P=indent)```text\n(?P<output>.*?)^(?P=indent)```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+FENCE = re.compile(r"^ *(?:```+|~~~+) *\{?[ .]*py", re.MULTILINE)
+"""The start of any block that is highlighted as Python, however it is written."""
+
+
+class Block(NamedTuple):
+    """One block of Python."""
+
+    page: Path
+    line: int
+    """Of its first line of code, from 1."""
+    code: str
+    reason: str | None
+    """Why it is not run, where the page says that it is not."""
+    output: str | None
+    """What it prints, where a block of text after it says so."""
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Every block of Python in a page, in order.
+
+    Raises:
+        ValueError: a block is written in a way that this function does not find.
+    """
+    text = page.read_text()
+    blocks = [
+        Block(
+            page,
+            text.count("\n", 0, match.start("code")) + 1,
+            textwrap.dedent(match["code"]),
+            match["reason"],
+            None if match["output"] is None else textwrap.dedent(match["output"]),
+        )
+        for match in BLOCK.finditer(text)
+    ]
+    if len(blocks) != len(FENCE.findall(text)):
+        raise ValueError(f"{page.name} has a block of Python that does not begin with ```python")
+    return blocks
+
+
+def run(block: Block, namespace: dict[str, Any]) -> str:
+    """Run a block in a namespace, or only compile one that is not to be run. Returns what it printed.
+
+    Errors carry the page's name and line.
+    """
+    code = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
+    printed = io.StringIO()
+    if block.reason is None:
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+    return printed.getvalue()
