@@ -458,30 +458,3 @@ def against_one_device(group: ProcessGroup, dtype: torch.dtype, vocab_size: int)
         for a, b in zip(got, expected, strict=True):
             errors.append(((a.double() - b.double()).abs().max() / b.abs().max()).item() if b.numel() else 0.0)
     return errors
-
-
-class HeadOfHiddenStates(torch.nn.Linear):
-    """A head that computes the loss itself, in its own forward, as a patched model's does."""
-
-    def forward(self, hidden: Tensor, *, labels: Tensor, numbers: NumberTokens, reduction: str) -> Tensor:
-        return linear_cross_entropy_ntl(hidden, self.weight, labels, numbers, bias=self.bias, reduction=reduction)
-
-
-def resharded_heads(group: ProcessGroup) -> list[float]:
-    """Gradient errors of a head in an FSDP2 unit of its own that gives its weight back after the forward pass."""
-    from torch.distributed.fsdp import fully_shard
-
-    numbers, errors = NumberTokens.from_mapping({0: 0.0, 5: 1.0, 9: 4.0}, 24), []
-    for reduction in ("mean", "none"):
-        torch.manual_seed(0)
-        head = HeadOfHiddenStates(8, 24)
-        plain = HeadOfHiddenStates(8, 24)
-        plain.load_state_dict(head.state_dict())
-        fully_shard(head, mesh=mesh_of(group, (4,)), reshard_after_forward=True)
-        arguments = {"labels": torch.tensor([0, 5, 9, 3, -100]), "numbers": numbers, "reduction": reduction}
-        hidden = torch.randn(5, 8)
-        for module in (plain, head):
-            module(hidden, **arguments).sum().backward()
-        for ours, truth in zip(head.parameters(), plain.parameters(), strict=True):
-            errors.append((in_whole(ours.grad) - truth.grad).abs().max().item())
-    return errors

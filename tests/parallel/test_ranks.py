@@ -150,7 +150,3 @@ def test_compiled_without_a_break(ranks: Ranks, is_linear: bool) -> None:
             for compiled, plain, graphs in results:
                 torch.testing.assert_close(compiled, plain)
                 assert graphs <= 2 + ("chunk_size" in chosen)  # one more for another number of chunks
-
-
-def test_heads_that_fsdp_reshards(ranks: Ranks) -> None:
-    assert all(max(errors) < 1e-6 for errors in ranks.run(cases.resharded_heads, ranks=4))

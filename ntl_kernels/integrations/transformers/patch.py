@@ -150,7 +150,8 @@ def apply_ntl_to_model(
     Raises:
         TypeError, ValueError: an unknown architecture, an adapter on the head, a head that is no ``nn.Linear``, a
             vocabulary of another size, or a forward that something else (Liger, say) has patched already.
-            Heads whose columns are split, transforms other than declared and replaced heads are errors when the model runs.
+            Heads split along the hidden dimension, transforms other than declared and replaced heads are errors when
+            the model runs.
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
