@@ -458,3 +458,32 @@ def against_one_device(group: ProcessGroup, dtype: torch.dtype, vocab_size: int)
         for a, b in zip(got, expected, strict=True):
             errors.append(((a.double() - b.double()).abs().max() / b.abs().max()).item() if b.numel() else 0.0)
     return errors
+
+
+def peak_bytes(group: ProcessGroup, rows: int, vocab_size: int) -> list[int]:
+    """The most memory that forward and backward of logits, and of a head, hold at a time beside what they are given."""
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
+    first, width = shares(vocab_size, group)
+    labels, where = torch.randint(0, vocab_size, (rows,)), {"group": group, "vocab_start": first}
+    logits, weight = torch.randn(rows, width, requires_grad=True), torch.randn(width, 8, requires_grad=True)
+    hidden = torch.randn(rows, 8, requires_grad=True)
+    calls = [
+        lambda: vocab_parallel_cross_entropy_ntl(logits, labels, numbers, **where).backward(),
+        lambda: vocab_parallel_linear_cross_entropy_ntl(
+            hidden, weight, labels, numbers, chunk_size=rows // 4, **where
+        ).backward(),
+    ]
+    return [peak_of(call) for call in calls]
+
+
+def peak_of(call: Any) -> int:
+    """The most bytes that a call holds at a time."""
+    call()  # what is made once
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most

@@ -150,3 +150,12 @@ def test_compiled_without_a_break(ranks: Ranks, is_linear: bool) -> None:
             for compiled, plain, graphs in results:
                 torch.testing.assert_close(compiled, plain)
                 assert graphs <= 2 + ("chunk_size" in chosen)  # one more for another number of chunks
+
+
+def test_memory_falls_as_the_ranks(ranks: Ranks) -> None:
+    """Of logits their gradient, of a head a chunk of its own columns alone: a fourth of it on four ranks."""
+    rows, vocab_size = 256, 40000
+    one, four = (ranks.run(cases.peak_bytes, rows, vocab_size, ranks=size) for size in (1, 4))
+    for (alone,), together, floor in zip(zip(*one, strict=True), zip(*four, strict=True), (1, 1 / 4), strict=True):
+        assert alone > floor * rows * vocab_size * 4
+        assert max(together) < 1.15 * alone / 4
