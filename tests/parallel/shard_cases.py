@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from ntl_kernels import NTLConfig
 from ntl_kernels.backends.shards import load_shard_backend
 
 from ..backends.triton_cases import moved
@@ -33,6 +34,7 @@ class ShardCases:
     def test_statistics_of_columns_that_are_not_the_vocabulary(self) -> None:
         """Without a look at the device: the loss of every row that counts is NaN."""
         problem = moved(random_problem(7, DTYPES, vocab_sizes=(64,), shapes=((7,),)), self.device)
+        problem.options["config"] = NTLConfig()
         task, steps = checked(problem, "triton"), load_shard_backend("triton")
         for bounds, is_whole in (
             ([(0, 64)], True),
