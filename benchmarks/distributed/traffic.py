@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 KINDS = {
@@ -28,6 +29,8 @@ class Traffic(TorchDispatchMode):
         self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # the operations on local tensors come here, too
         library, name = str(func).split(".")[:2]
         kind = next((kind for word, kind in KINDS.items() if word in name), None)
         if "c10d" in library and kind is not None:

@@ -460,28 +460,30 @@ def against_one_device(group: ProcessGroup, dtype: torch.dtype, vocab_size: int)
     return errors
 
 
-class HeadOfHiddenStates(torch.nn.Linear):
-    """A head that computes the loss itself, in its own forward, as a patched model's does."""
+def peak_bytes(group: ProcessGroup, rows: int, vocab_size: int) -> list[int]:
+    """The most memory that forward and backward of logits, and of a head, hold at a time beside what they are given."""
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
+    first, width = shares(vocab_size, group)
+    labels, where = torch.randint(0, vocab_size, (rows,)), {"group": group, "vocab_start": first}
+    logits, weight = torch.randn(rows, width, requires_grad=True), torch.randn(width, 8, requires_grad=True)
+    hidden = torch.randn(rows, 8, requires_grad=True)
+    calls = [
+        lambda: vocab_parallel_cross_entropy_ntl(logits, labels, numbers, **where).backward(),
+        lambda: vocab_parallel_linear_cross_entropy_ntl(
+            hidden, weight, labels, numbers, chunk_size=rows // 4, **where
+        ).backward(),
+    ]
+    return [peak_of(call) for call in calls]
 
-    def forward(self, hidden: Tensor, *, labels: Tensor, numbers: NumberTokens, reduction: str) -> Tensor:
-        return linear_cross_entropy_ntl(hidden, self.weight, labels, numbers, bias=self.bias, reduction=reduction)
 
-
-def resharded_heads(group: ProcessGroup) -> list[float]:
-    """Gradient errors of a head in an FSDP2 unit of its own that gives its weight back after the forward pass."""
-    from torch.distributed.fsdp import fully_shard
-
-    numbers, errors = NumberTokens.from_mapping({0: 0.0, 5: 1.0, 9: 4.0}, 24), []
-    for reduction in ("mean", "none"):
-        torch.manual_seed(0)
-        head = HeadOfHiddenStates(8, 24)
-        plain = HeadOfHiddenStates(8, 24)
-        plain.load_state_dict(head.state_dict())
-        fully_shard(head, mesh=mesh_of(group, (4,)), reshard_after_forward=True)
-        arguments = {"labels": torch.tensor([0, 5, 9, 3, -100]), "numbers": numbers, "reduction": reduction}
-        hidden = torch.randn(5, 8)
-        for module in (plain, head):
-            module(hidden, **arguments).sum().backward()
-        for ours, truth in zip(head.parameters(), plain.parameters(), strict=True):
-            errors.append((in_whole(ours.grad) - truth.grad).abs().max().item())
-    return errors
+def peak_of(call: Any) -> int:
+    """The most bytes that a call holds at a time."""
+    call()  # what is made once
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most

@@ -1,4 +1,4 @@
-"""Four processes for all tests of a module."""
+"""Four processes for all tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from .ranks import Ranks
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    processes = Ranks(4, tmp_path_factory.mktemp("ranks"))
-    yield processes
-    processes.stop()
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Ranks]]:
+    """The processes that have been started; the last of them may still run."""
+    started: list[Ranks] = []
+    yield started
+    for processes in started:
+        processes.stop()
+
+
+@pytest.fixture
+def ranks(running: list[Ranks], tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """Four processes, new ones only where a test has left the last ones in pieces."""
+    if not running or not running[-1].are_alive():
+        for processes in running:
+            processes.stop()
+        running.append(Ranks(4, tmp_path_factory.mktemp("ranks")))
+    return running[-1]

@@ -71,6 +71,9 @@ class Ranks:
                 replies.append((False, f"the process ended with exit code {self.processes[rank].exitcode}"))
         return replies
 
+    def are_alive(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
     def stop(self) -> None:
         """End the processes, by their handles."""
         for process in self.processes:

@@ -7,7 +7,9 @@ import random
 import pytest
 import torch
 
+from ntl_kernels.backends.eager_shards import is_covered
 from ntl_kernels.backends.shards import Bound, Statistic
+from ntl_kernels.parallel.bounds import check_cover
 
 from ..problems import check, random_problem
 from .shard_cases import ShardCases
@@ -35,3 +37,27 @@ def test_kernels_name_the_statistics_alike() -> None:
 
     assert {name: getattr(kernels, name).value for name in Statistic.__members__} == {s.name: s for s in Statistic}
     assert [bound.name for bound in Bound] == ["FIRST", "WIDTH", "VOCAB_SIZE"]  # the order of store_bounds
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_whole"),
+    [
+        ([(0, 12, 12)], True),
+        ([(8, 4, 12), (0, 5, 12), (5, 3, 12)], True),
+        ([(0, 0, 12), (0, 12, 12), (12, 0, 12)], True),
+        ([(0, 12, 12), (0, 12, 12)], False),
+        ([(0, 6, 12), (0, 6, 12)], False),
+        ([(0, 6, 12), (7, 6, 12)], False),
+        ([(0, 6, 12), (6, 5, 12)], False),
+        ([(0, 6, 12), (6, 6, 13)], False),
+        ([(0, 0, 12)], False),
+    ],
+)
+def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int, int]], is_whole: bool) -> None:
+    """On the device and on the host alike."""
+    assert bool(is_covered(torch.tensor(bounds, dtype=torch.float32))) == is_whole
+    if is_whole:
+        check_cover([list(bound) for bound in bounds])
+    else:
+        with pytest.raises(ValueError, match="vocabular"):
+            check_cover([list(bound) for bound in bounds])

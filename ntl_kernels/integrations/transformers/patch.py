@@ -35,7 +35,8 @@ from .models import (
     unbound,
     unwrap_model,
 )
-from .transforms import LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
+from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes, put_head_forward
+from .transforms import NUM_PROBES, LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
 from .watch import Watch, start_watch, stop_watch, watched_loss
 
 PATCH = "_ntl_patch"
@@ -149,7 +150,8 @@ def apply_ntl_to_model(
     Raises:
         TypeError, ValueError: an unknown architecture, an adapter on the head, a head that is no ``nn.Linear``, a
             vocabulary of another size, or a forward that something else (Liger, say) has patched already.
-            Sharded (DTensor) heads, transforms other than declared and replaced heads are errors when the model runs.
+            Heads split along the hidden dimension, transforms other than declared and replaced heads are errors when
+            the model runs.
         RuntimeError: when the model trains with labels and something computes another loss: a forward that was put in
             place of this one (TRL's SFTTrainer, Liger), or a Trainer that keeps the labels back
             (``label_smoothing_factor``).
@@ -170,7 +172,7 @@ def apply_ntl_to_model(
     patch = Patch(options, fused, read_transform, type(base).forward)
     for module in (base, head):
         setattr(module, PATCH, patch)
-    head.forward = partial(head_forward, head)
+    put_head_forward(head, partial(head_forward, head))
     put_forward(base, patch)
     start_watch(base, patch.watch)
     if is_encoder_decoder(base):
@@ -259,6 +261,8 @@ def remove_ntl_from_model(model: Any) -> None:
             del module.__dict__["forward"]
             if module is base:
                 module.__dict__.update(patch.beneath)
+        elif inner_forward(module) is not None and is_ours(inner_forward(module).cell_contents, head_forward):
+            put_head_forward(module, partial(type(module).forward, module))
     if is_encoder_decoder(base):
         del base.__dict__["accepts_loss_kwargs"]
     if is_ours(base.__dict__.get(LOSS_FUNCTION), model_loss):
@@ -350,8 +354,9 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     if call.loss is not None:
         raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
     check_weight(head.weight)
-    call.hidden = hidden
-    return make_probes(hidden) + anchor(head_loss(patch, call, hidden, head.weight, head.bias))
+    loss = head_loss(patch, call, hidden, head.weight, head.bias)
+    call.hidden = local(hidden)
+    return as_columns(make_probes(call.hidden) + anchor(loss), head.weight)
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -367,6 +372,7 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
+    output = as_plain(output)
     call.loss, patch.parts = output.loss, (output.loss.detach(), *output[1:])
     return output.loss
 
@@ -386,6 +392,7 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     if call.loss is None or call.hidden is None:
         raise RuntimeError(f"the head of {call.name} did not run: something replaced it after apply_ntl_to_model")
     call.is_taken = True
+    logits = own_probes(logits, NUM_PROBES)
     loss = call.loss + anchor(logits)
     if torch.compiler.is_compiling():
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
@@ -416,16 +423,17 @@ def check_head(head: Any, model: Any) -> None:
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
         hint = " (take the head out of PEFT's target_modules and modules_to_save)" if "peft" in kind else ""
         raise TypeError(f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{hint}")
-    if "forward" in head.__dict__ and not is_ours(head.__dict__["forward"], head_forward):
+    is_free = "forward" not in head.__dict__ or is_ours(head.__dict__["forward"], head_forward)
+    if not is_free and inner_forward(head) is None:
         raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
 
 
 def check_weight(weight: Any) -> None:
     """Raise unless the head's weight, as it is when the model runs, is one that the loss is computed from."""
-    if type(weight) not in (Tensor, nn.Parameter):
+    if not is_served(weight):
         raise TypeError(
-            f"the head's weight must be a plain tensor when the model runs; got {type(weight).__name__}. Tensor "
-            "parallel and quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
+            f"the head's weight must be a plain tensor or a DTensor when the model runs; got {type(weight).__name__}. "
+            "Quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
         )
 
 

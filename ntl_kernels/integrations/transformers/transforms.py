@@ -70,6 +70,9 @@ TRANSFORMS: dict[str, Callable[[Any], LogitTransform]] = {
 """Classes whose loss and gradients the tests hold equal to the stock forward's. T5 scales before its head."""
 
 
+NUM_PROBES = 8
+
+
 def find_transform(model: Any) -> Callable[[Any], LogitTransform]:
     """How to read the transform off the model, by its class or one that it derives from."""
     for cls in type(model).__mro__:
@@ -84,8 +87,8 @@ def find_transform(model: Any) -> Callable[[Any], LogitTransform]:
 
 def make_probes(hidden: Tensor) -> Tensor:
     """float32 [1, ..., 1, 8] on the device of hidden [..., H], small and large, that stand in for logits."""
-    probes = torch.linspace(-6, 6, 8, device=hidden.device, dtype=torch.float32).sinh()
-    return probes.view((1,) * (hidden.ndim - 1) + (8,))
+    probes = torch.linspace(-6, 6, NUM_PROBES, device=hidden.device, dtype=torch.float32).sinh()
+    return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
 
 
 def check_probes(logits: Tensor, hidden: Tensor, transform: LogitTransform, name: str) -> None:

@@ -1,0 +1,68 @@
+"""A head whose rows (the vocabulary) a tensor-parallel plan has split over devices.
+
+Torch's `parallelize_module` puts hooks around the head's forward, transformers' own plan a function around the function
+it finds there. Both hand a DTensor to the head and want back one whose last dimension is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...config import NTLOutput
+from ...tracing import has_dtensor
+
+PLAN = "transformers.distributed.tensor_parallel"
+INNER = "original_forward"
+"""What transformers' plan calls the forward that it found."""
+
+
+def inner_forward(head: Any) -> Any:
+    """The cell in which transformers' plan keeps the forward that it calls; None for a head without such a plan."""
+    forward = head.__dict__.get("forward")
+    names = getattr(getattr(forward, "__code__", None), "co_freevars", ())
+    if getattr(forward, "__module__", None) != PLAN or INNER not in names:
+        return None
+    return forward.__closure__[names.index(INNER)]
+
+
+def put_head_forward(head: Any, forward: Callable[..., Tensor]) -> None:
+    """Let the head's forward be this one, within transformers' plan if there is one."""
+    cell = inner_forward(head)
+    if cell is None:
+        head.forward = forward
+    else:
+        cell.cell_contents = forward
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, which is all of one that is not split."""
+    return tensor.to_local() if has_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def as_plain(output: NTLOutput) -> NTLOutput:
+    """An output that every rank has whole, as plain tensors."""
+    return NTLOutput(*(local(part) for part in output))
+
+
+def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
+    """Probes [1, ..., 8] in the place of logits: split over the last dimension if those of this weight are."""
+    if not has_dtensor(weight):
+        return probes
+    from torch.distributed.tensor import DTensor, Shard
+
+    assert isinstance(weight, DTensor)
+    return DTensor.from_local(probes, weight.device_mesh, [Shard(-1)], run_check=False)
+
+
+def own_probes(logits: Tensor, count: int) -> Tensor:
+    """The probes [1, ..., 8] of one rank, of those that the plan has put together."""
+    return local(logits)[..., :count]
+
+
+def is_served(weight: Tensor) -> bool:
+    """Whether the loss can be computed from such a weight."""
+    return type(weight) in (Tensor, torch.nn.Parameter) or has_dtensor(weight)
