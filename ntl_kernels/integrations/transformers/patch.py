@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from ...config import NTLConfig, NTLOutput
 from ...functional import DEFAULT_CONFIG, linear_cross_entropy_ntl
 from ...tokens import NumberTokens
+from ...tracing import PLAIN_TYPES, has_values
 from .losses import Count, LossOptions, choose_targets, denominators
 from .transforms import LogitTransform, check_probes, declared, find_transform, make_probes, probes_match
 
@@ -108,7 +110,7 @@ def apply_ntl_to_model(
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
         transform: what the model does to its head's output; only for classes that are not known here. A wrong one
-            is an error at the first step (under torch.compile, which cannot raise one, the loss is NaN).
+            is an error at the first step (under torch.compile and torch.func, where nobody can look, the loss is NaN).
 
     Returns:
         The model that was given, changed in place.
@@ -216,7 +218,7 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
         return type(head).forward(head, hidden)
     if call.loss is not None:
         raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
-    if type(head.weight) not in (Tensor, nn.Parameter):
+    if type(head.weight) not in (*PLAIN_TYPES, FakeTensor):
         raise TypeError(
             f"the head's weight must be a plain tensor when the model runs; got {type(head.weight).__name__}. Tensor "
             "parallel and quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
@@ -258,7 +260,7 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
         raise RuntimeError(f"the head of {call.name} did not run: something replaced it after apply_ntl_to_model")
     call.is_taken = True
     loss = call.loss + anchor(logits)
-    if torch.compiler.is_compiling():
+    if not has_values(logits):
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
     if patch.proven != call.transform:
         check_probes(logits, call.hidden, call.transform, call.name)
