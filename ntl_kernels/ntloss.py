@@ -62,9 +62,9 @@ FUSED_KINDS: tuple[tuple[Callable[..., Tensor], str], ...] = (
     (F.smooth_l1_loss, "huber"),  # the same at their default delta and beta
 )
 REDUCTIONS = ("mean", "sum", "none")
-LONGEST_COMPILED = 2**17
-"""Digits of one number, as far as a compiled graph sums them; those that tell anything are at most 400 from the
-leading one, so that only more leading zeros than this would be too many."""
+LONGEST_COMPILED = 2**12
+"""Digits of one number, as far as a compiled graph sums them. Those that tell anything follow the leading one within
+400, so that only some thousands of leading zeros would be too many."""
 
 
 class AbstractNTLoss:
@@ -149,6 +149,15 @@ class AbstractNTLoss:
         """Alias of :meth:`forward`."""
         return self.forward(*args, **kwargs)
 
+    @property
+    def max_dist(self) -> Tensor:
+        return self._max_dist
+
+    @max_dist.setter
+    def max_dist(self, largest: Tensor) -> None:
+        # Its value is read once: later, it might be needed on a GPU or among fake tensors.
+        self._max_dist, self._largest = largest, float(largest)
+
     def reweigh_fn(self, logits: Tensor, loss: Tensor, number_token_positions: Tensor) -> Tensor:
         """What ``reweigh`` makes of losses [N] at the N positions (bool [B, T]) of logits [B, T, V].
 
@@ -158,8 +167,7 @@ class AbstractNTLoss:
 
     def reweighed(self, loss: Tensor, mass: Tensor) -> Tensor:
         """Between the loss and 1.01 times the largest one, by the mass off the number tokens; shapes alike."""
-        # max_dist is 0-d and stays where it is: a copy to the GPU would wait for it
-        return loss * mass + (1 - mass) * WORST_FACTOR * self.max_dist
+        return loss * mass + (1 - mass) * WORST_FACTOR * self._largest
 
     def _validate_inputs(self, logits: Tensor, labels: Tensor | None, loss_weights: Tensor | None) -> None:
         """Raise unless shapes, dtypes and devices fit each other and the vocabulary."""
