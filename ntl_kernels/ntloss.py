@@ -21,7 +21,9 @@ What differs:
   relative to the first that is not 0. An ignored "." joins no digits, nor does an unknown token where "." is none.
 - ``reweigh_fn`` and ``convert_digits_to_numbers`` leave their arguments alone. They are there for callers: ``forward``
   does without them, so that overriding them changes nothing.
-- ``max_dist`` and ``dist_lookup`` of a loss that runs in the kernels are for reading.
+- ``max_dist`` and ``dist_lookup`` of a loss that runs in the kernels are for reading; of the others ``max_dist`` counts
+  as it is when it is assigned.
+- A compiled number-level loss sums at most 4096 digits of one number.
 - The looped form ``NumberLevelLossLooped``, deprecated there, is left out.
 """
 
