@@ -680,8 +680,8 @@ INTRODUCTION = """# What works under what
 
 Each public function, as written in the head of a column, was run under each transform of torch that a row names. A
 green cell (✓) is equal to `backend="reference"` in value and gradient; a red one (✗) raises an error of this package,
-which says what to use instead; a dash (–) had nothing to try. A
-number leads to its sentence below. There is nothing else: no cell is a wrong number.
+which says what to use instead; a dash (–) had nothing to try. A number
+leads to its sentence below. There is nothing else: no cell is a wrong number.
 
 `python -m tests.test_transforms` writes this page from the table that the tests check."""
 
