@@ -200,8 +200,12 @@ def loss_of_hidden(
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
+        is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient
         needs = [
-            needs_gradient and problem.reduction != "none" and given is not None and given.requires_grad
+            needs_gradient
+            and problem.reduction != "none"
+            and given is not None
+            and (given.requires_grad or is_exporting)
             for given in (hidden, weight, bias)
         ]
         operands = ops.operands_of(problem, loss_dtype(hidden.dtype))

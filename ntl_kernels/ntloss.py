@@ -9,7 +9,8 @@ What differs:
 - A batch without numbers gives a zero that ``backward`` accepts.
 - Losses are float32 for half-precision logits, and softmax and sums are computed in it.
 - A word's row may have -inf for every number; there, such a row makes the whole gradient NaN.
-- Labels out of range raise an IndexError on a CPU and give NaN on a GPU; label -1 is not the last token.
+- Labels out of range raise an IndexError on a CPU and give NaN on a GPU and under transforms such as
+  ``torch.compile``, where nobody can look; label -1 is not the last token.
 - Nothing waits for a GPU, where negative weights are not looked for either; tables are copied to a device once.
 - ``loss_weights`` are constants: no gradient flows to them. A mean over weights that sum to almost 0 is not damped.
 - The logits' last dimension is checked at every call, and labels may be int32, too.
@@ -20,7 +21,9 @@ What differs:
   relative to the first that is not 0. An ignored "." joins no digits, nor does an unknown token where "." is none.
 - ``reweigh_fn`` and ``convert_digits_to_numbers`` leave their arguments alone. They are there for callers: ``forward``
   does without them, so that overriding them changes nothing.
-- ``max_dist`` and ``dist_lookup`` of a loss that runs in the kernels are for reading.
+- ``max_dist`` and ``dist_lookup`` of a loss that runs in the kernels are for reading; of the others ``max_dist`` counts
+  as it is when it is assigned.
+- A compiled number-level loss sums at most 4096 digits of one number.
 - The looped form ``NumberLevelLossLooped``, deprecated there, is left out.
 """
 
@@ -46,6 +49,7 @@ from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, cost_line
 from .statistics import number_statistics
 from .tokens import NumberTokens
+from .tracing import has_values
 
 __all__ = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]
 
@@ -60,6 +64,9 @@ FUSED_KINDS: tuple[tuple[Callable[..., Tensor], str], ...] = (
     (F.smooth_l1_loss, "huber"),  # the same at their default delta and beta
 )
 REDUCTIONS = ("mean", "sum", "none")
+LONGEST_COMPILED = 2**12
+"""Digits of one number, as far as a compiled graph sums them. Those that tell anything follow the leading one within
+400, so that only some thousands of leading zeros would be too many."""
 
 
 class AbstractNTLoss:
@@ -144,6 +151,15 @@ class AbstractNTLoss:
         """Alias of :meth:`forward`."""
         return self.forward(*args, **kwargs)
 
+    @property
+    def max_dist(self) -> Tensor:
+        return self._max_dist
+
+    @max_dist.setter
+    def max_dist(self, largest: Tensor) -> None:
+        # Its value is read once: later, it might be needed on a GPU or among fake tensors.
+        self._max_dist, self._largest = largest, float(largest)
+
     def reweigh_fn(self, logits: Tensor, loss: Tensor, number_token_positions: Tensor) -> Tensor:
         """What ``reweigh`` makes of losses [N] at the N positions (bool [B, T]) of logits [B, T, V].
 
@@ -153,8 +169,7 @@ class AbstractNTLoss:
 
     def reweighed(self, loss: Tensor, mass: Tensor) -> Tensor:
         """Between the loss and 1.01 times the largest one, by the mass off the number tokens; shapes alike."""
-        # max_dist is 0-d and stays where it is: a copy to the GPU would wait for it
-        return loss * mass + (1 - mass) * WORST_FACTOR * self.max_dist
+        return loss * mass + (1 - mass) * WORST_FACTOR * self._largest
 
     def _validate_inputs(self, logits: Tensor, labels: Tensor | None, loss_weights: Tensor | None) -> None:
         """Raise unless shapes, dtypes and devices fit each other and the vocabulary."""
@@ -172,8 +187,8 @@ class AbstractNTLoss:
                 raise ValueError(f"{name} must have shape {tuple(logits.shape[:-1])}; got {tuple(tensor.shape)}")
             if tensor is not None and tensor.device != logits.device:
                 raise ValueError(f"{name} must be on the logits' device {logits.device}; got {tensor.device}")
-        # the operators check again, under the name that they know; a compiled graph leaves it to them
-        if loss_weights is not None and loss_weights.device.type == "cpu" and not torch.compiler.is_compiling():
+        # the operators check again, under the name that they know; a graph or a transform leaves it to them
+        if loss_weights is not None and loss_weights.device.type == "cpu" and has_values(loss_weights):
             fits = loss_weights >= 0
             if not fits.all():
                 raise ValueError(f"loss_weights must not be negative or NaN; got {loss_weights[~fits][0].item()}")
@@ -316,7 +331,8 @@ class NTLossDotProduct(AbstractNTLoss):
         """(values, weights) [B, T] of the labels; weights are 0 off the number tokens, NaN for labels out of range."""
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
-        check_label_values(labels, self.vocab_size, ignore_index)
+        if has_values(labels):
+            check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
         counts = labels != ignore_index
         is_valid = (labels >= 0) & (labels < self.vocab_size)
@@ -485,11 +501,18 @@ def run_sums(values: Tensor, run: Tensor) -> Tensor:
     Doubles the reach of the sums at each step. Adding at an index would be shorter, but on a GPU not deterministic.
     """
     reach = 1
-    while reach < run.shape[-1]:
-        is_same = F.pad(run[..., reach:], (0, reach), value=-1) == run
-        values = values + torch.where(is_same, F.pad(values[..., reach:], (0, reach)), 0.0)
+    # One graph serves rows of every length, so it takes the steps of the longest.
+    length = LONGEST_COMPILED if torch.compiler.is_compiling() else run.shape[-1]
+    while reach < length:
+        is_same = ahead(run, reach, -1) == run
+        values = values + torch.where(is_same, ahead(values, reach, 0), 0.0)
         reach *= 2
     return values
+
+
+def ahead(tensor: Tensor, places: int, rest: int) -> Tensor:
+    """[..., T]: at each position what stands so many places further on, ``rest`` beyond the end."""
+    return F.pad(tensor, (0, places), value=rest)[..., places:]
 
 
 def check_reduction(reduction: str) -> None:

@@ -227,12 +227,6 @@ def call_once(operator: Any, *arguments: Any) -> Any:
     return Once.apply(operator, *arguments) if needs_function() else operator(*arguments)
 
 
-def no_forward_mode(name: str) -> RuntimeError:
-    return RuntimeError(
-        f"{name} has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors). backend='reference' has one"
-    )
-
-
 class OnePass(Formula):
     """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
 
@@ -257,7 +251,7 @@ class OnePass(Formula):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
         loss, gradient = ctx.saved_tensors
-        return (gradient.to(loss.dtype) * tangent).sum(), None, None, None
+        return along(tangent, gradient, loss.dtype).sum(), None, None, None
 
 
 class TwoPass(Formula):
@@ -279,22 +273,29 @@ class TwoPass(Formula):
         ctx.options = operands[NUM_OPERANDS - 3 :]
 
     @staticmethod
-    def gradient(ctx: Any, upstream: Tensor) -> Tensor:
+    def gradient(options: Sequence[Any], saved: Sequence[Tensor], upstream: Tensor) -> Tensor:
         """That of the logits."""
-        _, parts, fields, logits, *tensors = ctx.saved_tensors
-        operands = with_denominators([*tensors, *ctx.options], parts)
+        _, parts, fields, logits, *tensors = saved
+        operands = with_denominators([*tensors, *options], parts)
         return call_once(gradients, logits, *operands, fields[Field.LSE], upstream)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        gradient = TwoPass.gradient(ctx, upstream)
-        return refuse_second_derivative(gradient, ctx.saved_tensors[0]), *(None,) * NUM_OPERANDS
+        saved = ctx.saved_tensors  # once: a checkpoint gives them once
+        gradient = TwoPass.gradient(ctx.options, saved, upstream)
+        return refuse_second_derivative(gradient, saved[0]), *(None,) * NUM_OPERANDS
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        loss = ctx.saved_tensors[0]
-        rows = (TwoPass.gradient(ctx, torch.ones_like(loss)).to(loss.dtype) * tangent).sum(-1)
+        saved = ctx.saved_tensors
+        loss = saved[0]
+        rows = along(tangent, TwoPass.gradient(ctx.options, saved, torch.ones_like(loss)), loss.dtype)
         return rows.view(loss.shape) if loss.ndim else rows.sum(), None, None
+
+
+def along(tangent: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """The derivative of every row [B, T] along a tangent of logits [B, T, V], from their gradient."""
+    return (gradient.to(dtype) * tangent).sum(-1)
 
 
 def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
@@ -344,7 +345,10 @@ class Linear(Formula):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        raise no_forward_mode("linear_cross_entropy_ntl")
+        raise RuntimeError(
+            "linear_cross_entropy_ntl has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors). "
+            "cross_entropy_ntl has one, and so has backend='reference'"
+        )
 
 
 class Statistics(Formula):
@@ -361,18 +365,30 @@ class Statistics(Formula):
         expected_value, _, found = output
         ctx.mark_non_differentiable(found)
         ctx.save_for_backward(expected_value, found, *inputs[:4])
+        ctx.save_for_forward(expected_value, found, *inputs[:4])
         ctx.backend = inputs[4]
 
     @staticmethod
-    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor, _: Any) -> Any:
-        expected_value, found, *arguments = ctx.saved_tensors
-        upstreams = torch.stack([upstream_value, upstream_mass])
-        gradient = call_once(number_statistics_gradients, *arguments, ctx.backend, found, upstreams)
-        return refuse_second_derivative(gradient, expected_value), None, None, None, None
+    def gradient(backend: str, saved: Sequence[Tensor], *upstreams: Tensor) -> Tensor:
+        """That of the logits, for upstream gradients of expected value and mass."""
+        _, found, *arguments = saved
+        return call_once(number_statistics_gradients, *arguments, backend, found, torch.stack(upstreams))
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        raise no_forward_mode("number_statistics")
+    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor, _: Any) -> Any:
+        saved = ctx.saved_tensors
+        gradient = Statistics.gradient(ctx.backend, saved, upstream_value, upstream_mass)
+        return refuse_second_derivative(gradient, saved[0]), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        saved = ctx.saved_tensors
+        one, zero = torch.ones_like(saved[0]), torch.zeros_like(saved[0])
+        of_value, of_mass = (
+            along(tangent, Statistics.gradient(ctx.backend, saved, *upstreams), one.dtype).view(-1)
+            for upstreams in ((one, zero), (zero, one))
+        )
+        return of_value, of_mass, None
 
 
 for formula in (OnePass, TwoPass, Linear, Statistics):

@@ -65,6 +65,8 @@ def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.d
     """A scalar as a 0-d tensor, which a graph takes as an operand: a new value is no new graph."""
     if scalar is None or isinstance(scalar, Tensor):
         return scalar
+    if torch.compiler.is_compiling():  # `full` would make a graph for each float
+        return torch.zeros((), dtype=dtype, device=device) + scalar
     return torch.full((), scalar, dtype=dtype, device=device)
 
 

@@ -19,13 +19,17 @@ PLAIN_TYPES = (Tensor, nn.Parameter)
 
 def is_plain(*tensors: Tensor) -> bool:
     """Whether nothing but autograd watches a computation on these tensors."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or is_forward_mode()
-        or has_saved_tensor_hooks()
-    ) and all(type(tensor) in PLAIN_TYPES and tensor.device.type != "meta" for tensor in tensors)
+    return has_values(*tensors) and not (
+        torch._C._len_torch_dispatch_stack() > 0 or is_forward_mode() or has_saved_tensor_hooks()
+    )
+
+
+def has_values(*tensors: Tensor) -> bool:
+    """Whether these tensors have values that Python may look at: no trace and no ``torch.func`` transform runs, and
+    they are neither fake, nor on the meta device, nor of another type."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and all(
+        type(tensor) in PLAIN_TYPES and tensor.device.type != "meta" for tensor in tensors
+    )
 
 
 def has_dtensor(*tensors: Tensor | None) -> bool:
@@ -70,14 +74,14 @@ class NoSecondDerivative(torch.autograd.Function):
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
             "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated "
-            "(create_graph=True, or nested torch.func transforms). backend='reference' has them"
+            "(create_graph=True, or nested torch.func transforms). Their functions have them with backend='reference'"
         )
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
             "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated in forward "
-            "mode (torch.func.hessian, jvp of grad). backend='reference' has them"
+            "mode (torch.func.hessian, jvp of grad). Their functions have them with backend='reference'"
         )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -314,3 +318,95 @@ def test_the_loss_may_be_scaled_in_place(reduction: str) -> None:
     (expected,) = torch.autograd.grad(2 * loss.sum(), logits, retain_graph=True)
     loss *= 2
     torch.testing.assert_close(torch.autograd.grad(loss.sum(), logits)[0], expected)
+
+
+@pytest.mark.parametrize("changed", ["labels", "token_weights", "num_tokens"])
+@pytest.mark.parametrize("case", ["none", "float16", "second backward"])
+def test_what_changed_since_the_forward_pass_is_noticed(changed: str, case: str) -> None:
+    """Wherever the backward pass reads it: a buffer that is filled again too early gives no wrong gradient."""
+    if changed == "num_tokens" and case == "none":
+        return  # divides nothing
+    logits = torch.randn(5, 50, dtype=torch.float16 if case == "float16" else torch.float32, requires_grad=True)
+    given = {"labels": torch.arange(5), "token_weights": torch.rand(5), "num_tokens": torch.tensor(3.0)}
+    if case == "none":
+        del given["num_tokens"]
+    loss = cross_entropy_ntl(logits, numbers=DIGITS, reduction="none" if case == "none" else "mean", **given)
+    if case == "second backward":
+        loss.backward(retain_graph=True)
+    given[changed].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.sum().backward()
+
+
+@pytest.mark.parametrize("make_view", [lambda leaf: leaf, lambda leaf: leaf[1:], lambda leaf: leaf.view(5, 50)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_inplace_refuses_a_leaf(make_view: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
+    """A parameter would be overwritten by its own gradient; what was computed from it may be."""
+    leaf = torch.randn(5, 50, dtype=dtype, requires_grad=True)
+    kept, labels = leaf.detach().clone(), torch.arange(len(make_view(leaf)))
+    with pytest.raises(RuntimeError, match="inplace=True would overwrite a leaf"):
+        cross_entropy_ntl(make_view(leaf), labels, DIGITS, inplace=True)
+    torch.testing.assert_close(leaf.detach(), kept, rtol=0, atol=0)
+    gradients = [
+        torch.autograd.grad(cross_entropy_ntl(make_view(leaf) * 1, labels, DIGITS, inplace=inplace), leaf)[0]
+        for inplace in (False, True)
+    ]
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(leaf.detach(), kept, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("number", [np.float32(0.25), np.float64(0.25), np.int64(3)])
+def test_numpy_scalars_are_numbers(backend: str, number: np.number) -> None:
+    def loss(given: Any) -> torch.Tensor:
+        names = ("num_tokens", "num_numbers", "z_loss", "softcap", "logit_scale")
+        config = NTLConfig(weight=given, kind="huber", huber_delta=given)
+        options = {**dict.fromkeys(names, given), "ignore_index": np.int64(-100), "backend": backend}
+        return cross_entropy_ntl(LOGITS, LABELS, DIGITS, config=config, **options)
+
+    torch.testing.assert_close(loss(number), loss(number.item()), rtol=0, atol=0)
+
+
+HUGE_ROWS = {
+    "spread": torch.linspace(-1e20, 1e20, 50)[torch.randperm(50)],
+    "level": torch.full((50,), torch.finfo(torch.float32).min),
+    "shared": torch.where(torch.arange(50) < 10, 1.9e19, 0.0),
+    "excluded": torch.where(torch.arange(50) == 7, -3e38, 0.0),
+}
+"""Finite logits the square of whose logsumexp, which a z-loss of 0 does not need, is beyond float32."""
+
+
+@pytest.mark.parametrize("row", HUGE_ROWS)
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_finite_logits_have_a_finite_loss(row: str, backend: str, reduction: str) -> None:
+    logits, label = HUGE_ROWS[row][None].clone().requires_grad_(), torch.tensor([7])
+    for config in (NTLConfig(), NTLConfig(weight=0.0)):
+        loss = cross_entropy_ntl(logits, label, DIGITS, config=config, reduction=reduction, backend=backend)
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert loss.isfinite().all() and gradient.isfinite().all()
+    truth = F.cross_entropy(logits, label, reduction=reduction)
+    # The loss is a difference of numbers as large as the logits, and has their roundings.
+    rounding = torch.finfo(torch.float32).eps * logits.detach().abs().max().item()
+    torch.testing.assert_close(loss, truth, rtol=1e-6, atol=rounding)
+    if backend == "eager" and reduction == "mean":  # its softmax is torch's, however large the logits are
+        torch.testing.assert_close(gradient, torch.autograd.grad(truth, logits)[0])
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("label_sigma", [1e-10, 1e-22, 1e-30, 1e-300])
+def test_a_narrow_target_is_the_one_hot_target(backend: str, label_sigma: float) -> None:
+    def solved(config: NTLConfig) -> list[torch.Tensor]:
+        logits = LOGITS.clone().requires_grad_()
+        loss = cross_entropy_ntl(logits, LABELS, DIGITS, config=config, backend=backend)
+        return [loss.detach(), *torch.autograd.grad(loss, logits)]
+
+    torch.testing.assert_close(solved(NTLConfig(label_sigma=label_sigma)), solved(NTLConfig()))
+
+
+@pytest.mark.parametrize("kind", ["wasserstein", "mse"])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_values_too_far_apart_are_named(kind: str, backend: str) -> None:
+    numbers = NumberTokens.from_mapping({3: -3e38, 4: 3e38}, 50)
+    with pytest.raises(ValueError, match=r"6e\+38 apart.*beyond float32"):
+        cross_entropy_ntl(LOGITS, LABELS, numbers, config=NTLConfig(kind=kind), backend=backend)

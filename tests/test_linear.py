@@ -247,6 +247,28 @@ def test_bad_input_is_named(options: dict[str, Any], error: type[Exception], mes
         linear_cross_entropy_ntl(**arguments)
 
 
+@pytest.mark.parametrize("changed", ["labels", "token_weights", "hidden", "weight"])
+@pytest.mark.parametrize("case", ["none", "second backward"])
+def test_what_changed_since_the_forward_pass_is_noticed(changed: str, case: str) -> None:
+    hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    given = {"hidden": hidden * 1, "weight": weight * 1, "labels": torch.arange(6), "token_weights": torch.rand(6)}
+    loss = linear_cross_entropy_ntl(**given, numbers=DIGITS, reduction="none" if case == "none" else "mean")
+    if case == "second backward":
+        loss.backward(retain_graph=True)
+    given[changed].detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.sum().backward()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_meta_tensors(reduction: str) -> None:
+    """What a model's loss looks like before it has memory: shapes and dtypes alone."""
+    hidden, weight = torch.randn(6, 8, device="meta"), torch.randn(50, 8, device="meta")
+    labels = torch.arange(6).to("meta")
+    loss = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, reduction=reduction)
+    assert loss.is_meta and loss.dtype == torch.float32 and loss.shape == (() if reduction == "mean" else (6,))
+
+
 class CountProducts(TorchDispatchMode):
     """Counts matrix products and the rows of those that make logits."""
 

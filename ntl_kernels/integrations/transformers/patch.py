@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ...config import NTLConfig, NTLOutput
 from ...functional import DEFAULT_CONFIG, linear_cross_entropy_ntl
 from ...tokens import NumberTokens
+from ...tracing import has_values
 from .losses import Count, LossOptions, choose_targets, denominators, ntl_loss_function
 from .models import (
     calls_loss_function,
@@ -142,7 +143,7 @@ def apply_ntl_to_model(
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
         transform: what the model does to its head's output; only for classes that are not known here. A wrong one
-            is an error at the first step (under torch.compile, which cannot raise one, the loss is NaN).
+            is an error at the first step (under torch.compile and torch.func, where nobody can look, the loss is NaN).
 
     Returns:
         The model that was given, changed in place.
@@ -394,7 +395,7 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     call.is_taken = True
     logits = own_probes(logits, NUM_PROBES)
     loss = call.loss + anchor(logits)
-    if torch.compiler.is_compiling():
+    if not has_values(logits):
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
     if patch.proven != call.transform:
         check_probes(logits, call.hidden, call.transform, call.name)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from ...config import NTLOutput
-from ...tracing import has_dtensor
+from ...tracing import PLAIN_TYPES, has_dtensor
 
 PLAN = "transformers.distributed.tensor_parallel"
 INNER = "original_forward"
@@ -65,4 +65,4 @@ def own_probes(logits: Tensor, count: int) -> Tensor:
 
 def is_served(weight: Tensor) -> bool:
     """Whether the loss can be computed from such a weight."""
-    return type(weight) in (Tensor, torch.nn.Parameter) or has_dtensor(weight)
+    return type(weight) in (*PLAIN_TYPES, FakeTensor) or has_dtensor(weight)

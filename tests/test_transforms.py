@@ -1,0 +1,724 @@
+"""Every public function under every transform of torch: equal to the reference, or an error that says what to use.
+
+`TABLE` holds what is expected of each pair. The page "What works under what" of the documentation is made from it:
+``python -m tests.test_transforms`` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from ntl_kernels import (
+    CrossEntropyNTLLoss,
+    LinearCrossEntropyNTLLoss,
+    NTLConfig,
+    cross_entropy_ntl,
+    functional,
+    linear_cross_entropy_ntl,
+    ntloss,
+    statistics,
+)
+from ntl_kernels.integrations.transformers import apply_ntl_to_model
+from ntl_kernels.integrations.transformers.losses import LossOptions, loss_of_logits
+
+from .integrations.models import NUMBERS, VOCAB, make_model, make_targets
+
+PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
+BATCH, LENGTH, HIDDEN = 2, 9, 16
+LENGTHS = (9, 4, 7, 12, 5)
+"""Of the batches that one compiled or exported function sees."""
+FORWARD_TOLERANCE = 1e-4
+"""A derivative along a tangent is a sum whose terms cancel."""
+
+
+class Network(nn.Module):
+    """A head and a loss on it."""
+
+    def __init__(self, loss: Callable[..., Tensor], config: NTLConfig) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
+        nn.init.normal_(self.head.weight)
+        self.loss, self.config = loss, config
+
+    def forward(self, x: Tensor, labels: Tensor, count: Any = None, weight: float | Tensor | None = None) -> Tensor:
+        """The loss of hidden states [B, T, H]; ``count`` is its denominator, ``weight`` a lambda for this call."""
+        given: dict[str, Any] = {} if count is None else {"num_tokens": count}
+        if weight is not None:
+            given["config"] = NTLConfig(weight=weight)
+        return self.loss(self.head, x, labels, **given)
+
+    def truth(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The same by the reference."""
+        with by_the_reference():
+            return self(*args, **kwargs)
+
+
+class PatchedModel(nn.Module):
+    """A Hugging Face model under `apply_ntl_to_model`, from its embeddings on."""
+
+    def __init__(self, config: NTLConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = apply_ntl_to_model(
+            make_model("llama", num_hidden_layers=1, attn_implementation="eager"), NUMBERS, config
+        )
+
+    def forward(self, x: Tensor, labels: Tensor, count: Any = None) -> Tensor:
+        return self.model(**self.inputs(x), labels=labels, num_items_in_batch=count).loss
+
+    def inputs(self, x: Tensor) -> dict[str, Any]:
+        """With a mask: without one, transformers looks at values for packed sequences, which meta tensors lack."""
+        return {"inputs_embeds": x, "attention_mask": x.new_ones(x.shape[:-1], dtype=torch.long), "use_cache": False}
+
+    def truth(self, x: Tensor, labels: Tensor, count: Any = None) -> Tensor:
+        """By the reference on the logits of the model's own forward, which a call without labels runs."""
+        logits = self.model(**self.inputs(x)).logits
+        with by_the_reference():
+            options = LossOptions(NUMBERS, self.config, 0.0, 0.0)
+            return loss_of_logits(logits, make_targets(self.model, labels), options, count).loss
+
+
+@contextmanager
+def by_the_reference() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (functional, statistics, ntloss):
+            stack.enter_context(mock.patch.object(module, "resolve_backend", return_value="reference"))
+        yield
+
+
+class Tokenizer:
+    """Digits where `NUMBERS` has them."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i - 10) if 10 <= i < 20 else f"word{i}": i for i in range(VOCAB)} | {".": 20}
+
+    def __len__(self) -> int:
+        return VOCAB
+
+
+def twice_mse(yhat: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    return 2 * F.mse_loss(yhat, y, reduction=reduction)
+
+
+def logits_loss(head: nn.Module, x: Tensor, labels: Tensor, *, reduction: str, **given: Any) -> Tensor:
+    return cross_entropy_ntl(head(x), labels, NUMBERS, reduction=reduction, **given)
+
+
+def hidden_loss(head: Any, x: Tensor, labels: Tensor, *, reduction: str, **given: Any) -> Tensor:
+    return linear_cross_entropy_ntl(x, head.weight, labels, NUMBERS, reduction=reduction, **given)
+
+
+def both_statistics(head: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+    return torch.stack(tuple(statistics.number_statistics(head(x), NUMBERS)))
+
+
+def of_functions(loss: Callable[..., Tensor], reduction: str) -> Callable[[NTLConfig], Network]:
+    return lambda config: Network(partial(loss, reduction=reduction, config=config), config)
+
+
+def logits_module(config: NTLConfig) -> Network:
+    loss_fn = CrossEntropyNTLLoss(NUMBERS, config)
+    return Network(lambda head, x, labels, **given: loss_fn(head(x), labels, **given), config)
+
+
+def hidden_module(config: NTLConfig) -> Network:
+    loss_fn = LinearCrossEntropyNTLLoss(NUMBERS, config)
+    return Network(lambda head, x, labels, **given: loss_fn(x, head.weight, labels, **given), config)
+
+
+def drop_in(name: str, **options: Any) -> Callable[[NTLConfig], Network]:
+    loss_fn = getattr(ntloss, name)(Tokenizer(), VOCAB, **options)
+    return lambda config: Network(lambda head, x, labels: loss_fn(head(x), labels), config)
+
+
+class Subject(NamedTuple):
+    """A public function in a network."""
+
+    title: str
+    make: Callable[[NTLConfig], Network | PatchedModel]
+    kind: str
+
+
+SUBJECTS = {
+    "logits": Subject("`cross_entropy_ntl`", of_functions(logits_loss, "mean"), "function"),
+    "logits-none": Subject('the same, `"none"`', of_functions(logits_loss, "none"), "function of rows"),
+    "linear": Subject("`linear_cross_entropy_ntl`", of_functions(hidden_loss, "mean"), "function"),
+    "linear-none": Subject('the same, `"none"`', of_functions(hidden_loss, "none"), "function of rows"),
+    "statistics": Subject("`number_statistics`", lambda config: Network(both_statistics, config), "statistics"),
+    "logits-module": Subject("`CrossEntropyNTLLoss`", logits_module, "module"),
+    "linear-module": Subject("`LinearCrossEntropyNTLLoss`", hidden_module, "module"),
+    "NTLoss": Subject("`ntloss.NTLoss`", drop_in("NTLoss"), "ntloss"),
+    "DotProduct": Subject("`ntloss.NTLossDotProduct`", drop_in("NTLossDotProduct", loss_function=twice_mse), "ntloss"),
+    "NumberLevel": Subject("`ntloss.NumberLevelLoss`", drop_in("NumberLevelLoss", float_level=True), "ntloss"),
+    "model": Subject("patched model", PatchedModel, "model"),
+}
+HOLD_NO_LOGITS = ("linear", "linear-none", "linear-module", "model")
+
+
+def make(subject: str, weight: float | Tensor = 0.3) -> Any:
+    return SUBJECTS[subject].make(NTLConfig(weight=weight))
+
+
+# What is compared
+
+
+def sample(length: int = LENGTH, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Hidden states [B, T, H] and labels [B, T]: digits, points, words and ignored positions."""
+    generator = torch.Generator().manual_seed(100 * length + seed)
+    x = torch.randn(BATCH, length, HIDDEN, generator=generator)
+    labels = torch.randint(8, 24, (BATCH, length), generator=generator)
+    labels[0, :2], labels[1, 0] = torch.tensor([12, 15]), -100
+    return x, labels
+
+
+def total(output: Tensor) -> Tensor:
+    """A number that every entry of an output has another share in."""
+    return (output.flatten() * torch.linspace(0.5, 1.5, max(output.numel(), 1), device=output.device)).sum()
+
+
+def derivatives(function: Any, network: nn.Module, x: Tensor, labels: Tensor, **given: Any) -> list[Tensor]:
+    """The output, and the gradients of x and of the network's parameters."""
+    x = x.clone().requires_grad_()
+    output = function(x, labels, **given)
+    total(output).backward()
+    return [output.detach(), *taken_gradients(network, x)]
+
+
+def taken_gradients(network: nn.Module, x: Tensor) -> list[Tensor]:
+    """The gradients of x and of the parameters (0 for None), taken off them."""
+    tensors = [x, *network.parameters()]
+    gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    return gradients
+
+
+def assert_same(got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-5) -> None:
+    """Relative to the largest entry of each."""
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.shape == other.shape
+        error, largest = (one - other).abs().max(), other.abs().max()
+        assert error <= tolerance * largest.clamp_min(1e-3), f"error {error} of {largest}"
+
+
+def assert_right(network: Any, function: Any = None, tolerance: float = 1e-5, **given: Any) -> None:
+    """Values and gradients are the reference's, for a batch of the usual length."""
+    x, labels = sample()
+    got = derivatives(network if function is None else function, network, x, labels, **given)
+    assert_same(got, derivatives(network.truth, network, x, labels, **given), tolerance)
+
+
+# The transforms
+
+
+def plain(network: Any) -> None:
+    assert_right(network)
+
+
+def compiled(
+    network: Any,
+    *,
+    graphs: int,
+    dynamic: bool | None = None,
+    is_marked: bool = False,
+    count: Callable[[int], Any] = lambda step: None,
+    lengths: Sequence[int] = LENGTHS,
+) -> None:
+    """Several lengths, without a graph break and with no more graphs than this."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = torch.compile(network, backend=counter, fullgraph=True, dynamic=dynamic)
+
+    def call(x: Tensor, labels: Tensor, **given: Any) -> Tensor:
+        for tensor in (x, labels) if is_marked else ():
+            torch._dynamo.mark_dynamic(tensor, 1)
+        return function(x, labels, **given)
+
+    for step, length in enumerate(lengths):
+        given = {} if count(step) is None else {"count": count(step)}
+        x, labels = sample(length)
+        expected = derivatives(network.truth, network, x, labels, **given)
+        assert_same(derivatives(call, network, x, labels, **given), expected)
+    assert counter.frame_count <= graphs
+
+
+def inductor(network: Any) -> None:
+    torch.compiler.reset()
+    assert_right(network, torch.compile(network, fullgraph=True))
+
+
+def schedule(network: Any, call: Callable[[Any, float], Tensor], graphs: int = 1) -> None:
+    """A hundred values of lambda; the loss is linear in lambda."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = torch.compile(network, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        at = [call(network.truth, weight) for weight in (0.0, 1.0)]
+        for step in range(100):
+            assert_same([call(function, step / 50)], [at[0] + step / 50 * (at[1] - at[0])])
+    assert counter.frame_count <= graphs
+
+
+def schedule_in_place(network: Any) -> None:
+    def call(function: Any, weight: float) -> Tensor:
+        network.config.weight.fill_(weight)
+        return function(*sample())
+
+    schedule(network, call)
+
+
+def schedule_of_tensors(network: Any) -> None:
+    schedule(network, lambda function, weight: function(*sample(), weight=torch.tensor(weight)))
+
+
+def schedule_of_floats(network: Any) -> None:
+    schedule(network, lambda function, weight: function(*sample(), weight=weight), graphs=2)
+
+
+def compiled_autograd(network: Any) -> None:
+    torch.compiler.reset()
+    x, labels = sample()
+    x.requires_grad_()
+    expected = derivatives(network.truth, network, x.detach(), labels)
+    output = network(x, labels)
+    loss = total(output)
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda: loss.backward(), backend="aot_eager")()
+    assert_same([output.detach(), *taken_gradients(network, x)], expected)
+
+
+def exported(network: Any, strict: bool, is_dynamic: bool) -> None:
+    """The exported module has the values and gradients of the original, before and after a step of training."""
+    torch.compiler.reset()
+    length = torch.export.Dim("length", min=3, max=64)  # of 2, a shift leaves 1, on which torch specialises
+    shapes = {"x": {1: length}, "labels": {1: length}, "count": None} if is_dynamic else None
+    if is_dynamic and isinstance(network, Network):
+        shapes = {**shapes, "weight": None}
+    arguments = (*sample(), None, None)[: len(shapes)] if shapes else sample()
+    found = torch.export.export(network, arguments, dynamic_shapes=shapes, strict=strict).module()
+    rest = arguments[2:]
+    names = [name for name, _ in network.named_parameters()]
+    parameters = dict(found.named_parameters())
+    module = nn.ParameterList([parameters[name] for name in names if name in parameters])
+    for number in LENGTHS if is_dynamic else (LENGTH, LENGTH):
+        x, labels = sample(number)
+        got = derivatives(lambda a, b: found(a, b, *rest), module, x, labels)
+        expected = derivatives(network.truth, network, x, labels)
+        unused = [name not in parameters for name in names]
+        kept = [g for g, is_unused in zip(expected[2:], unused, strict=True) if not is_unused]
+        assert all((g == 0).all() for g, is_unused in zip(expected[2:], unused, strict=True) if is_unused)
+        assert_same(got, [*expected[:2], *kept], 1e-4)
+        with torch.no_grad():
+            for parameter, gradient in zip(module, got[2:], strict=True):
+                parameter -= 0.05 * gradient
+            state = dict(network.named_parameters())
+            for name, gradient in zip(names, expected[2:], strict=True):
+                state[name] -= 0.05 * gradient if state[name] is not parameters.get(name) else 0.0
+
+
+def checkpointed(network: Any, use_reentrant: bool) -> None:
+    assert_right(network, partial(checkpoint, network, use_reentrant=use_reentrant))
+
+
+def selectively_checkpointed(network: Any) -> None:
+    """Our operators are saved, everything else is computed again."""
+    saved: list[str] = []
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if not str(operator).startswith("ntl_kernels."):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        saved.append(str(operator))
+        return CheckpointPolicy.MUST_SAVE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    assert_right(network, partial(checkpoint, network, use_reentrant=False, context_fn=contexts))
+    assert saved
+
+
+def packed(network: Any, most: int) -> None:
+    """No more tensors of N x V elements are packed for the backward pass than it needs."""
+    sizes: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor.clone()
+
+    def call(x: Tensor, labels: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.clone()):
+            return network(x, labels)
+
+    assert_right(network, call)
+    assert sum(size >= BATCH * LENGTH * VOCAB for size in sizes) == most
+
+
+def offloaded(network: Any) -> None:
+    def call(x: Tensor, labels: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return network(x, labels)
+
+    assert_right(network, call)
+
+
+def autocast(network: Any) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_right(network, tolerance=0.03)
+
+
+def func_grad(network: Any) -> None:
+    """By the parameters and by the input."""
+    x, labels = sample()
+    parameters = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    of_parameters, of_x = torch.func.grad(partial(functional_loss, network, labels=labels), argnums=(0, 1))(
+        parameters, x
+    )
+    assert_same([of_x, *of_parameters.values()], derivatives(network.truth, network, x, labels)[1:])
+
+
+def functional_loss(network: Any, parameters: dict[str, Tensor], x: Tensor, labels: Tensor) -> Tensor:
+    return total(functional_call(network, parameters, (x, labels)))
+
+
+def jacobian(network: Any, transform: Callable[..., Any]) -> None:
+    """A row of the identity at a time."""
+    x, labels = sample(4)
+    expected = torch.func.jacrev(lambda z: network.truth(z, labels))(x)
+    assert_same([transform(lambda z: network(z, labels))(x)], [expected])
+
+
+def batches() -> tuple[Tensor, Tensor]:
+    """Three samples, stacked."""
+    xs, labels = zip(*(sample(seed=seed) for seed in range(3)), strict=True)
+    return torch.stack(xs), torch.stack(labels)
+
+
+def vmap(network: Any) -> None:
+    xs, labels = batches()
+    with torch.no_grad():
+        expected = [network.truth(*each) for each in zip(xs, labels, strict=True)]
+    assert_same([torch.func.vmap(network)(xs, labels).detach()], [torch.stack(expected)])
+
+
+def per_sample_gradients(network: Any) -> None:
+    """vmap(grad) by the parameters."""
+    xs, labels = batches()
+    parameters = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    gradient = torch.func.grad(partial(functional_loss, network))
+    found = torch.func.vmap(gradient, in_dims=(None, 0, 0))(parameters, xs, labels)
+    expected = [derivatives(network.truth, network, *each)[2:] for each in zip(xs, labels, strict=True)]
+    assert_same(list(found.values()), [torch.stack(each) for each in zip(*expected, strict=True)])
+
+
+def jvp(network: Any) -> None:
+    x, labels = sample()
+    tangent = torch.randn_like(x)
+    found = torch.func.jvp(lambda z: network(z, labels), (x,), (tangent,))
+    assert_same([part.detach() for part in found], pushed(network, x, labels, tangent), FORWARD_TOLERANCE)
+
+
+def pushed(network: Any, x: Tensor, labels: Tensor, tangent: Tensor) -> list[Tensor]:
+    """The output and its derivative along a tangent, from the reference's Jacobian."""
+    rows = torch.func.jacrev(lambda z: network.truth(z, labels))(x)
+    return [network.truth(x, labels).detach(), (rows * tangent).sum((-3, -2, -1))]
+
+
+def dual(network: Any) -> None:
+    x, labels = sample()
+    tangent = torch.randn_like(x)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(network(forward_ad.make_dual(x, tangent), labels))
+    assert found.tangent is not None
+    assert_same([part.detach() for part in found], pushed(network, x, labels, tangent), FORWARD_TOLERANCE)
+
+
+def double_backward(network: Any) -> None:
+    """The first derivative is right, and differentiating it raises."""
+    x, labels = sample()
+    found = []
+    for function in (network.truth, network):
+        h = x.clone().requires_grad_()
+        found += torch.autograd.grad(total(function(h * h, labels)), h, create_graph=True)
+    assert_same(found[1:], found[:1])
+    torch.autograd.grad(found[1].square().sum(), h)
+
+
+def hessian(network: Any) -> None:
+    x, labels = sample(4)
+    torch.func.hessian(lambda z: total(network(z, labels)))(x)
+
+
+def deterministic(network: Any) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_right(network)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def inference(network: Any) -> None:
+    """Also with the mode on from the first call on, and plain training afterwards."""
+    x, labels = sample()
+    with torch.inference_mode():
+        assert_same([network(x, labels)], [network.truth(x, labels)])
+    assert_right(network)
+
+
+def fake(network: Any) -> None:
+    """Shapes and dtypes of loss and gradients."""
+    x, labels = sample()
+    expected = derivatives(network.truth, network, x, labels)
+    with FakeTensorMode() as mode:
+        state = {name: mode.from_tensor(part) for name, part in network.state_dict(keep_vars=True).items()}
+        state |= {name: mode.from_tensor(part) for name, part in network.named_buffers()}
+        x, labels = mode.from_tensor(x).requires_grad_(), mode.from_tensor(labels)
+        output = functional_call(network, state, (x, labels))
+        total(output).backward()
+        assert_alike([output, x.grad], expected[:2])
+
+
+def meta(network: Any) -> None:
+    """The same on meta tensors."""
+    x, labels = sample()
+    expected = derivatives(network.truth, network, x, labels)
+    network = network.to("meta")
+    x, labels = x.to("meta").requires_grad_(), labels.to("meta")
+    output = network(x, labels)
+    total(output).backward()
+    assert output.is_meta
+    assert_alike([output, x.grad], expected[:2])
+
+
+def assert_alike(got: Sequence[Any], expected: Sequence[Tensor]) -> None:
+    assert [(one.shape, one.dtype) for one in got] == [(one.shape, one.dtype) for one in expected]
+
+
+def cuda_graph(network: Any) -> None:
+    """A captured step follows new data, and lambda where it is a tensor."""
+    network = network.to("cuda")
+    x, labels = (tensor.cuda() for tensor in sample())
+    x.requires_grad_()
+
+    def step() -> Tensor:
+        output = network(x, labels)
+        total(output).backward()
+        return output
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+            taken_gradients(network, x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    for seed in range(3):
+        new_x, new_labels = sample(seed=seed)
+        with torch.no_grad():
+            x.copy_(new_x)
+            labels.copy_(new_labels)
+            if isinstance(network.config.weight, Tensor):
+                network.config.weight.fill_(seed)
+        for tensor in (x, *network.parameters()):
+            if tensor.grad is not None:
+                tensor.grad.zero_()
+        graph.replay()
+        found = [output.clone(), x.grad.clone()]
+        kept = [tensor.grad for tensor in (x, *network.parameters())]
+        taken_gradients(network, x)
+        expected = derivatives(network.truth, network, x.detach(), labels)
+        assert_same(found, expected[:2], 1e-4)
+        for tensor, gradient in zip((x, *network.parameters()), kept, strict=True):
+            tensor.grad = gradient
+
+
+# The table
+
+
+class Outcome(NamedTuple):
+    """Of a cell that is not green."""
+
+    sentence: str
+    message: str | None
+    """What the error says; None where there is nothing to try."""
+
+
+NO_SECOND = Outcome(
+    'First derivatives only: a second one raises an error. `backend="reference"` of the functions has them.',
+    r"ntl_kernels have no second derivatives.*with backend='reference'",
+)
+NO_FORWARD = Outcome(
+    'The loss from hidden states has no forward-mode derivative and says so: use `backend="reference"`, or '
+    "`cross_entropy_ntl` on the logits.",
+    r"linear_cross_entropy_ntl has no forward-mode derivative.*backend='reference'",
+)
+NO_DENOMINATOR = Outcome("Nothing to try: it takes no denominator.", None)
+NO_LAMBDA = Outcome("Nothing to try: it has no lambda, or keeps that of its configuration, as in the row above.", None)
+
+UNTRIED = Outcome("Its test needs a GPU and has run on none so far.", None)
+
+
+class Transform(NamedTuple):
+    title: str
+    check: Callable[[Any], None]
+    outcomes: dict[str, Outcome] = {}  # noqa: RUF012 - never changed
+    """By subject; who is not named is green."""
+
+
+def everyone(outcome: Outcome) -> dict[str, Outcome]:
+    return dict.fromkeys(SUBJECTS, outcome)
+
+
+def kinds(outcome: Outcome, *names: str) -> dict[str, Outcome]:
+    return {name: outcome for name, subject in SUBJECTS.items() if subject.kind in names}
+
+
+FORWARD_MODE = dict.fromkeys(HOLD_NO_LOGITS, NO_FORWARD)
+DENOMINATORS = kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss")
+IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
+
+TABLE = {
+    "plain": Transform("plain call", plain),
+    "static": Transform(
+        "`torch.compile(dynamic=False)`, a graph per length",
+        partial(compiled, dynamic=False, graphs=2, lengths=LENGTHS[:2]),
+    ),
+    "automatic": Transform("`torch.compile`, two graphs for five lengths", partial(compiled, graphs=2)),
+    "dynamic": Transform("`torch.compile(dynamic=True)`", partial(compiled, dynamic=True, graphs=2)),
+    "marked": Transform("`mark_dynamic`, one graph", partial(compiled, is_marked=True, graphs=1)),
+    "inductor": Transform("`torch.compile` with Inductor", inductor),
+    "int": Transform(
+        "compiled, another int as denominator at each call",
+        partial(compiled, graphs=2, count=lambda i: 5 + i),
+        DENOMINATORS,
+    ),
+    "float": Transform("compiled, another float", partial(compiled, graphs=2, count=lambda i: 5.5 + i), DENOMINATORS),
+    "tensor": Transform(
+        "compiled, another tensor", partial(compiled, graphs=2, count=lambda i: torch.tensor(5.5 + i)), DENOMINATORS
+    ),
+    "schedule": Transform(
+        "compiled, lambda a tensor changed in place, one graph for 100 values", schedule_in_place, IN_PLACE
+    ),
+    "lambdas": Transform(
+        "compiled, lambda another tensor at each call, one graph for 100",
+        schedule_of_tensors,
+        kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
+    ),
+    "floats": Transform(
+        "the same, another float, two graphs",
+        schedule_of_floats,
+        kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
+    ),
+    "compiled-autograd": Transform("compiled autograd of a plain call", compiled_autograd),
+    "export": Transform("`torch.export`, then trained", partial(exported, strict=False, is_dynamic=False)),
+    "export-strict": Transform("the same, `strict=True`", partial(exported, strict=True, is_dynamic=False)),
+    "export-dynamic": Transform("the same, dynamic shapes", partial(exported, strict=False, is_dynamic=True)),
+    "export-strict-dynamic": Transform("the same, both", partial(exported, strict=True, is_dynamic=True)),
+    "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
+    "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
+    "selective": Transform("selective checkpoint that saves our operators", selectively_checkpointed),
+    "hooks": Transform("hooks on saved tensors", packed),
+    "offloading": Transform("`save_on_cpu`", offloaded),
+    "autocast": Transform("autocast", autocast),
+    "grad": Transform("`torch.func.grad`", func_grad),
+    "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev)),
+    "vmap": Transform("`vmap`", vmap),
+    "vmap-grad": Transform("`vmap(grad)`, gradients per sample", per_sample_gradients),
+    "jvp": Transform("`jvp`", jvp, FORWARD_MODE),
+    "jacfwd": Transform("`jacfwd`", partial(jacobian, transform=torch.func.jacfwd), FORWARD_MODE),
+    "dual": Transform("dual tensors", dual, FORWARD_MODE),
+    "double": Transform("second derivative by `create_graph=True`", double_backward, everyone(NO_SECOND)),
+    "hessian": Transform("`hessian`", hessian, everyone(NO_SECOND) | FORWARD_MODE),
+    "deterministic": Transform("deterministic algorithms", deterministic),
+    "inference": Transform("inference mode", inference),
+    "fake": Transform("fake tensors", fake),
+    "meta": Transform("meta tensors", meta),
+    "cuda-graph": Transform("capture in a CUDA graph", cuda_graph, everyone(UNTRIED)),
+}
+CELLS = [
+    pytest.param(transform, subject, marks=[pytest.mark.gpu] if transform == "cuda-graph" else [])
+    for transform, row in TABLE.items()
+    for subject in SUBJECTS
+    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA)
+]
+
+
+@pytest.mark.parametrize(("transform", "subject"), CELLS)
+def test_cell(transform: str, subject: str) -> None:
+    row = TABLE[transform]
+    lambda_ = torch.tensor(0.3, device="cuda" if transform == "cuda-graph" else "cpu")
+    network = make(subject, lambda_ if transform in ("schedule", "cuda-graph") else 0.3)
+    check = partial(row.check, most=int(subject not in HOLD_NO_LOGITS)) if transform == "hooks" else row.check
+    outcome = row.outcomes.get(subject)
+    if outcome in (None, UNTRIED):
+        check(network)
+        return
+    with pytest.raises(RuntimeError, match=outcome.message):
+        check(network)
+
+
+# The page
+
+INTRODUCTION = """# What works under what
+
+Each public function, as written in the head of a column, was run under each transform of torch that a row names. A
+green cell (✓) is equal to `backend="reference"` in value and gradient; a red one (✗) raises an error of this package,
+which says what to use instead; a dash (–) had nothing to try. A number
+leads to its sentence below. There is nothing else: no cell is a wrong number.
+
+`python -m tests.test_transforms` writes this page from the table that the tests check."""
+
+CLOSING = """Things to know beside the table:
+
+- A lambda that changes: give `NTLConfig(weight=...)` a 0-d tensor on the logits' device and change it in place
+  (`weight.fill_(0.1)`), or another one for each call. No value is a new graph, and a captured graph follows.
+- Hooks on saved tensors (offloading, checkpoints) see at most one tensor of N x V elements of a loss from logits,
+  and none of the loss from hidden states.
+- `vmap` computes one sample after another, since each has its own denominators.
+- Under a compiler, a `torch.func` transform and fake or meta tensors Python cannot look at values. Labels out of
+  range are then found by the operators where they run; `ntloss.NTLossDotProduct` and `NumberLevelLoss` give NaN for
+  them, and a patched model whose declared transform of the logits is wrong does so, too.
+- A compiled `NumberLevelLoss` sums at most 4096 digits of one number.
+"""
+
+
+def page() -> str:
+    """The documentation's page of the table."""
+    outcomes = list(dict.fromkeys(outcome for row in TABLE.values() for outcome in row.outcomes.values()))
+
+    def cell(outcome: Outcome | None) -> str:
+        if outcome is None:
+            return "✓"
+        return f"{'–' if outcome.message is None else '✗'} ({outcomes.index(outcome) + 1})"
+
+    rows = [["transform", *(subject.title for subject in SUBJECTS.values())], ["---"] * (len(SUBJECTS) + 1)]
+    rows += [[row.title, *(cell(row.outcomes.get(subject)) for subject in SUBJECTS)] for row in TABLE.values()]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    sentences = "\n".join(f"{number}. {outcome.sentence}" for number, outcome in enumerate(outcomes, 1))
+    return "\n\n".join([INTRODUCTION, table, sentences, CLOSING])
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.test_transforms"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
