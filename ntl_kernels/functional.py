@@ -97,7 +97,7 @@ def cross_entropy_ntl(
     if has_dtensor(logits, labels, token_weights):
         from .parallel import tensors
 
-        output = tensors.output_of_logits(logits, problem, inplace, return_parts)
+        output = tensors.output_of_logits(logits, problem._replace(wants_parts=True), inplace, return_parts)
         return output if return_parts else output.loss
     result = loss_of_logits(logits, problem, inplace)
     return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
