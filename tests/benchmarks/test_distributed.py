@@ -42,5 +42,5 @@ def test_the_page_says_what_was_counted() -> None:
         assert line.format(forward=counted[name]["forward_bytes_per_row"]) in PAGE, name
         assert counted[name]["backward"] == {}
     for name in ("fused", "logits"):
-        result = json.loads((RESULTS / f"{name}.json").read_text())["result"]
+        result = json.loads((RESULTS / f"step-{name}.json").read_text())["result"]
         assert result["loss_error"] < 1.5e-7 and result["largest_gradient_error"] < 8.4e-7  # as the page has it
