@@ -12,6 +12,7 @@
 #   MATHEMATICS=FOLDER  the prepared mathematics data        SEEDS="1 2 3"  one after the other, while time is left
 #   STEPS=500           training steps of a run              LIMIT=460      seconds for a part
 #   COMMIT=HASH         where git cannot say it              DRY=1          tiny and on the CPU: tries this script
+#   PYTHON=COMMAND      default: python3
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,13 +28,14 @@ folder=$(cd "$folder" && pwd)
 log=$folder/$part.log
 : > "$log"
 limit=${LIMIT:-460}
+python=${PYTHON:-python3}
 status=ok
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 if [[ -n ${WHEELS:-} ]]; then
-    python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$scratch/site" "$WHEELS"/*.whl \
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$scratch/site" "$WHEELS"/*.whl \
         >> "$log" 2>&1 || status="failed: the wheels in $WHEELS"
     PYTHONPATH=$scratch/site:$PYTHONPATH
 fi
@@ -52,21 +54,21 @@ run() {
 
 tests() {
     if [[ -n ${DRY:-} ]]; then
-        run python3 -m pytest -q -m gpu tests/test_tokens.py
+        run "$python" -m pytest -q -m gpu tests/test_tokens.py
     else
-        run python3 -m pytest -q -m gpu -n 8 --continue-on-collection-errors tests
+        run "$python" -m pytest -q -m gpu -n 8 --continue-on-collection-errors tests
     fi
 }
 
 sanitizer() {
     local tests=(-m pytest -q -x -m gpu tests/backends/test_triton.py -k TestOnTheGpu)
     if [[ -n ${DRY:-} ]]; then
-        run python3 "${tests[@]}"
+        run "$python" "${tests[@]}"
         return
     fi
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # torch's own cache would hide what lies outside a tensor
     for tool in memcheck racecheck; do
-        run timeout "$(($(left) / 2))" compute-sanitizer --tool "$tool" --error-exitcode 9 python3 "${tests[@]}"
+        run timeout "$(($(left) / 2))" compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" "${tests[@]}"
     done
 }
 
@@ -77,14 +79,14 @@ speed() {
     else
         local few=(--device cuda --seconds 4 ${COMMIT:+--commit "$COMMIT"})
     fi
-    run python3 -m benchmarks.speed run --families "$1" "${few[@]}" --out "$folder"
+    run "$python" -m benchmarks.speed run --families "$1" "${few[@]}" --out "$folder"
 }
 
 tune() {
     if [[ -n ${DRY:-} ]]; then
-        run python3 -m benchmarks.speed tune --dry --device cpu --workloads vocab-32000-fp32 --out "$folder"
+        run "$python" -m benchmarks.speed tune --dry --device cpu --workloads vocab-32000-fp32 --out "$folder"
     else
-        run python3 -m benchmarks.speed tune --device cuda --seconds 40 --workloads 'vocab-*-bf16' --out "$folder"
+        run "$python" -m benchmarks.speed tune --device cuda --seconds 40 --workloads 'vocab-*-bf16' --out "$folder"
     fi
 }
 
@@ -106,14 +108,14 @@ quality() {
             break
         fi
         started=$SECONDS
-        run python3 -m benchmarks.quality "${settings[@]}" "model=$1" loss=ce,ntl_was "seed=$seed" \
+        run "$python" -m benchmarks.quality "${settings[@]}" "model=$1" loss=ce,ntl_was "seed=$seed" \
             +trainer.arguments.disable_tqdm=true "hydra.sweep.dir=$runs/plain" -m || break
-        run python3 -m benchmarks.quality "${settings[@]}" "model=$1" loss=ntl_was loss.reweigh=false "seed=$seed" \
+        run "$python" -m benchmarks.quality "${settings[@]}" "model=$1" loss=ntl_was loss.reweigh=false "seed=$seed" \
             +trainer.arguments.disable_tqdm=true "hydra.sweep.dir=$runs/reweigh-false" -m || break
         longest=$((SECONDS - started > longest ? SECONDS - started : longest))
     done
     limit=$((limit + reserve))
-    run python3 -m benchmarks.quality report "$runs" --out "$folder/$part"
+    run "$python" -m benchmarks.quality report "$runs" --out "$folder/$part"
 }
 
 case $part in
@@ -124,7 +126,7 @@ case $part in
 esac
 
 # Exactly ten lines: what ran, where, with what, and how it ended.
-python3 - "$part" "$status" "$SECONDS of $limit s" "$folder" "$log" <<'PYTHON'
+"$python" - "$part" "$status" "$SECONDS of $limit s" "$folder" "$log" <<'PYTHON'
 import sys
 from pathlib import Path
 

@@ -74,8 +74,20 @@ def ours_rows(case: Case) -> Loss:
     return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, reduction="none").sum()
 
 
+class Computed(torch.autograd.Function):
+    """Logits as if a model had computed them: no leaf, which must not be overwritten, and no copy."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        return logits.data
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def ours_inplace(case: Case) -> Loss:
-    return lambda t: cross_entropy_ntl(t.logits.view_as(t.logits), t.labels, case.numbers, inplace=True)
+    return lambda t: cross_entropy_ntl(Computed.apply(t.logits), t.labels, case.numbers, inplace=True)
 
 
 def ours_off(case: Case) -> Loss:

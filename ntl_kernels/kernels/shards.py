@@ -279,6 +279,26 @@ def summed_powers(sums, peaks, peak, rank_stride, rank_count, rows, inside):
     return total
 
 
+@triton.jit
+def merged_numbers(gathered, stride, step, rank_count, cumulative, scalars, rows, inside, KIND: tl.constexpr):
+    """(L, effect, yhat - v_y, number_lse2) of a block of rows, from the statistics of all ranks."""
+    peaks = gathered + NUMBER_PEAK * stride
+    peak = largest(peaks, step, rank_count, rows, inside)
+    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, peak, step, rank_count, rows, inside)
+    error = summed_powers(gathered + OFFSET * stride, peaks, peak, step, rank_count, rows, inside) / total
+    if KIND == "wasserstein":
+        effect = summed_powers(gathered + COST * stride, peaks, peak, step, rank_count, rows, inside) / total
+        loss = effect
+    elif KIND == "cumulative":
+        effect = tl.load(cumulative + rows, mask=inside, other=0.0)
+        loss = effect
+    else:
+        effect = error
+        loss = value_loss(error, scalars, KIND)
+    number_lse2 = peak + tl.log2(total)
+    return loss, effect, error, number_lse2
+
+
 @triton.jit(do_not_specialize=["row_count", "rank_count"])
 def merge_shards_kernel(
     gathered,  # [R, S, N + 1]
@@ -312,20 +332,9 @@ def merge_shards_kernel(
     found = RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
     ce = cross_entropy(found, label_x2, shard.vocab_size, how, scalars, OPTIONS.smoothing)
 
-    peaks = gathered + NUMBER_PEAK * stride
-    peak = largest(peaks, step, rank_count, rows, inside)
-    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, peak, step, rank_count, rows, inside)
-    error = summed_powers(gathered + OFFSET * stride, peaks, peak, step, rank_count, rows, inside) / total
-    if KIND == "wasserstein":
-        effect = summed_powers(gathered + COST * stride, peaks, peak, step, rank_count, rows, inside) / total
-        loss = effect
-    elif KIND == "cumulative":
-        effect = tl.load(cumulative + rows, mask=inside, other=0.0)
-        loss = effect
-    else:
-        effect = error
-        loss = value_loss(error, scalars, KIND)
-    number_lse2 = peak + tl.log2(total)
+    loss, effect, error, number_lse2 = merged_numbers(
+        gathered, stride, step, rank_count, cumulative, scalars, rows, inside, KIND
+    )
     mass = tl.exp2(number_lse2 - found.lse2)
     is_whole = are_covered(gathered, step, stride, rank_count, shard, RANKS)
     weight = tl.where(label.counts & (is_whole == 0), float("nan"), label.weight)

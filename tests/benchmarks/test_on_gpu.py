@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
 
 
 def on_gpu(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "DRY": "1", "OMP_NUM_THREADS": "1", **settings}
+    environment = {**os.environ, "PYTHON": sys.executable, "DRY": "1", "OMP_NUM_THREADS": "1", **settings}
     return subprocess.run([str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, timeout=400)
 
 
