@@ -44,10 +44,12 @@ def divide(total, denominator):
 @triton.jit
 def number_of(scalar):
     """A float as it is, or the one that a pointer points to."""
-    scalar = tl.to_tensor(scalar)  # the interpreter leaves a float a float
-    if scalar.dtype.is_ptr():
-        return tl.load(scalar).to(tl.float32)
-    else:
+    if hasattr(scalar, "dtype"):
+        if scalar.dtype.is_ptr():
+            return tl.load(scalar).to(tl.float32)
+        else:
+            return scalar
+    else:  # the interpreter leaves a float a float
         return scalar
 
 
