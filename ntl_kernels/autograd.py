@@ -173,8 +173,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
             return [gradient.to(hidden.dtype) for gradient in gradients]
         found = linear.forward(*arguments)
     if found.scale is not None:  # float16: what is in fp32 becomes small only now
-        factor = upstream * found.scale
-        return [(part.to(factor.dtype) * factor).to(torch.float16) for part in found.gradients]
+        return linear.scaled(found.gradients, upstream * found.scale, torch.float16)
     for gradient in found.gradients:
         if gradient.numel():
             load_backend(ctx.problem.backend).scale_(gradient.view(1, -1, gradient.shape[-1]), upstream)
@@ -188,10 +187,9 @@ def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
     if ctx.is_per_row:
         found = ops.linear_gradients(*arguments, fields[Field.LSE], upstream)
-    else:
-        *found, scale = ops.linear_losses(*arguments)[3:]
-        found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
-    return [gradient.to(hidden.dtype) for gradient in found]
+        return [gradient.to(hidden.dtype) for gradient in found]
+    *found, scale = ops.linear_losses(*arguments)[3:]
+    return linear.scaled(found, upstream * scale, hidden.dtype)
 
 
 class ExpectedValueAndMass(torch.autograd.Function):

@@ -180,6 +180,11 @@ class Result(NamedTuple):
     """0-d; None for 1."""
 
 
+def scaled(gradients: Sequence[Tensor], factor: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Gradients times a factor (0-d), multiplied in its precision and only then rounded to ``dtype``."""
+    return [(gradient.to(factor.dtype) * factor).to(dtype) for gradient in gradients]
+
+
 @without_autocast
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking, needs: Sequence[bool]

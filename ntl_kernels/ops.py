@@ -336,7 +336,7 @@ class Linear(Formula):
             found = call_once(linear_gradients, *arguments, *ctx.options[:-1], needs, fields[Field.LSE], upstream)
         else:
             *found, scale = saved
-            found = [gradient.to(scale.dtype) * (upstream * scale) for gradient in found]
+            found = linear.scaled(found, upstream * scale, ctx.dtype)
         results = (
             refuse_second_derivative(gradient.to(ctx.dtype), loss) if needed else None
             for gradient, needed in zip(found, needs, strict=True)

@@ -81,17 +81,9 @@ def vocab_parallel_cross_entropy_ntl(
     check_rows(labels, token_weights, logits_shard.device)
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, logits_shard.device)
-    problem = Problem(
-        labels,
-        token_weights,
-        as_number(num_tokens),
-        as_number(num_numbers),
-        as_number(config.weight),
-        numbers.table(logits_shard.device),
-        spec,
-        reduction,
-        resolve_backend(backend, logits_shard),
-    )
+    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    table, backend = numbers.table(logits_shard.device), resolve_backend(backend, logits_shard)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     output = loss_of_shard(logits_shard, problem, split, inplace)
     return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
 
@@ -150,17 +142,9 @@ def vocab_parallel_linear_cross_entropy_ntl(
     check_rows(labels, token_weights, hidden.device)
     spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
     check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
-    problem = Problem(
-        labels,
-        token_weights,
-        as_number(num_tokens),
-        as_number(num_numbers),
-        as_number(config.weight),
-        numbers.table(hidden.device),
-        spec,
-        reduction,
-        resolve_backend(backend, hidden),
-    )
+    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
+    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
     output = loss_of_head_shard(
         hidden, weight_shard, bias_shard, problem, split, chunk_size, skip_ignored, reduce_hidden_grad
     )

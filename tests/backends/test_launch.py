@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from ntl_kernels.backends import launch as module
@@ -21,20 +20,9 @@ from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
 from ntl_kernels.kernels.losses import scale_kernel
 from ntl_kernels.kernels.totals import count_kernel, finish_kernel
 
+from ..test_kernels import NoDevice
+
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
-
-
-class NoDevice:
-    """As much of a driver as choosing and compiling a variant needs."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 @pytest.fixture(autouse=True)
