@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/)(?=[\w.])[^\s"'`,)\]}]+""")
-"""An absolute path, or one from somebody's home, where it stands alone, as a value or in brackets."""
+MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/|\.\./)(?=[\w.])[^\s"'`,)\]}]+""")
+"""A path from the root, from somebody's home or from above the project, alone, as a value or in brackets."""
 PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
 
 
@@ -38,16 +38,17 @@ def describe(program: str, device: torch.device, threads: int, commit: str | Non
 
 
 def without_paths(text: str) -> str:
-    """The text without a machine's folders: paths of the project from its root, others as DATA and their last name."""
+    """The text without a machine's folders: paths of the project from its root, others as :func:`portable` has them."""
     return MACHINE_PATH.sub(lambda found: portable(Path(found.group())), text)
 
 
 def portable(path: Path) -> str:
-    """A path as it may stand in a result."""
-    try:
+    """A path as it may stand in a result: outside the project ``DATA/NAME`` for a file, which has an ending, ``DATA``
+    for a folder.
+    """
+    if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
-    except ValueError:
-        return f"DATA/{path.name}"
+    return f"DATA/{path.name}" if path.suffix else "DATA"
 
 
 def device_name(device: torch.device) -> str:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..environment import ROOT
+from ..environment import without_paths
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .errors import InputError
@@ -27,8 +26,6 @@ FILE = "runs.jsonl"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); what is beyond the last one counts in the last bin."""
-OUTSIDE = re.compile(r"(?<![\w.~:/${}-])(?:/|~/|\.\./)[^\s'\",;\]\[]+")
-"""A path that leads out of the project."""
 
 Record = dict[str, Any]
 Groups = dict[tuple[str, str], list[Record]]
@@ -56,20 +53,12 @@ def record_of(run: Record, folder: Path) -> Record:
 
 
 def without_places(value: Any) -> Any:
-    """The same with no path of a machine: relative to the project where it is inside, else ``DATA``."""
+    """The same with no path of a machine in any of its texts."""
     if isinstance(value, dict):
         return {key: without_places(each) for key, each in value.items()}
     if isinstance(value, list):
         return [without_places(each) for each in value]
-    if not isinstance(value, str):
-        return value
-    return OUTSIDE.sub(lambda found: outside_name(found.group()), value.replace(f"{ROOT}/", ""))
-
-
-def outside_name(path: str) -> str:
-    """``DATA`` for a folder, ``DATA/NAME`` for a file, which has an ending."""
-    name = PurePosixPath(path).name
-    return f"DATA/{name}" if "." in name.strip(".") else "DATA"
+    return without_paths(value) if isinstance(value, str) else value
 
 
 def error_histogram(path: Path) -> list[int]:

@@ -236,9 +236,9 @@ def test_results_and_reports_name_no_folder_of_a_machine(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("speed run --out /srv/a/results", "speed run --out DATA/results"),
-        ("dataset.folder=/srv/shared/mathematics seed=1", "dataset.folder=DATA/mathematics seed=1"),
-        ("a=[/srv/one,~/two] b='/srv/three'", "a=[DATA/one,DATA/two] b='DATA/three'"),
+        ("speed run --out /srv/a/results", "speed run --out DATA"),
+        ("dataset.folder=/srv/shared/mathematics seed=1", "dataset.folder=DATA seed=1"),
+        ("a=[/srv/one,~/two.csv] b='../three'", "a=[DATA,DATA/two.csv] b='DATA'"),
         (f"--out {ROOT}/runs/speed", "--out runs/speed"),
         ("time / ours, 3 GB/s, runs/a, vocab-*/b, https://a.org/b", None),
     ],
