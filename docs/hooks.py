@@ -140,8 +140,13 @@ def embedded(prose: str, folder: Path) -> str:
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:
-    """A link of a report, as a page of the site can follow it: figures are copied, other files only named."""
-    target = (folder / match[3]).resolve()
+    """A link of a report, as a page of the site can follow it: figures are copied, headings of the reports of a folder
+    stand on one page, other files are only named.
+    """
+    file, _, heading = match[3].partition("#")
+    if heading:
+        return f"[{match[2]}](#{heading})"
+    target = (folder / file).resolve()
     if match[1] and target.is_relative_to(RESULTS):
         return f"![{match[2]}](results/{target.relative_to(RESULTS)})"
     return f"`{target.relative_to(ROOT)}`" if target.is_relative_to(ROOT) else match[0]
