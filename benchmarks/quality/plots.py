@@ -2,50 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .records import ERROR_BINS, Groups, at_step, steps_of
+from .records import ERROR_BINS, Groups, at_step, splits_of, steps_of, values_of
 from .statistics import Difference
 
+Style = dict[str, Any]
+
+CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
 LEAST_R2 = -0.5
 """Where the axis of R2 ends; runs that have learned nothing are below."""
+FARTHEST = 4
+"""Axes of errors reach to so many times the largest error at the end of training."""
+MOST_ANSWERS = 0.995
+"""The plot of errors ends where so many of the answers are."""
+MOST_BANDS = 4
+"""More curves than these are drawn without bands, which would hide each other."""
 DIFFERENCE_LIMITS = (-60, 60)
 """Per cent; intervals that single wild answers have widened go on beyond."""
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
-    """MAE, median error and R2 over steps on the validation split, mean and standard deviation over seeds, and the
-    errors of the answers to the test questions. ``source`` goes into the PNG's metadata.
+    """A data set's picture: learning curves of the answers to the validation questions, mean over seeds (with a band of
+    one standard deviation where few curves share a plot); every seed's MAE of the test answers; and their errors.
+    ``source`` goes into the PNG's metadata.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    models = {model for model, _ in groups}
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8))
-    mae, median, r2, errors = axes.flat
-    for index, ((model, loss), runs) in enumerate(sorted(groups.items())):
-        style = {"color": f"C{index % 10}", "label": loss if len(models) == 1 else f"{model}, {loss}"}
-        for axis, metric in ((mae, "mae"), (median, "median_error"), (r2, "r2")):
-            curve(axis, runs, metric, style)
-        counts = np.sum([histogram for run in runs for histogram in run["errors"].values()], axis=0)
-        errors.stairs(counts / max(counts.sum(), 1), ERROR_BINS, **style)
-    mae.set(xlabel="training step", ylabel="MAE of the answers, validation", yscale="log")
-    median.set(xlabel="training step", ylabel="median error of the answers, validation", ylim=(0, None))
-    r2.set(xlabel="training step", ylabel="R2 of the answers, validation")
-    r2.set_ylim(max(r2.get_ylim()[0], LEAST_R2), min(r2.get_ylim()[1], 1.02))
-    errors.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
-    for axis in axes.flat:
+    styles = styles_of(groups)
+    figure = plt.figure(figsize=(14, 5 + 0.25 * len(groups)), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2 + 0.25 * len(groups)))
+    for axis, (metric, name) in zip(upper.subplots(1, len(CURVES)), CURVES.items(), strict=True):
+        draw_curves(axis, groups, metric, styles)
+        axis.set(xlabel="training step", ylabel=f"{name}, validation")
         axis.grid(alpha=0.3)
-    errors.legend(fontsize="small", loc="upper right")
+    seeds, errors = lower.subplots(1, 2, width_ratios=(3, 2))
+    draw_seeds(seeds, groups, styles)
+    draw_errors(errors, groups, styles)
     figure.suptitle(title)
-    figure.tight_layout()
     figure.savefig(path, dpi=90, metadata={"Source": source})
     plt.close(figure)
+
+
+def styles_of(groups: Groups) -> list[Style]:
+    """Colour, line and name of every sorted group; the model that most of them share is not named."""
+    models = [model for model, _ in groups]
+    usual = max(models, key=models.count)
+    names = [loss if model == usual else f"{model}, {loss}" for model, loss in sorted(groups)]
+    return [{"color": f"C{i % 10}", "linestyle": "-" if i < 10 else "--", "label": n} for i, n in enumerate(names)]
+
+
+def draw_curves(axis: Any, groups: Groups, metric: str, styles: Sequence[Style]) -> None:
+    """A metric over steps; what is far from where the curves end is cut off."""
+    ends = []
+    for key, style in zip(sorted(groups), styles, strict=True):
+        ends += curve(axis, groups[key], metric, style, has_band=len(groups) <= MOST_BANDS)
+    if not ends:
+        return
+    if metric == "r2":
+        axis.set_ylim(max(2 * min(ends) - 1, LEAST_R2) if min(ends) < 1 else LEAST_R2, 1.01)
+    else:
+        axis.set_ylim(0, FARTHEST * max(ends) or None)
+
+
+def draw_seeds(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
+    """The MAE of every run's test answers, a line of dots for each loss, and their mean."""
+    split = splits_of(groups)[-1]
+    found = [[v for v in values_of(groups[key], split, "mae") if np.isfinite(v)] for key in sorted(groups)]
+    for place, (values, style) in enumerate(zip(found, styles, strict=True)):
+        axis.plot(values, [place] * len(values), "o", color=style["color"], alpha=0.6)
+        if values:
+            axis.plot(np.mean(values), place, "|", color="black", markersize=18)
+    everything = [value for values in found for value in values]
+    if everything and max(everything) > FARTHEST * min(everything) > 0:
+        axis.set_xscale("log")
+    axis.set_yticks(range(len(styles)), [style["label"] for style in styles])
+    axis.set(xlabel=f"MAE, {split}: every seed, and the mean", ylim=(len(styles) - 0.5, -0.5))
+    axis.grid(alpha=0.3)
+
+
+def draw_errors(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
+    """How far the test answers are from the truth: the share of them that errs by at most so much."""
+    for key, style in zip(sorted(groups), styles, strict=True):
+        counts = np.sum([histogram for run in groups[key] for histogram in run["errors"].values()], axis=0)
+        axis.plot(ERROR_BINS[1:], np.cumsum(counts) / max(counts.sum(), 1), **style)
+    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
+    axis.legend(fontsize="small", loc="lower right")
+    axis.grid(alpha=0.3)
 
 
 def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, source: str) -> None:
@@ -74,21 +124,22 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
     plt.close(figure)
 
 
-def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: dict[str, Any]) -> None:
-    """Mean over seeds, a band of one standard deviation."""
+def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_band: bool) -> list[float]:
+    """Mean over seeds, and a band of one standard deviation; returns the last mean, if there is one."""
     at_steps = [(step, at_step(runs, step, metric)) for step in steps_of(runs)]
     measured = [(step, values) for step, values in at_steps if values and np.isfinite(values).all()]
     if not measured:
-        return
+        return []
     steps = [step for step, _ in measured]
     means = np.array([np.mean(values) for _, values in measured])
-    deviations = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
     axis.plot(steps, means, marker=".", **style)
-    axis.fill_between(steps, means - deviations, means + deviations, color=style["color"], alpha=0.15, linewidth=0)
+    if has_band:
+        spread = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
+        axis.fill_between(steps, means - spread, means + spread, color=style["color"], alpha=0.15, linewidth=0)
+    return [float(means[-1])]
 
 
 def largest_bin(groups: Groups) -> float:
-    """The right end of the last bin that holds an error."""
+    """The right end of the bin that brings :data:`MOST_ANSWERS` of all answers together."""
     counts = np.sum([h for runs in groups.values() for run in runs for h in run["errors"].values()], axis=0)
-    filled = np.flatnonzero(counts)
-    return ERROR_BINS[int(filled[-1]) + 1] if filled.size else ERROR_BINS[-1]
+    return ERROR_BINS[int(np.searchsorted(np.cumsum(counts), MOST_ANSWERS * counts.sum())) + 1]

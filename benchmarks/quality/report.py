@@ -20,6 +20,7 @@ from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, records
 from .advice import ADVICE, CHOICE, Evidence
 from .errors import InputError, writable
+from .plots import CURVES
 from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
 from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of
 
@@ -47,7 +48,6 @@ METRICS = {
 }
 COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
 """The metrics whose differences by pairs are shown."""
-CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
 MOST_BUDGETS = 6
 LOWER, HIGHER = "▼", "▲"
 """Marks of a difference to CE whose interval excludes 0."""

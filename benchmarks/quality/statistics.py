@@ -15,6 +15,8 @@ from .records import Groups, Record, unlike
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
 """Fewer are never called certain: Student's t rests on their spread alone."""
+DECIMALS = 12
+"""What is below is an error of rounding, and no difference."""
 IN_PER_CENT = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
 """Metrics above 0, whose difference is told in per cent of the baseline's mean."""
 IN_POINTS = ("exact_match", "number_accuracy", "no_number", "run_on", "token_accuracy")
@@ -43,10 +45,10 @@ def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.
     Raises:
         ValueError: no pair, or sides of different lengths.
     """
-    each = [scale * (one - other) for one, other in zip(ours, theirs, strict=True)]
+    each = [round(scale * (one - other), DECIMALS) for one, other in zip(ours, theirs, strict=True)]
     if not each:
         raise ValueError("no pair to compare")
-    mean = fmean(each)
+    mean = round(fmean(each), DECIMALS)
     agree = sum(value * mean > 0 for value in each)
     if len(each) == 1 or not all(map(math.isfinite, each)):
         return Difference(mean, math.nan, math.nan, agree, len(each))
