@@ -30,6 +30,12 @@ def test_intervals_are_those_of_a_paired_t_test(pairs: list[tuple[float, float]]
     assert found.agree == sum((ours - theirs) * found.mean > 0) and found.pairs == len(pairs)
 
 
+def test_errors_of_rounding_are_no_difference() -> None:
+    found = difference([0.1 + 0.2, 0.5, 0.7], [0.3, 0.7, 0.5])
+    assert (found.mean, found.agree) == (0, 0) and found.low == -found.high != 0
+    assert difference([0.1 + 0.2], [0.3], 100)[:1] == (0,)
+
+
 def test_pairs_see_what_deviations_hide() -> None:
     """Every seed is better by one, though seeds differ by far more."""
     ours, theirs = [9.0, 19.1, 29.0, 38.9], [10.0, 20.0, 30.0, 40.0]
