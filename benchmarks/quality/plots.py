@@ -1,4 +1,4 @@
-"""Learning curves, error histograms and differences by pairs."""
+"""Learning curves, what every seed has come to, distributions of errors, and differences by pairs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def draw_curves(axis: Any, groups: Groups, metric: str, styles: Sequence[Style])
     if not ends:
         return
     if metric == "r2":
-        axis.set_ylim(max(2 * min(ends) - 1, LEAST_R2) if min(ends) < 1 else LEAST_R2, 1.01)
+        axis.set_ylim(max(1 - 2 * (1 - min(ends)), LEAST_R2), 1.01)
     else:
         axis.set_ylim(0, FARTHEST * max(ends) or None)
 
