@@ -48,7 +48,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.
     each = [round(scale * (one - other), DECIMALS) for one, other in zip(ours, theirs, strict=True)]
     if not each:
         raise ValueError("no pair to compare")
-    mean = round(fmean(each), DECIMALS)
+    mean = round(fmean(each), DECIMALS) + 0.0  # no minus 0
     agree = sum(value * mean > 0 for value in each)
     if len(each) == 1 or not all(map(math.isfinite, each)):
         return Difference(mean, math.nan, math.nan, agree, len(each))
