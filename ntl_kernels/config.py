@@ -21,13 +21,13 @@ class NTLConfig:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
         weight: lambda, the factor of the NTL term beside cross-entropy; 0 gives plain cross-entropy. Where numbers
-            can only be estimated, 1 without reweighing brought answers nearer to the truth than 0.3, at a cost in
-            likelihood (``benchmarks/results/quality/advice.md``). A 0-d tensor
-            on the logits' device may change in place from step to step: a schedule then recompiles nothing, and a
-            captured graph follows it.
+            could only be estimated, more than 0.3 brought answers no nearer to the truth and cost likelihood
+            (``benchmarks/results/quality/advice.md``). A 0-d tensor on the logits' device may change in place from
+            step to step: a schedule then recompiles nothing, and a captured graph follows it.
         reweigh: interpolate between the NTL (all probability on number tokens) and 1.01 times its largest
             possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
-            Where a number's end is uncertain, this makes numbers longer (docs, Mathematics, eq. 35).
+            Where a number's end is uncertain, this makes numbers longer (docs, Mathematics, eq. 35); without it,
+            estimates came at least as near to the truth (``advice.md``).
         squash_factor: wasserstein only. The furthest number costs this many times the nearest wrong one (> 1).
         label_sigma: wasserstein only. Standard deviation, in units of value, of a Gaussian target around the
             label's value; 0 is the one-hot target. Excludes ``squash_factor``.

@@ -64,14 +64,13 @@ class Headline(NamedTuple):
 
 
 HEADLINES = (
-    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 1 NTL-WAS (reweigh=False)", "test"),
+    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
     Headline("rents_linear_decay", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("rents_linear_decay", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("diamonds", "estimate prices", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("diamonds", "estimate prices", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("rents_long", "estimate rents, 2,000 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS", "test"),
     Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS", "test"),
     Headline("expressions", "compute expressions", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
-    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS", "interpolate"),
     Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
 )
 

@@ -28,7 +28,7 @@ both="loss=ntl_was loss.reweigh=true,false"
   rents="dataset=rents dataset.limits.validation=200 trainer=quick"
   main="$rents dataset.name=rents_quick"
   sweep $eight,9,10 $main loss=ce
-  sweep $eight,9,10 $main loss=ntl_was loss.reweigh=false loss.weight=1
+  sweep $eight,9,10 $main loss=ntl_was loss.reweigh=false loss.weight=0.3,1
   sweep $five $main loss=ntl_was
 
   decay="$rents dataset.name=rents_linear_decay $(steps 800 100)"
@@ -37,12 +37,12 @@ both="loss=ntl_was loss.reweigh=true,false"
   sweep $eight $decay loss=ntl_was loss.label_sigma=1
   sweep $eight $decay model=regression_head loss=ce
 
-  long="$rents dataset.name=rents_long $(steps 1600 200)"
+  long="$rents dataset.name=rents_long $(steps 2000 250)"
   sweep $three $long loss=ce
-  sweep $three $long loss=ntl_was loss.reweigh=false loss.weight=0.1,0.3
+  sweep $three $long loss=ntl_was loss.reweigh=false
   sweep $three $long model=regression_head loss=ce
 
-  rows="dataset=table dataset.file=$diamonds dataset.target=price dataset.limits.validation=200 trainer=quick $(steps 1500 250)"
+  rows="dataset=table dataset.file=$diamonds dataset.target=price dataset.limits.validation=200 trainer=quick $(steps 1000 200)"
   sweep $five $rows loss=ce
   sweep $five $rows $both
   sweep $five $rows model=regression_head loss=ce

@@ -46,7 +46,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
         "| test",
         "| ---",
         "| CE",
-        "| CE + 1 NTL-WAS (reweigh=False)",
+        "| CE + 0.3 NTL-WAS (reweigh=False)",
         "| difference",
     ]
     assert "run on" in lines[0] and "/3 |" in lines[-1]
@@ -55,7 +55,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
     records = json.loads((tmp_path / "comparison.json").read_text())
     assert [(record["loss"], record["seed"]) for record in records[:2]] == [
         ("CE", 1),
-        ("CE + 1 NTL-WAS (reweigh=False)", 1),
+        ("CE + 0.3 NTL-WAS (reweigh=False)", 1),
     ]
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert f"Plot: {tmp_path / 'comparison.png'}\nJSON: {tmp_path / 'comparison.json'}" in printed
