@@ -69,7 +69,7 @@ HEADLINES = (
     Headline("rents_long", "estimate rents, 2,000 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
     Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
     Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS", "test"),
+    Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
     Headline("expressions", "compute expressions", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
     Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
 )
