@@ -22,8 +22,8 @@ MOST_ANSWERS = 0.995
 """The plot of errors ends where so many of the answers are."""
 MOST_BANDS = 4
 """More curves than these are drawn without bands, which would hide each other."""
-DIFFERENCE_LIMITS = (-60, 60)
-"""Per cent; intervals that single wild answers have widened go on beyond."""
+LARGEST_DIFFERENCE = 60
+"""Per cent; intervals that single wild answers have widened go on beyond, and means beyond are written at the edge."""
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
@@ -114,7 +114,13 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
         heights = [place + 0.2 * (number - (len(metrics) - 1) / 2) for place, _ in known]
         margins = [0 if np.isnan(each.low) else each.high - each.mean for _, each in known]
         axis.errorbar([each.mean for _, each in known], heights, xerr=margins, fmt="o", capsize=3, label=metric)
-    axis.set(xlabel="difference to CE at the same seed, per cent (95 % interval)", xlim=DIFFERENCE_LIMITS)
+        for height, mean in zip(heights, [each.mean for _, each in known], strict=True):
+            if abs(mean) > LARGEST_DIFFERENCE:
+                write_at_edge(axis, f"{mean:+.0f} %", height, mean > 0, f"C{number}")
+    axis.set(
+        xlabel="difference to CE at the same seed, per cent (95 % interval)",
+        xlim=(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE),
+    )
     axis.set_yticks(range(len(rows)), list(rows))
     axis.invert_yaxis()
     axis.grid(alpha=0.3)
@@ -122,6 +128,13 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
     figure.tight_layout()
     figure.savefig(path, dpi=90, metadata={"Source": source})
     plt.close(figure)
+
+
+def write_at_edge(axis: Any, text: str, height: float, is_right: bool, color: str) -> None:
+    """A value that is beyond the left or right end of an axis."""
+    end, side = (0.99, "right") if is_right else (0.01, "left")
+    where = axis.get_yaxis_transform()
+    axis.text(end, height, text, transform=where, ha=side, va="center", color=color, backgroundcolor="white")
 
 
 def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_band: bool) -> list[float]:
