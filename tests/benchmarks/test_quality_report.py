@@ -169,8 +169,8 @@ def test_malformed_runs_are_named(file: str, content: Any, said: str, runs: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("dataset.folder=/home/me/data/mathematics seed=1", "dataset.folder=DATA seed=1"),
-        ("dataset.file=/home/me/a.csv.gz", "dataset.file=DATA/a.csv.gz"),
+        ("dataset.folder=/srv/me/data/mathematics seed=1", "dataset.folder=DATA seed=1"),
+        ("dataset.file=/srv/me/a.csv.gz", "dataset.file=DATA/a.csv.gz"),
         ("dataset.file=../shared/a.csv x=~/b", "dataset.file=DATA/a.csv x=DATA"),
         ("model.checkpoint=runs/quality/ce-seed${seed}/model", "model.checkpoint=runs/quality/ce-seed${seed}/model"),
         (f"a={ROOT}/runs/x", "a=runs/x"),
