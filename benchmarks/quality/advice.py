@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .losses import title
+
 
 class Evidence(NamedTuple):
     """A difference by pairs that a sentence claims; the report holds it against the records."""
@@ -18,13 +20,13 @@ class Evidence(NamedTuple):
     beside: str = "CE"
 
 
-def titled(weight: float, reweigh: bool = True) -> str:
+def was(weight: float, reweigh: bool = True) -> str:
     """What runs with NTL-WAS are called in tables."""
-    return f"CE + {weight:g} NTL-WAS" + ("" if reweigh else " (reweigh=False)")
+    return title("ntl_was", {"weight": weight, "reweigh": reweigh})
 
 
-WEIGHED, UNWEIGHED = titled(0.3), titled(0.3, reweigh=False)
-STRONG, STRONG_UNWEIGHED, STRONGEST_UNWEIGHED = titled(1), titled(1, reweigh=False), titled(3, reweigh=False)
+WEIGHED, UNWEIGHED = was(0.3), was(0.3, reweigh=False)
+STRONG, STRONG_UNWEIGHED, STRONGEST_UNWEIGHED = was(1), was(1, reweigh=False), was(3, reweigh=False)
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 

@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
 from . import plots, records
+from .advice import SHORT, UNWEIGHED
 from .configuration import configure, run_name
 from .errors import InputError, writable
 from .experiment import run
@@ -25,11 +26,11 @@ from .records import Record, by_dataset, values_of
 from .report import FOLDER, METRICS, markdown, spread, told
 from .statistics import compare
 
-MAIN_JOB = ("dataset=rents", "dataset.name=rents_quick", "dataset.limits.validation=200")
+MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was", "loss.reweigh=false")
 """The advice for answers that can only be estimated."""
-RECORDED = ("llama", "CE + 0.3 NTL-WAS (reweigh=False)"), ("llama", "CE")
+RECORDED = ("llama", UNWEIGHED), ("llama", "CE")
 SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 
@@ -98,7 +99,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
     else:
         parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; the seeds that agree.")
     if is_main_job:
-        groups = by_dataset(records.read([FOLDER]))["rents_quick"]
+        groups = by_dataset(records.read([FOLDER]))[SHORT]
         recorded = compare(*(groups[key] for key in RECORDED), "test", "mae")
         parts.append(f"The same comparison over more seeds, as recorded: MAE {told(recorded, 'mae')} seeds.")
     return " ".join(parts)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ..environment import ROOT
 from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, records
-from .advice import ADVICE, CHOICE, Evidence
+from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
 from .errors import InputError, writable
 from .plots import CURVES
 from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
@@ -64,14 +64,14 @@ class Headline(NamedTuple):
 
 
 HEADLINES = (
-    Headline("rents_quick", "estimate rents, 300 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("rents_linear_decay", "estimate rents, 800 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("rents_long", "estimate rents, 2,000 steps", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", "CE + 0.3 NTL-WAS", "test"),
-    Headline("readings", "estimate from readings", "llama", "CE + 0.3 NTL-WAS (reweigh=False)", "test"),
-    Headline("expressions", "compute expressions", "llama", "CE + 0.3 NTL-WAS", "interpolate"),
-    Headline("arithmetic", "compute sums", "llama_pretrained", "CE + 0.3 NTL-WAS (reweigh=False)", "interpolate"),
+    Headline(SHORT, "estimate rents, 300 steps", "llama", UNWEIGHED, "test"),
+    Headline(RENTS, "estimate rents, 800 steps", "llama", UNWEIGHED, "test"),
+    Headline(LONG, "estimate rents, 2,000 steps", "llama", UNWEIGHED, "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", UNWEIGHED, "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", WEIGHED, "test"),
+    Headline("readings", "estimate from readings", "llama", UNWEIGHED, "test"),
+    Headline("expressions", "compute expressions", "llama", WEIGHED, "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", UNWEIGHED, "interpolate"),
 )
 
 
