@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from triton import knobs
 from triton.runtime import driver as active
@@ -25,8 +26,9 @@ class Fault(AssertionError):
 class Emulator:
     """Executes every launch of Triton's while it is :meth:`active`, and raises :class:`Fault` for a wrong one."""
 
-    def __init__(self, roles: Mapping[str, Roles]) -> None:
-        self.roles = roles
+    def __init__(self) -> None:
+        self.roles: dict[str, Roles] = {}
+        """Of each kernel by its name; one that is not there cannot be launched."""
         self.schedule = 0
         """In which order warps and CTAs run: 0 ascending, 1 descending, any other a seed of a random order."""
         self.noise = 0
@@ -86,6 +88,12 @@ class Emulator:
         machine().run(launch)
         for report in reports[: launch.num_reports]:
             yield described(report, kernel)
+
+
+@cache
+def emulator() -> Emulator:
+    """The one of this process: a process has one driver."""
+    return Emulator()
 
 
 def described(report: Report, kernel: Kernel) -> str:

@@ -1,0 +1,244 @@
+"""How far a right kernel may be off: its formulas (docs, Mathematics, sections 2 to 7) in the arithmetic of
+:mod:`.rounding`, operation by operation.
+
+A bound is an element's own. It knows no batch, no largest entry and no constant that happened to pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ntl_kernels.backends import triton
+from ntl_kernels.spec import cost_line
+
+from ..problems import Problem
+from .rounding import APPROXIMATE, UNIT, Rounded, exact, product, rounded
+from .truth import Options, Rows, rows_of
+
+TANH = 7e-7
+"""The relative error of the kernels' tanh: 4e-7 of its polynomials, and rsqrt's."""
+TREE = 16
+"""Additions on the way from a thread's sum to that of all threads."""
+TOTAL_THREADS = 1024
+"""Of the kernels over all rows."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Of rows or of their number columns."""
+
+    peak: Rounded
+    """[N, 1]: the largest u."""
+    powers: Rounded
+    """[N, C]: exp(x - the largest x)."""
+    total: Rounded
+    """[N, 1]: their sum."""
+
+    @property
+    def p(self) -> Rounded:
+        return self.powers / self.total
+
+
+@dataclass(frozen=True)
+class Number:
+    """The Number Token Loss of rows whose label is a number; garbage for others."""
+
+    loss: Rounded
+    """[N, 1]: before reweighing."""
+    slope: Rounded
+    effects: Rounded
+    """[N, K]"""
+    q: Rounded
+    mass: Rounded
+
+
+class Bounds:
+    """Of all rows of a problem that count."""
+
+    def __init__(self, problem: Problem, ranks: int = 1) -> None:
+        self.problem, self.rows, self.ranks = problem, rows_of(problem), ranks
+        self.options, self.config = self.rows.options, self.rows.options.config
+        count, columns = self.rows.logits.shape
+        self.ids = problem.numbers.ids.long()
+        tile, _ = triton.tile_of(problem.logits.detach().reshape(1, count, columns), None) if count else (None, None)
+        self.additions = columns / (tile.threads if tile else 1) + TREE + ranks
+        self.number_additions = len(self.ids) / 32 + TREE + ranks
+        self.u, self.outer = self.transformed()
+        self.row = self.softmax(self.u, self.additions)
+        self.log_total = self.row.total.log2() * rounded(math.log(2))
+        self.lse = self.row.peak * self.outer + self.log_total
+        self.number = self.number_terms()
+
+    def transformed(self) -> tuple[Rounded, Rounded]:
+        """(u, outer) with x = outer * u."""
+        z, options = self.rows.logits, self.options
+        if options.softcap is None:
+            return exact(z), rounded(options.logit_scale)
+        inner = z * (options.logit_scale / options.softcap)
+        u = torch.tanh(inner)
+        steepness = product(1 - u * u, inner.abs()).nan_to_num(posinf=0.0)
+        return Rounded(u, TANH * u.abs() + 2 * UNIT * steepness), rounded(options.softcap)
+
+    def softmax(self, u: Rounded, additions: float) -> Softmax:
+        peak = Rounded(*(part.gather(-1, u.value.argmax(-1, keepdim=True)) for part in (u.value, u.error)))
+        shift = torch.where(peak.value.isinf(), 0.0, peak.value)
+        distance = (u - Rounded(shift, peak.error)) * (self.outer * rounded(math.log2(math.e)))
+        powers = distance.exp2()
+        return Softmax(peak, powers, powers.sum(additions))
+
+    def label_column(self, columns: Rounded) -> Rounded:
+        """[N, 1]: what the label's column holds."""
+        at = self.rows.labels[:, None]
+        return Rounded(columns.value.gather(-1, at), columns.error.gather(-1, at))
+
+    def cross_entropy(self) -> Rounded:
+        """[N, 1]"""
+        options = self.options
+        loss = (self.row.peak - self.label_column(self.u)) * self.outer + self.log_total
+        if options.label_smoothing:
+            mean = self.u.sum(self.additions) / exact(self.u.value.shape[-1])
+            smooth = (self.row.peak - mean) * self.outer + self.log_total
+            loss = loss * rounded(1 - options.label_smoothing) + smooth * rounded(options.label_smoothing)
+        return loss + self.lse * self.lse * rounded(options.z_loss) if options.z_loss else loss
+
+    def number_terms(self) -> Number:
+        config, values = self.config, self.problem.numbers.values.double()
+        target = self.rows.target.nan_to_num(nan=float(values[0]))[:, None]
+        u = self.u[:, self.ids]
+        numbers = self.softmax(u, self.number_additions)
+        q, offsets = numbers.p, rounded(values - target)
+        gap = (numbers.peak - self.row.peak) * (self.outer * rounded(math.log2(math.e)))
+        mass = numbers.total * gap.exp2() / self.row.total
+        slope = exact(torch.ones_like(target))
+        if config.kind == "wasserstein" and config.label_sigma > 0:
+            loss, effects = self.cumulative(q, offsets, values)
+        elif config.kind == "wasserstein":
+            offset, line = cost_line(self.problem.numbers, config.squash_factor)
+            cost = offsets.abs() * rounded(line) + rounded(offset)
+            effects = cost.where(offsets.value != 0, exact(torch.zeros_like(offsets.value)))
+            loss = (q * effects).sum(self.number_additions)
+        else:
+            effects = offsets
+            error = (q * offsets).sum(self.number_additions)
+            slope, loss = self.value_terms(error)
+        return Number(loss, slope, effects, q, mass)
+
+    def cumulative(self, q: Rounded, offsets: Rounded, values: Tensor) -> tuple[Rounded, Rounded]:
+        """(L, effects) with ``label_sigma``."""
+        steps = offsets / rounded(self.config.label_sigma)
+        powers = (steps * steps * rounded(-0.5 * math.log2(math.e))).exp2()
+        difference = (q - powers / powers.sum(self.number_additions)).running_sum(self.number_additions)
+        gaps = rounded(torch.cat([values.diff(), values.new_zeros(1)]))
+        effects = (difference.sign() * gaps).running_sum_from_the_end(self.number_additions)
+        return (difference.abs() * gaps).sum(self.number_additions), effects
+
+    def value_terms(self, error: Rounded) -> tuple[Rounded, Rounded]:
+        """(f', f) of the expected-value losses."""
+        size, delta = error.abs(), rounded(self.config.huber_delta)
+        if self.config.kind == "mse":
+            return error * exact(2.0), error * error
+        if self.config.kind == "mae":
+            return error.sign(), size
+        near, far = size * size * exact(0.5), (size - delta * exact(0.5)) * delta
+        slope = error.clamp(-self.config.huber_delta, self.config.huber_delta)
+        return slope, near.where(size.value < self.config.huber_delta, far)
+
+    @property
+    def worst(self) -> Rounded:
+        """1.01 * L_max"""
+        from ntl_kernels.spec import LossSpec
+
+        return rounded(LossSpec.resolve(self.config, self.problem.numbers).worst_loss)
+
+    def number_loss(self) -> Rounded:
+        """[N, 1]"""
+        number = self.number
+        if not self.config.reweigh:
+            return number.loss
+        return self.worst + number.mass * (number.loss - self.worst)
+
+    def shares(self) -> tuple[Rounded, Rounded]:
+        """(a, b) [N, 1]: what CE and NTL of a row weigh, times the upstream gradient."""
+        tokens, numbers = self.rows.denominators()
+        weight = (self.rows.weights * self.rows.upstream)[:, None]
+        found = []
+        for factor, denominator in ((1.0, tokens), (float(self.config.weight), numbers)):
+            share = torch.where(denominator == 0, 0.0, weight * factor / denominator)
+            found.append(Rounded(share, (2 * APPROXIMATE + self.total_error) * share.abs()))
+        return found[0], found[1]
+
+    @property
+    def total_error(self) -> float:
+        """Relative, of a sum of weights over all rows."""
+        return (len(self.rows.labels) / TOTAL_THREADS + TREE) * UNIT
+
+    def gradient(self) -> Rounded:
+        """[N, V], before it is rounded to the logits' dtype; 0 in rows that do not count."""
+        options, number, p = self.options, self.number, self.row.p
+        a, b = self.shares()
+        scale = rounded(options.logit_scale)
+        a, b = a * scale, b * scale
+        slope = a + a * self.lse * rounded(2 * options.z_loss) if options.z_loss else a
+        pull = -a * rounded(options.label_smoothing) / exact(p.value.shape[-1])
+        own = -a * rounded(1 - options.label_smoothing)
+        is_number = self.rows.is_number[:, None]
+        nothing = exact(torch.zeros_like(a.value))
+        excess, number_slope = nothing, b * number.slope
+        if self.config.reweigh:
+            excess = (b * number.mass * (self.worst - number.loss)).where(is_number, nothing)
+            number_slope = number_slope * number.mass
+        mean_effect = (number.q * number.effects).sum(self.number_additions)
+        number_pull = number.q * (number_slope * (number.effects - mean_effect) - excess)
+        slope = slope + excess
+        pulls = Rounded(*(part.expand(p.value.shape).clone() for part in (pull.value, pull.error)))
+        columns = torch.zeros_like(p.value, dtype=torch.bool)
+        columns.scatter_(1, self.rows.labels[:, None], True)
+        pulls = (pulls + own).where(columns, pulls)
+        at = is_number.expand(-1, len(self.ids))
+        added = (pulls[:, self.ids] + number_pull).where(at, pulls[:, self.ids])
+        pulls.value[:, self.ids], pulls.error[:, self.ids] = added.value, added.error
+        gradient = slope * p + pulls
+        if options.softcap is not None:
+            gradient = gradient * (exact(1.0) - self.u * self.u)
+        return gradient.where(self.rows.weights[:, None] != 0, exact(torch.zeros_like(p.value)))
+
+    def parts(self) -> dict[str, Rounded]:
+        """The fields of NTLOutput but the accuracy: 0-d, or [N] for losses of reduction "none"."""
+        rows, reduction = self.rows, self.options.reduction
+        weight, is_number = rows.weights[:, None], rows.is_number[:, None]
+        nothing = exact(torch.zeros_like(weight))
+        ce = (self.cross_entropy() * exact(weight)).where(weight != 0, nothing)
+        ntl = (self.number_loss() * exact(weight)).where(is_number, nothing)
+        tokens, numbers = rows.denominators()
+        if reduction != "none":
+            ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, numbers)
+        values = self.problem.numbers.values.double()
+        target = rows.target.nan_to_num(nan=float(values[0]))[:, None]
+        error = (self.number.q * rounded(values - target)).sum(self.number_additions).abs()
+        found = {
+            "loss": ce + ntl * rounded(float(self.config.weight)),
+            "cross_entropy": ce,
+            "ntl": ntl,
+            "num_tokens": self.counted(tokens, rows.weights),
+            "num_numbers": self.counted(numbers, torch.where(rows.is_number, rows.weights, 0.0)),
+            "number_mae": self.over_rows(error.where(is_number, nothing), is_number.sum().double()),
+            "number_mass": self.over_rows(self.number.mass.where(is_number, nothing), is_number.sum().double()),
+        }
+        return {name: Rounded(part.value.squeeze(-1), part.error.squeeze(-1)) for name, part in found.items()}
+
+    def over_rows(self, values: Rounded, denominator: Tensor) -> Rounded:
+        """sum / denominator [1], 0 for a denominator of 0."""
+        total = Rounded(values.value.T, values.error.T).sum(self.total_error / UNIT)
+        if denominator == 0:
+            return exact(torch.zeros(1))
+        return (total / Rounded(denominator, self.total_error * denominator.abs()))[0]
+
+    def counted(self, found: Tensor, weights: Tensor) -> Rounded:
+        """A denominator [1]: as given, or the sum of the weights."""
+        if self.options.reduction != "mean":
+            found = weights.sum()
+        return Rounded(found[None], self.total_error * found.abs()[None])

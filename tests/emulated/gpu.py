@@ -1,0 +1,53 @@
+"""The emulated GPU as the project's tests use it: what its kernels may write, and CPU tensors that pass for a GPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+from unittest import mock
+
+import torch
+
+from ntl_kernels import backends
+
+from ..emulator.emulator import Emulator, emulator
+from ..emulator.launches import Launcher
+from ..emulator.memory import Roles
+
+ROLES = {
+    "count_kernel": Roles(frozenset({"totals"})),
+    "finish_kernel": Roles(frozenset({"loss", "parts"})),
+    "row_losses_kernel": Roles(frozenset({"gradient", "fields", "losses"})),
+    "row_gradients_kernel": Roles(frozenset({"gradient"})),
+    "scale_kernel": Roles(frozenset(), updates=frozenset({"gradient"})),
+    "number_statistics_kernel": Roles(frozenset({"statistics"})),
+    "number_statistics_gradients_kernel": Roles(frozenset({"gradient"})),
+    "shard_statistics_kernel": Roles(frozenset({"statistics"})),
+    "number_columns_kernel": Roles(frozenset({"number_logits"})),
+    "cumulative_losses_kernel": Roles(frozenset({"losses"})),
+    "merge_shards_kernel": Roles(frozenset({"fields", "merged"})),
+    "shard_gradients_kernel": Roles(frozenset({"gradient"})),
+}
+"""Of each kernel."""
+
+
+class GPU(NamedTuple):
+    emulator: Emulator
+    launcher: Launcher
+
+
+@contextmanager
+def emulated_gpu() -> Iterator[GPU]:
+    """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's: launched, compared and executed."""
+    emulator().roles.update(ROLES)
+    with ExitStack() as stack:
+        stack.enter_context(emulator().active())
+        launcher = stack.enter_context(Launcher(emulator()).active())
+        devices = (*backends.TRITON_DEVICES, "cpu")
+        stack.enter_context(mock.patch.object(backends, "TRITON_DEVICES", devices))
+        stack.enter_context(mock.patch.object(backends, "HOST_DEVICES", ()))
+        yield GPU(emulator(), launcher)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -1,0 +1,114 @@
+"""Problems for compiled kernels: rows at any offset and stride, in place or not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
+
+from ..problems import Answer, Problem
+from .judge import hold
+
+LAYOUTS = {  # offset of the first row, gap after a row, gap after T rows; None: a multiple of 16 bytes
+    "contiguous": (0, 0, 0),
+    "odd": (3, 1, 0),
+    "shifted": (5, 0, 0),
+    "gaps": (1, 7, 13),
+    "aligned gaps": (8, None, 32),
+    "sliced": (0, 0, None),
+}
+MODES = ("new", "in place", "loss only")
+
+
+def strided(values: Tensor, layout: str) -> Tensor:
+    """[B, T, V] values in a buffer that is NaN elsewhere."""
+    offset, row_gap, batch_gap = LAYOUTS[layout]
+    batch, length, columns = values.shape
+    row = columns + (-columns % 16 + 16 if row_gap is None else row_gap)
+    block = length * row + (row if batch_gap is None else batch_gap)
+    buffer = torch.full((offset + batch * block + 16,), torch.nan, dtype=values.dtype)
+    view = buffer.as_strided((batch, length, columns), (block, row, 1), offset)
+    return view.copy_(values)
+
+
+def digits(vocab_size: int, count: int, seed: int = 0) -> NumberTokens:
+    """The values 0, 1, 2, ... on tokens anywhere in the vocabulary."""
+    ids = random.Random(seed).sample(range(vocab_size), min(count, vocab_size))
+    return NumberTokens.from_mapping({id: float(value) for value, id in enumerate(ids)}, vocab_size)
+
+
+def labels_of(
+    numbers: NumberTokens, count: int, seed: int = 0, ignored: float = 0.15, are_numbers: float = 0.5
+) -> Tensor:
+    """[count]: some are ignored, some numbers, some others."""
+    rng = random.Random(seed)
+    draws = [(rng.random(), rng.randrange(len(numbers)), rng.randrange(numbers.vocab_size)) for _ in range(count)]
+    return torch.tensor(
+        [
+            -100 if u < ignored else int(numbers.ids[k]) if u < ignored + are_numbers else other
+            for u, k, other in draws
+        ],
+        dtype=torch.int64,
+    )
+
+
+def problem_of(
+    dtype: torch.dtype,
+    vocab_size: int,
+    *,
+    shape: tuple[int, int] = (2, 3),
+    count: int = 10,
+    layout: str = "contiguous",
+    scale: float = 3.0,
+    upstream: float = 1.0,
+    label_dtype: torch.dtype = torch.int64,
+    seed: int = 0,
+    weights: bool = False,
+    **options: Any,
+) -> Problem:
+    """Random logits [B, T, V] with ``count`` number tokens."""
+    torch.manual_seed(seed)
+    numbers = digits(vocab_size, count, seed)
+    logits = strided((torch.randn(*shape, vocab_size) * scale).to(dtype), layout)
+    labels = labels_of(numbers, shape[0] * shape[1], seed).to(label_dtype).view(shape)
+    if weights:
+        options["token_weights"] = torch.rand(shape) * (torch.rand(shape) < 0.8)
+    options = {"config": NTLConfig(), "reduction": "mean", **options}
+    incoming = torch.randn(shape) if options["reduction"] == "none" else torch.tensor(upstream)
+    return Problem(logits, labels, numbers, options, incoming, seed)
+
+
+def solve(problem: Problem, mode: str = "new") -> Answer:
+    """The output and the gradient of the Triton backend; in place, the gradient lies where the logits lay."""
+    given = problem.logits.detach()
+    storage = torch.empty(0, dtype=given.dtype).set_(given.untyped_storage()).clone().requires_grad_()
+    logits = (storage * 1).as_strided(given.shape, given.stride(), given.storage_offset())
+    options = {**problem.options, **({"inplace": True} if mode == "in place" else {})}
+    with torch.set_grad_enabled(mode != "loss only"):
+        output = cross_entropy_ntl(
+            logits, problem.labels, problem.numbers, backend="triton", return_parts=True, **options
+        )
+    assert isinstance(output, NTLOutput)
+    if mode == "loss only":
+        return Answer(output, torch.empty(0))
+    (gradient,) = torch.autograd.grad(output.loss, logits, problem.upstream)
+    if mode == "in place":
+        assert gradient.data_ptr() == logits.data_ptr()
+    return Answer(output, gradient)
+
+
+def roundings(problem: Problem) -> int:
+    """How often the gradient is rounded to the logits' dtype: where the forward pass leaves it, it is scaled later."""
+    is_one_pass = problem.options["reduction"] != "none" and problem.logits.dtype != torch.float16
+    return 2 if is_one_pass and float(problem.upstream) != 1 else 1
+
+
+def check(problem: Problem, mode: str = "new") -> Answer:
+    """Solve a problem on the emulated GPU and hold the answer to the truth."""
+    answer = solve(problem, mode)
+    hold(answer, problem, roundings(problem))
+    return answer

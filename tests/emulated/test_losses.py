@@ -1,0 +1,120 @@
+"""The loss of logits and its gradient, as compiled for a GPU: every kind, option, dtype, layout and length of row."""
+
+from __future__ import annotations
+
+from itertools import cycle, product
+from typing import Any
+
+import pytest
+import torch
+
+from ntl_kernels import NTLConfig
+
+from .gpu import DTYPES
+from .problems import LAYOUTS, MODES, check, labels_of, problem_of
+
+KINDS = {
+    "wasserstein": NTLConfig(reweigh=True),
+    "wasserstein, not reweighed": NTLConfig(reweigh=False),
+    "squashed": NTLConfig(squash_factor=3.0, reweigh=True),
+    "smooth": NTLConfig(label_sigma=1.3, reweigh=True),
+    "smooth, not reweighed": NTLConfig(label_sigma=0.4, reweigh=False),
+    "mse": NTLConfig(kind="mse", reweigh=True),
+    "mse, not reweighed": NTLConfig(kind="mse", reweigh=False),
+    "mae": NTLConfig(kind="mae", reweigh=True),
+    "huber": NTLConfig(kind="huber", huber_delta=1.5, reweigh=True),
+    "huber, not reweighed": NTLConfig(kind="huber", huber_delta=3.0, reweigh=False),
+}
+
+
+@pytest.mark.parametrize("count", [2, 10, 1110])
+@pytest.mark.parametrize(("number", "config"), enumerate(KINDS.values()), ids=list(KINDS))
+def test_every_kind(number: int, config: NTLConfig, count: int) -> None:
+    dtype = DTYPES[(number + count) % 3]
+    layout = list(LAYOUTS)[number % 2]
+    check(problem_of(dtype, 1301, count=count, config=config, seed=number, layout=layout, scale=2.0), MODES[number % 2])
+
+
+LENGTHS = [2, 3, 5, 7, 8, 16, 1000, 1001, 4099, 8192]
+WAYS = cycle(product(LAYOUTS, MODES))
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "layout", "mode"),
+    [(length, dtype, *next(WAYS)) for length in LENGTHS for dtype in DTYPES for _ in range(2)],
+    ids=str,
+)
+def test_rows_of_every_length(length: int, dtype: torch.dtype, layout: str, mode: str) -> None:
+    """Less than a vector, whole vectors, whole groups of vectors, and what is left over at either end."""
+    label_dtype = torch.int32 if length % 2 else torch.int64
+    check(problem_of(dtype, length, count=10, layout=layout, label_dtype=label_dtype, seed=length), mode)
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "layout", "mode"),
+    [
+        (32000, torch.bfloat16, "contiguous", "new"),
+        (32000, torch.float32, "contiguous", "loss only"),
+        (50257, torch.float32, "contiguous", "new"),
+        (50257, torch.bfloat16, "contiguous", "in place"),
+        (50259, torch.float16, "odd", "new"),
+        (128256, torch.bfloat16, "contiguous", "in place"),
+        (128256, torch.float32, "aligned gaps", "new"),
+    ],
+    ids=str,
+)
+def test_rows_of_language_models(length: int, dtype: torch.dtype, layout: str, mode: str) -> None:
+    """Several groups of vectors per thread."""
+    check(problem_of(dtype, length, shape=(1, 3), layout=layout, seed=5, scale=2.0), mode)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"label_smoothing": 0.1},
+    {"z_loss": 0.01},
+    {"softcap": 5.0},
+    {"softcap": 30.0, "label_smoothing": 0.2, "z_loss": 1e-3},
+    {"logit_scale": 0.7},
+    {"logit_scale": 0.25, "softcap": 3.0},
+    {"weights": True},
+    {"weights": True, "label_smoothing": 1.0},
+    {"num_tokens": 7, "num_numbers": 5.5},
+    {"num_tokens": torch.tensor(3.0), "num_numbers": torch.tensor(2)},
+    {"num_tokens": 0, "num_numbers": 0},
+    {"num_tokens": torch.tensor(4.0, dtype=torch.float64), "num_numbers": torch.tensor(3, dtype=torch.int32)},
+    {"ignore_index": 1},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"reduction": "none", "weights": True, "softcap": 4.0},
+    {"reduction": "none", "config": NTLConfig(label_sigma=0.7)},
+    {"upstream": -2.5},
+    {"upstream": 65536.0, "num_tokens": 10**6, "num_numbers": 10**6},
+    {"config": NTLConfig(weight=torch.tensor(0.7))},
+    {"config": NTLConfig(weight=torch.tensor(0.3, dtype=torch.bfloat16))},
+    {"config": NTLConfig(weight=torch.tensor(2.0, dtype=torch.float64), kind="mse"), "reduction": "none"},
+    {"config": NTLConfig(weight=0.0)},
+]
+
+
+@pytest.mark.parametrize("is_odd", [False, True])
+@pytest.mark.parametrize(("number", "options"), enumerate(OPTIONS), ids=lambda value: str(value)[:60])
+def test_every_option(number: int, options: dict[str, Any], is_odd: bool) -> None:
+    """In float32 with plain rows, and in half precision with others."""
+    dtype = DTYPES[1 + number % 2] if is_odd else torch.float32
+    layout = ("odd", "gaps", "sliced")[number % 3] if is_odd else "contiguous"
+    mode = MODES[number % 3] if is_odd else "new"
+    check(problem_of(dtype, (1001, 64)[number % 2], layout=layout, seed=number, **options), mode)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300, 5000])
+def test_any_number_of_rows(rows: int) -> None:
+    """5,000 take the sums over all rows several blocks."""
+    check(problem_of(torch.float32, 16, shape=(1, rows), count=5, weights=rows == 5000))
+
+
+@pytest.mark.parametrize("are_numbers", [0.0, 1.0])
+@pytest.mark.parametrize("ignored", [0.0, 1.0])
+def test_rows_of_one_sort(ignored: float, are_numbers: float) -> None:
+    for reduction in ("mean", "none"):
+        problem = problem_of(torch.bfloat16, 64, reduction=reduction)
+        problem.labels = labels_of(problem.numbers, 6, 1, ignored, are_numbers).view(2, 3)
+        check(problem)
