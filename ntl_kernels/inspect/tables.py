@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from .model import Estimate
@@ -64,16 +65,40 @@ def headline(estimates: list[Estimate]) -> str:
     )
 
 
+def verdicts(estimates: list[Estimate]) -> list[str]:
+    """The next limits of each GPU: the most that they take, and for how many lines of its tables."""
+    found = []
+    for gpu in dict.fromkeys(one.gpu for one in estimates):
+        own = [one for one in estimates if one.gpu == gpu]
+        any_figure = limits_of([(one.next_limit, one) for one in own])
+        published = limits_of([(one.next_published_limit, one) for one in own])
+        found.append(f"The next limit on {gpu}: {any_figure}. By published figures alone: {published}.")
+    return found
+
+
+def limits_of(found: list[tuple[str, Estimate]]) -> str:
+    """Limits with their largest share, such as "XU at up to 0.94 (3 of 6)", the most frequent first."""
+    counts = Counter(limit for limit, _ in found)
+    most = {limit: max(one.shares[limit] for its, one in found if its == limit) for limit in counts}
+    parts = [f"{LIMITS[limit]} at up to {most[limit]:.2f} ({n} of {len(found)})" for limit, n in counts.most_common()]
+    return ", ".join(parts)
+
+
 def tables(estimates: list[Estimate]) -> str:
     """For people."""
     found = [f"{title}\n{aligned(cells(estimates, columns))}" for title, columns in TABLES.items()]
-    return "\n\n".join([headline(estimates), *found])
+    return "\n\n".join([headline(estimates), *found, "\n".join(verdicts(estimates))])
 
 
 def markdown(estimates: list[Estimate]) -> str:
     """The same as part of a page."""
     found = [f"{title}:\n\n{markdown_table(cells(estimates, columns))}" for title, columns in TABLES.items()]
-    return "\n\n".join([headline(estimates).replace("*", "\\*"), *found])
+    return "\n\n".join([escaped(headline(estimates)), *found, *map(escaped, verdicts(estimates))])
+
+
+def escaped(text: str) -> str:
+    """Text in Markdown, with its stars."""
+    return text.replace("*", "\\*")
 
 
 def cells(estimates: list[Estimate], columns: Columns) -> list[list[str]]:
@@ -85,4 +110,4 @@ def cells(estimates: list[Estimate], columns: Columns) -> list[list[str]]:
 def markdown_table(lines: list[list[str]]) -> str:
     head, *body = lines
     alignment = [":--" if name in (*LOGITS, *WORDS) else "--:" for name in head]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, alignment, *body))
+    return "\n".join(f"| {escaped(' | '.join(line))} |" for line in (head, alignment, *body))
