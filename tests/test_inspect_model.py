@@ -87,6 +87,12 @@ def test_a_masked_loop_that_the_assembler_unrolled(steps: int) -> None:
     assert counts.passes["xu"] == steps // 4 + steps % 4 // 2 + steps % 2 + steps
 
 
+def test_a_jump_masks_like_a_predicate() -> None:
+    walk = loop("masked", "@P2 BRA `(.L_passed)", LOAD, ".L_passed:", EXP)
+    counts = counted([*walk, *WALK_2, "EXIT"], vectors=70)
+    assert (counts.vector_loads, counts.passes["xu"]) == (140, 3 + 3)
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     {

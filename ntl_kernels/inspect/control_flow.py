@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """16-byte loads of a thread and trip."""
     stores: int
     is_masked: bool
-    """Whether a thread may have nothing to load or store: the accesses are predicated."""
+    """Whether a thread may have nothing to load or store: the accesses are predicated, or can be jumped over."""
     is_loop: bool
     is_optional: bool
     """Straight code that a row may jump over."""
@@ -136,12 +136,15 @@ def parts_of(program: Program, blocks: list[Block], counted: set[int], exits: se
     parts, inside = [], set[int]()
     loops = loops_of(blocks, counted)
     for first in sorted(counted):
-        members = loops.get(first, range(first, first + 1))
-        if first in inside or not (first in loops or any(one.is_vector for one in code_of(program, blocks[first]))):
+        if first in inside:
             continue
-        code = [one for i in members for one in code_of(program, blocks[i])]
-        parts.append(part_of(code, first in loops, is_optional(blocks, first, exits)))
-        inside |= set(members)
+        if first in loops:
+            members = loops[first]
+            parts.append(part_of(program, blocks, members, {members[-1]}, is_loop=True))
+            inside |= set(members)
+        elif any(one.is_vector for one in code_of(program, blocks[first])):
+            parts.append(part_of(program, blocks, range(first, first + 1), exits, is_loop=False))
+            inside.add(first)
     return parts, inside
 
 
@@ -156,18 +159,30 @@ def loops_of(blocks: list[Block], counted: set[int]) -> dict[int, range]:
     return loops
 
 
-def part_of(code: list[Instruction], is_loop: bool, can_be_passed: bool) -> Part:
-    vectors = [one for one in code if one.is_vector]
-    if not vectors:
+def part_of(program: Program, blocks: list[Block], members: range, ends: set[int], *, is_loop: bool) -> Part:
+    """The part made of some blocks; ``ends`` are those where its loop, or else the kernel, is done."""
+    start = members[0] if is_loop else 0
+    code, masked = [], []
+    for block in members:
+        is_passed = can_be_passed(blocks, block, start, ends)
+        code += code_of(program, blocks[block])
+        masked += [one.predicate != "" or is_passed for one in code_of(program, blocks[block]) if one.is_vector]
+    if not masked:
         raise Unrecognised("a loop without 16-byte accesses, whose trips the model cannot know")
-    masked = {one.predicate != "" for one in vectors}
-    if len(masked) > 1:
+    if len(set(masked)) > 1:
         raise Unrecognised("a loop or block of which some 16-byte accesses are masked, and some are not")
-    loads = sum(one.name == "LDG" for one in vectors)
-    return Part(code, loads, len(vectors) - loads, masked.pop(), is_loop, not is_loop and can_be_passed)
+    loads = sum(one.is_vector and one.name == "LDG" for one in code)
+    return Part(
+        code,
+        loads,
+        len(masked) - loads,
+        is_masked=masked[0],
+        is_loop=is_loop,
+        is_optional=not is_loop and can_be_passed(blocks, members[0], start, ends),
+    )
 
 
-def is_optional(blocks: list[Block], part: int, exits: set[int]) -> bool:
-    """Whether a row that counts can get to its end without a block."""
-    without = [block if i != part else Block(0, 0, ()) for i, block in enumerate(blocks)]
-    return part != 0 and bool(after(without, [0]) & exits - {part})
+def can_be_passed(blocks: list[Block], block: int, start: int, ends: set[int]) -> bool:
+    """Whether one can get from the start to an end without a block."""
+    without = [other if i != block else Block(0, 0, ()) for i, other in enumerate(blocks)]
+    return block != start and bool(after(without, [start]) & ends - {block})
