@@ -8,19 +8,9 @@ import sys
 
 import pytest
 
-from ntl_kernels.inspect import (
-    LOSSES,
-    READ_ONLY,
-    ROW_KERNELS,
-    TARGETS,
-    Case,
-    Report,
-    all_cases,
-    inspect,
-    signature_of,
-    table,
-    widest,
-)
+from ntl_kernels.inspect.cases import LOSSES, READ_ONLY, ROW_KERNELS, TARGETS, Case, all_cases, signature_of
+from ntl_kernels.inspect.machine_code import widest
+from ntl_kernels.inspect.report import Report, inspect, table
 
 KEYS = ["kernel", "target", "case", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
 

@@ -28,7 +28,7 @@ PAGES = sorted((DOCS / "pages").rglob("*.md"))
 MODULES_WITHOUT_ALL = {
     "ntl_kernels.statistics": ["number_statistics", "NumberStatistics"],
     "ntl_kernels.integrations.trl": ["NTLSFTTrainer"],
-    "ntl_kernels.inspect": ["Report"],
+    "ntl_kernels.inspect": ["Report", "Estimate", "executed", "Counts"],
 }
 """What is public in modules that do not say so."""
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]

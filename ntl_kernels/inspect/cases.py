@@ -1,37 +1,28 @@
-"""What the Triton kernels compile to, found without a GPU: ``python -m ntl_kernels.inspect [--json]``.
-
-Every case launches a backend function on tensors without memory, catches the launch, and compiles what would have
-been launched, block sizes included. The machine code is read with the disassemblers that ship with Triton.
-"""
+"""What there is to compile, and how: a case is launched on tensors without memory, its launch caught and compiled."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import re
-import subprocess
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from .backends import Field
-from .backends.shards import num_statistics
-from .config import NTLConfig
-from .problem import Problem
-from .spec import LossSpec
-from .tokens import NumberTable, NumberTokens
+from ..backends import Field
+from ..backends.shards import num_statistics
+from ..config import NTLConfig
+from ..problem import Problem
+from ..spec import LossSpec
+from ..tokens import NumberTable, NumberTokens
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-VOCAB_SIZES = {"aligned": 128256, "unaligned": 50257}
+VOCAB_SIZES = {"aligned": 128256, "unaligned": 50257, "short": 32000}
+ROWS = ("aligned", "unaligned")
+"""Of every kernel; short rows are walked by fewer threads and otherwise like aligned ones."""
 NUMBERS = (10, 1110)
 LOSSES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -56,22 +47,17 @@ class Case(NamedTuple):
         return f"{self.dtype}, {self.rows} rows, {self.numbers} numbers" + (f", {self.loss}" * (self.loss != "default"))
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one kernel compiled to."""
+Result = TypeVar("Result")
 
-    kernel: str
-    target: str
-    case: str
-    registers: int
-    """Per thread."""
-    spills: int
-    """Loads and stores of spilled registers in the code (NVIDIA), or registers spilled (AMD)."""
-    shared_bytes: int
-    load_bits: int
-    """The widest load from global memory of one thread."""
-    store_bits: int
-    """The widest store."""
+
+def in_parallel(function: Callable[[Case], Result], cases: Iterable[Case]) -> list[Result]:
+    """The function of every case, for as many at a time as there are cores."""
+    cases = list(cases)
+    workers = min(len(cases), len(os.sched_getaffinity(0)))
+    if workers <= 1:
+        return [function(case) for case in cases]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(function, cases, chunksize=4))
 
 
 class Launch(NamedTuple):
@@ -146,7 +132,7 @@ ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
 
 def shards() -> Any:
     """The backend of shards."""
-    from .backends import triton_shards
+    from ..backends import triton_shards
 
     return triton_shards
 
@@ -166,32 +152,15 @@ def all_cases() -> list[Case]:
                 cases.append(Case(kernel, target, "fp32", "aligned", 10))
                 continue
             numbers = NUMBERS if kernel != "scale" else NUMBERS[:1]
-            cases += [Case(kernel, target, dtype, rows, k) for dtype in DTYPES for rows in VOCAB_SIZES for k in numbers]
+            cases += [Case(kernel, target, dtype, rows, k) for dtype in DTYPES for rows in ROWS for k in numbers]
             if kernel in ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients"):
                 cases += [Case(kernel, target, d, "unaligned", 1110, loss) for d in DTYPES for loss in LOSSES][1:]
     return list(dict.fromkeys(cases))
 
 
-def inspect(cases: Iterable[Case]) -> list[Report]:
-    """Compile the cases, as many at a time as there are cores."""
-    cases = list(cases)
-    workers = min(len(cases), len(os.sched_getaffinity(0)))
-    if workers <= 1:
-        return [inspect_case(case) for case in cases]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(inspect_case, cases, chunksize=4))
-
-
-def inspect_case(case: Case) -> Report:
-    """Compile one case and read its machine code."""
-    compiled = compile_launch(record(case), case.target)
-    read = read_amd if case.target.startswith("gfx") else read_nvidia
-    return Report(case.kernel, case.target, str(case), shared_bytes=compiled.metadata.shared, **read(compiled))
-
-
 def record(case: Case) -> Launch:
     """What the backend launches for a case on its target."""
-    from .backends import triton as backend
+    from ..backends import triton as backend
 
     modules = (backend, shards())
     kernels = [(m, name, kernel) for m in modules for name, kernel in vars(m).items() if name.endswith("_kernel")]
@@ -220,7 +189,7 @@ def compile_launch(launch: Launch, target: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from .backends.triton import LANES
+    from ..backends.triton import LANES
 
     if not hasattr(launch.kernel, "cache_key"):
         raise RuntimeError("kernels cannot be compiled in a process that has TRITON_INTERPRET=1 in its environment")
@@ -257,80 +226,3 @@ def signature_of(value: Any, path: tuple[int, ...], constants: dict[tuple[int, .
     if isinstance(value, float):
         return "fp32"
     return "i32" if -(2**31) <= value < 2**31 else "i64"
-
-
-def read_nvidia(compiled: Any) -> dict[str, int]:
-    """From the cubin, by cuobjdump and nvdisasm."""
-    import triton
-
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled.asm["cubin"])
-        usage = run(tools / "cuobjdump", "-res-usage", cubin)
-        code = run(tools / "nvdisasm", "-c", cubin)
-    registers = re.search(r"REG:(\d+)", usage)
-    assert registers, f"cuobjdump printed no registers: {usage!r}"
-    return {
-        "registers": int(registers.group(1)),
-        "spills": len(re.findall(r"\b(?:LDL|STL)\b", code)),
-        "load_bits": widest(re.findall(r"\bLDG([.\w]*)", code), NVIDIA_BITS),
-        "store_bits": widest(re.findall(r"\bSTG([.\w]*)", code), NVIDIA_BITS),
-    }
-
-
-def read_amd(compiled: Any) -> dict[str, int]:
-    """From the assembly, which holds the compiler's own counts."""
-    code = compiled.asm["amdgcn"]
-
-    def count(name: str) -> int:
-        found = re.search(rf"\.{name}:\s*(\d+)", code)
-        assert found, f"the assembly has no .{name}"
-        return int(found.group(1))
-
-    return {
-        "registers": count("vgpr_count"),
-        "spills": count("vgpr_spill_count") + count("sgpr_spill_count"),
-        "load_bits": widest(re.findall(r"\b(?:global|buffer)_load_(\w+)", code), AMD_BITS),
-        "store_bits": widest(re.findall(r"\b(?:global|buffer)_store_(\w+)", code), AMD_BITS),
-    }
-
-
-NVIDIA_BITS = {".256": 256, ".128": 128, ".64": 64, ".U16": 16, ".S16": 16, ".U8": 8, ".S8": 8}
-"""The width that an instruction's suffix says; 32 without one."""
-AMD_BITS = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "short": 16, "byte": 8}
-
-
-def widest(suffixes: Iterable[str], bits: dict[str, int]) -> int:
-    """The widest of some accesses; 0 where there is none."""
-    return max((next((b for mark, b in bits.items() if mark in suffix), 32) for suffix in suffixes), default=0)
-
-
-def run(*command: str | Path) -> str:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True).stdout
-
-
-def table(reports: Iterable[Report]) -> str:
-    """For people: one line per report, columns of one width."""
-    lines = [list(Report.__dataclass_fields__), *([str(v) for v in asdict(report).values()] for report in reports)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ntl_kernels.inspect", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per kernel, target and case")
-    parser.add_argument("--kernel", action="append", choices=list(LAUNCHES), help="only this kernel (repeatable)")
-    parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")
-    arguments = parser.parse_args()
-    kernels, targets = arguments.kernel or LAUNCHES, arguments.target or TARGETS
-    reports = inspect(case for case in all_cases() if case.kernel in kernels and case.target in targets)
-    if arguments.json:
-        for report in reports:
-            print(json.dumps(asdict(report)))
-    else:
-        print(table(reports))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,63 @@
+"""The command line; ``python -m ntl_kernels.inspect --help`` lists its options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from . import __doc__ as description
+from .cases import LAUNCHES, TARGETS, all_cases
+from .model import KERNEL, cases_of, model
+from .report import inspect, table
+from .roofline import GPUS
+from .tables import markdown, tables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ntl_kernels.inspect", description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line of the table")
+    parser.add_argument("--kernel", action="append", choices=list(LAUNCHES), help="only this kernel (repeatable)")
+    parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")
+    parser.add_argument("--model", action="store_true", help=f"model what bounds {KERNEL}, from its machine code")
+    parser.add_argument("--gpu", action="append", choices=list(GPUS), help="with --model: only this GPU (repeatable)")
+    parser.add_argument("--markdown", action="store_true", help="with --model: tables for a page")
+    arguments = parser.parse_args()
+    if arguments.model:
+        if arguments.kernel not in (None, [KERNEL]):
+            parser.error(f"--model knows {KERNEL} only")
+        if arguments.json and arguments.markdown:
+            parser.error("either --json or --markdown")
+        print_model(arguments)
+    elif arguments.gpu or arguments.markdown:
+        parser.error("--gpu and --markdown belong to --model")
+    else:
+        print_reports(arguments)
+
+
+def print_reports(arguments: argparse.Namespace) -> None:
+    kernels, targets = arguments.kernel or LAUNCHES, arguments.target or TARGETS
+    reports = inspect(case for case in all_cases() if case.kernel in kernels and case.target in targets)
+    if arguments.json:
+        for report in reports:
+            print(json.dumps(asdict(report)))
+    else:
+        print(table(reports))
+
+
+def print_model(arguments: argparse.Namespace) -> None:
+    chosen = [gpu for gpu in GPUS.values() if gpu.name in (arguments.gpu or GPUS)]
+    targets = dict.fromkeys(gpu.target for gpu in chosen if gpu.target in (arguments.target or TARGETS))
+    names = [gpu.name for gpu in chosen]
+    if not targets:
+        raise SystemExit(f"none of the targets is that of {' or '.join(names)}")
+    estimates = [one for one in model(cases_of(targets)) if one.gpu in names]
+    if arguments.json:
+        for estimate in estimates:
+            print(json.dumps(asdict(estimate)))
+    else:
+        print(markdown(estimates) if arguments.markdown else tables(estimates))
+
+
+if __name__ == "__main__":
+    main()

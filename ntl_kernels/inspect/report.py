@@ -1,0 +1,50 @@
+"""What every kernel compiles to: registers, spills, shared memory and the widest accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from .cases import Case, compile_launch, in_parallel, record
+from .machine_code import read_amd, read_nvidia
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one kernel compiled to."""
+
+    kernel: str
+    target: str
+    case: str
+    registers: int
+    """Per thread."""
+    spills: int
+    """Loads and stores of spilled registers in the code (NVIDIA), or registers spilled (AMD)."""
+    shared_bytes: int
+    load_bits: int
+    """The widest load from global memory of one thread."""
+    store_bits: int
+    """The widest store."""
+
+
+def inspect(cases: Iterable[Case]) -> list[Report]:
+    """Compile the cases, as many at a time as there are cores."""
+    return in_parallel(inspect_case, cases)
+
+
+def inspect_case(case: Case) -> Report:
+    """Compile one case and read its machine code."""
+    compiled = compile_launch(record(case), case.target)
+    read = read_amd if case.target.startswith("gfx") else read_nvidia
+    return Report(case.kernel, case.target, str(case), shared_bytes=compiled.metadata.shared, **read(compiled))
+
+
+def table(reports: Iterable[Report]) -> str:
+    """For people: one line per report."""
+    return aligned([list(Report.__dataclass_fields__), *([str(v) for v in asdict(r).values()] for r in reports)])
+
+
+def aligned(lines: list[list[str]]) -> str:
+    """Lines of cells, in columns of one width."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

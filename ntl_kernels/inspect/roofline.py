@@ -1,0 +1,138 @@
+"""What GPUs can do, in published figures, and how much of that a row needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .executed import WARP, Counts
+
+SCHEDULERS = 4
+"""Of a multiprocessor, each of which issues an instruction per clock (whitepapers of A100 and H100)."""
+INTEGER_LANES = 64
+"""Comparisons, integers, logic: results per clock and multiprocessor (CUDA C++ Programming Guide, "Throughput of Native
+Arithmetic Instructions", compute capabilities 8.0, 9.0 and 10.0)."""
+SPECIAL_LANES = 16
+"""exp2 and its like; the same table."""
+LSU_BYTES = 128
+"""Between registers and the L1 cache, per clock and multiprocessor (whitepapers of V100 and A100; unchanged since)."""
+MOST_THREADS, MOST_PROGRAMS, REGISTERS = 2048, 32, 65536
+"""Resident on a multiprocessor (the same guide, "Technical Specifications per Compute Capability"; all three)."""
+REGISTER_UNIT = 256
+"""A warp is given registers in such lots (CUDA Occupancy Calculator)."""
+RESERVED_SHARED = 1024
+"""Bytes of shared memory that every program needs beside its own (tuning guides of Ampere, Hopper and Blackwell)."""
+L2_BYTES_PER_CLOCK = 31
+"""Between the L2 cache and a multiprocessor. NVIDIA publishes no bandwidth of the L2 but the A100's peak for reads
+(5120 bytes per clock, which is 47 per multiprocessor). A micro-benchmark of the A100 reached 4.73 TB/s on 108
+multiprocessors at 1.41 GHz, which is 31 (github.com/RRZE-HPC/gpu-benches/issues/13). That other GPUs reach as much, and
+that writes count like reads, are guesses."""
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Published figures. Bytes and seconds; M, G and T are powers of 1000, the sizes of caches in MiB."""
+
+    name: str
+    target: str
+    multiprocessors: int
+    clock: float
+    """Hz: the boost clock at which the published float32 peak is reached."""
+    memory_bandwidth: float
+    """Bytes per second, read and written together."""
+    l2_bytes: int
+    float32_lanes: int
+    """Multiply-adds per clock and multiprocessor (CUDA C++ Programming Guide, as above)."""
+    shared_bytes: int
+    """Shared memory of a multiprocessor."""
+    source: str
+
+    @property
+    def l2_bandwidth(self) -> float:
+        """Bytes per second; see :data:`L2_BYTES_PER_CLOCK`."""
+        return L2_BYTES_PER_CLOCK * self.multiprocessors * self.clock
+
+
+MIB = 2**20
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        GPU(
+            *("A100", "sm_80", 108, 1.41e9, 2.039e12, 40 * MIB, 64, 164 * 1024),
+            source="NVIDIA A100 80GB SXM data sheet; NVIDIA A100 Tensor Core GPU Architecture (whitepaper)",
+        ),
+        GPU(
+            *("H100", "sm_90", 132, 1.98e9, 3.35e12, 50 * MIB, 128, 228 * 1024),
+            source="NVIDIA H100 SXM data sheet (clock: 67 TFLOPS of float32); NVIDIA H100 Tensor Core GPU Architecture",
+        ),
+        GPU(
+            *("H200", "sm_90", 132, 1.98e9, 4.8e12, 60 * MIB, 128, 228 * 1024),
+            source="NVIDIA H200 SXM data sheet (clock: 67 TFLOPS of float32); L2: torch.cuda.get_device_properties",
+        ),
+        GPU(
+            *("B200", "sm_100", 148, 1.98e9, 7.67e12, 126 * MIB, 128, 228 * 1024),
+            source="NVIDIA HGX B200 data sheet (clock: 75 TFLOPS of float32); NVIDIA Blackwell Tuning Guide; "
+            "multiprocessors and memory: the driver, in github.com/pytorch/ao/pull/4002",
+        ),
+    )
+}
+"""By name."""
+GUESSED = "L2"
+"""The only limit of :func:`shares_of` that does not follow from published figures."""
+
+
+def floor_seconds(row_bytes: int, gpu: GPU) -> float:
+    """The time that one read and one write of a row take."""
+    return 2 * row_bytes / gpu.memory_bandwidth
+
+
+def l2_bytes_of(counts: Counts) -> int:
+    """What a row moves between the L2 and a multiprocessor; edges, labels, number columns and fields are left out."""
+    return 16 * (counts.vector_loads + counts.vector_stores)
+
+
+def shares_of(counts: Counts, row_bytes: int, gpu: GPU) -> dict[str, float]:
+    """What each limit alone would take for a row, over the time of one read and one write of it.
+
+    ``memory`` is more than 1 if the row is read more than once and the L2 holds nothing of it. The pipes of all
+    multiprocessors work at the same time and never wait, neither for each other nor for memory.
+    """
+    floor = floor_seconds(row_bytes, gpu)
+    per_clock = {
+        "issue": SCHEDULERS,
+        "fma": gpu.float32_lanes / WARP,
+        "alu": INTEGER_LANES / WARP,
+        "xu": SPECIAL_LANES / WARP,
+        "lsu": LSU_BYTES / (4 * WARP),
+    }
+    passes = {"issue": counts.instructions, **counts.passes}
+    clocks = {limit: passes.get(limit, 0) / rate for limit, rate in per_clock.items()}
+    return {
+        "memory": l2_bytes_of(counts) / gpu.memory_bandwidth / floor,
+        GUESSED: l2_bytes_of(counts) / gpu.l2_bandwidth / floor,
+        **{limit: count / gpu.clock / gpu.multiprocessors / floor for limit, count in clocks.items()},
+    }
+
+
+def next_limit(shares: dict[str, float], fits: bool, *, is_published: bool = False) -> str:
+    """The largest share.
+
+    Args:
+        fits: the rows in flight fit the L2, so that memory sees one read and one write of each.
+        is_published: leave out what is a guess.
+    """
+    candidates = [
+        limit for limit in shares if not (fits and limit == "memory") and not (is_published and limit == GUESSED)
+    ]
+    return max(candidates, key=lambda limit: shares[limit])
+
+
+def resident_programs(threads: int, registers: int, shared_bytes: int, gpu: GPU) -> int:
+    """Programs, each of which works on one row, that a multiprocessor holds at a time."""
+    warps = threads // WARP
+    registers_of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    return min(
+        MOST_THREADS // threads,
+        MOST_PROGRAMS,
+        REGISTERS // (registers_of_warp * warps),
+        gpu.shared_bytes // (shared_bytes + RESERVED_SHARED),
+    )
