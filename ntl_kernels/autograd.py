@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import expectation, linear, ops
-from .backends import Field, load_backend
+from .backends import load_backend, normalisers_of
 from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import check_values
 from .linear import Chunking
@@ -113,7 +113,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
         steps.forward(logits, ctx.problem, gradient)
         steps.scale_(gradient, upstream)
     else:
-        steps.row_gradients(logits, ctx.problem, fields[Field.LSE], upstream.contiguous(), gradient)
+        steps.row_gradients(logits, ctx.problem, normalisers_of(fields), upstream.contiguous(), gradient)
     return gradient
 
 
@@ -122,7 +122,7 @@ def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
-        return ops.gradients(logits, *operands, fields[Field.LSE], upstream)
+        return ops.gradients(logits, *operands, normalisers_of(fields), upstream)
     gradient = logits if ctx.inplace else ops.one_pass(logits, *operands)[-1]
     return gradient * upstream
 
@@ -169,7 +169,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
         fields, hidden, weight, bias, *_ = ctx.saved_tensors
         arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
         if ctx.is_per_row:
-            gradients = linear.gradients(*arguments, fields[Field.LSE], upstream)
+            gradients = linear.gradients(*arguments, normalisers_of(fields), upstream)
             return [gradient.to(hidden.dtype) for gradient in gradients]
         found = linear.forward(*arguments)
     if found.scale is not None:  # float16: what is in fp32 becomes small only now
@@ -186,7 +186,7 @@ def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
     if ctx.is_per_row:
-        found = ops.linear_gradients(*arguments, fields[Field.LSE], upstream)
+        found = ops.linear_gradients(*arguments, normalisers_of(fields), upstream)
         return [gradient.to(hidden.dtype) for gradient in found]
     *found, scale = ops.linear_losses(*arguments)[3:]
     return linear.scaled(found, upstream * scale, hidden.dtype)

@@ -222,14 +222,14 @@ def gradients(
     problem: Problem,
     chunking: Chunking,
     needs: Sequence[bool],
-    lse: Tensor,
+    normalisers: Tensor,
     upstream: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of reduction "none" for an upstream gradient [N], from the rows' lse [N] and logits made anew."""
+    """The gradients of reduction "none" for an upstream gradient [N], from logits made anew and normalisers [2, N]."""
     steps = load_backend(problem.backend)
     gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
     for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
-        rows = part_of(problem, chunk), lse[chunk].contiguous(), upstream[chunk].contiguous()
+        rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), upstream[chunk].contiguous()
         steps.row_gradients(logits[None], *rows, logits[None])
         gradients.add(logits, states, chunk)
     return gradients.finish()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import expectation, linear
-from .backends import NUM_PARTS, Field, Forward, load_backend
+from .backends import NUM_PARTS, Field, Forward, NumberField, load_backend, normalisers_of
 from .backends.layout import gradient_like, loss_dtype
 from .checks import check_values
 from .linear import Chunking
@@ -84,12 +84,13 @@ def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     return *load_backend(problem.backend).forward(logits, problem, gradient), gradient
 
 
-@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor lse, Tensor upstream) -> Tensor")
+@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor normalisers, Tensor upstream) -> Tensor")
 def gradients(logits: Tensor, *operands: Any) -> Tensor:
-    """The gradient [B, T, V] from logits, their lse [N] and the upstream gradient (0-d, or [N] for "none")."""
-    *rest, lse, upstream = operands
+    """The gradient [B, T, V] from logits, normalisers [2, N] and the upstream gradient (0-d, or [N] for "none")."""
+    *rest, normalisers, upstream = operands
     problem, gradient = problem_of(rest), gradient_like(logits)
-    load_backend(problem.backend).row_gradients(logits, problem, lse.contiguous(), upstream.contiguous(), gradient)
+    rows = normalisers.contiguous(), upstream.contiguous()
+    load_backend(problem.backend).row_gradients(logits, problem, *rows, gradient)
     return gradient
 
 
@@ -103,12 +104,12 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
     return *result.forward, *result.gradients, scale
 
 
-@define("linear_gradients", f"({LINEAR}, Tensor lse, Tensor upstream) -> (Tensor, Tensor, Tensor)")
+@define("linear_gradients", f"({LINEAR}, Tensor normalisers, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     """(hidden_grad, weight_grad, bias_grad) for an upstream gradient [N], from logits computed anew."""
-    *arguments, lse, upstream = rest
+    *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
-    return linear.gradients(hidden, weight, bias, problem, chunking, needs, lse, upstream)
+    return linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream)
 
 
 def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
@@ -122,7 +123,7 @@ TABLE = "Tensor ids, Tensor values, Tensor lookup, str backend"
 
 @define("number_statistics", f"(Tensor logits, {TABLE}) -> (Tensor, Tensor, Tensor)")
 def number_statistics(logits: Tensor, *table: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(expected value [N], mass [N], statistics [3, N]) of logits [B, T, V]."""
+    """(expected value [N], mass [N], statistics [len(NumberField), N]) of logits [B, T, V]."""
     return expectation.forward(logits, NumberTable(*table[:3]), table[3])
 
 
@@ -149,7 +150,7 @@ number_statistics_gradients.register_fake(lambda logits, *_: gradient_like(logit
 
 @number_statistics.register_fake
 def _(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    found = logits.new_empty((3, logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
+    found = logits.new_empty((len(NumberField), logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
     return torch.empty_like(found[0]), torch.empty_like(found[0]), found
 
 
@@ -255,7 +256,7 @@ class OnePass(Formula):
 
 
 class TwoPass(Formula):
-    """(loss, parts, fields) of logits; the backward pass computes the gradient from the logits and their lse."""
+    """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and normalisers."""
 
     operator = losses
 
@@ -277,7 +278,7 @@ class TwoPass(Formula):
         """That of the logits."""
         _, parts, fields, logits, *tensors = saved
         operands = with_denominators([*tensors, *options], parts)
-        return call_once(gradients, logits, *operands, fields[Field.LSE], upstream)
+        return call_once(gradients, logits, *operands, normalisers_of(fields), upstream)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
@@ -333,7 +334,7 @@ class Linear(Formula):
         needs = list(ctx.needs_input_grad[:3])
         if ctx.is_per_row:
             fields, *arguments = saved
-            found = call_once(linear_gradients, *arguments, *ctx.options[:-1], needs, fields[Field.LSE], upstream)
+            found = call_once(linear_gradients, *arguments, *ctx.options[:-1], needs, normalisers_of(fields), upstream)
         else:
             *found, scale = saved
             found = linear.scaled(found, upstream * scale, ctx.dtype)

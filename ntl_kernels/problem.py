@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     """"eager" or "triton"."""
     wants_parts: bool = True
     """Whether more than the loss is shown. If not, a backend may leave out the parts, and 0 in fields (all but those of
-    CE, NTL and lse) that nothing else needs."""
+    CE, NTL and the normaliser) that nothing else needs."""
 
     @property
     def lacks_denominators(self) -> bool:
@@ -80,11 +80,12 @@ class Field(IntEnum):
     CROSS_ENTROPY = 0  # w * CE
     IS_CORRECT = 1  # 1 if the label's logit is the largest
     WEIGHT = 2  # w
-    LSE = 3  # logsumexp of the transformed logits
-    NTL = 4  # w * NTL, without lambda; 0 off the number rows, as are all that follow
-    ABSOLUTE_ERROR = 5  # |yhat - v_y|
-    MASS = 6  # probability on number tokens
-    NUMBER_WEIGHT = 7  # w
+    PEAK = 3  # the largest transformed logit x, and
+    TOTAL = 4  # the sum of exp(x - PEAK): the row's normaliser, in units of the backend
+    NTL = 5  # w * NTL, without lambda; 0 off the number rows, as are all that follow
+    ABSOLUTE_ERROR = 6  # |yhat - v_y|
+    MASS = 7  # probability on number tokens
+    NUMBER_WEIGHT = 8  # w
 
 
 class Forward(NamedTuple):
@@ -96,6 +97,14 @@ class Forward(NamedTuple):
     """[7]: the fields of NTLOutput after the loss, reduced; [0] from a backend that leaves out what is not wanted."""
     fields: Tensor
     """[len(Field), N]"""
+
+
+def normalisers_of(fields: Tensor) -> Tensor:
+    """[2, N]: PEAK and TOTAL, all that the gradient of a row needs besides its logits.
+
+    Two numbers, since the logsumexp in one would keep no more digits than the logits' size leaves it.
+    """
+    return fields[Field.PEAK : Field.TOTAL + 1]
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:

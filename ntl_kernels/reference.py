@@ -25,13 +25,14 @@ def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
 
 def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     """CE_i of transformed logits x [N, V] and labels [N] (eq. 3)."""
-    lse = x.logsumexp(-1)
     if spec.ce_weight == 0:  # also where CE is infinite
-        return torch.zeros_like(lse)
-    nll = lse - x.gather(-1, labels[:, None]).squeeze(-1)
+        return torch.zeros_like(x[:, 0])
+    log_p = x.log_softmax(-1)  # x - lse, whose digits a large lse does not cost
+    nll = -log_p.gather(-1, labels[:, None]).squeeze(-1)
     eps = spec.label_smoothing
-    smooth = eps * (lse - x.mean(-1)) if eps else 0.0
-    squared = spec.z_loss * lse**2 if spec.z_loss else 0.0  # 0 times the square of a large lse would be NaN
+    smooth = -eps * log_p.mean(-1) if eps else 0.0
+    # Not 0 times the square, which for a large lse would be NaN.
+    squared = spec.z_loss * x.logsumexp(-1) ** 2 if spec.z_loss else 0.0
     return spec.ce_weight * ((1 - eps) * nll + smooth + squared)
 
 
@@ -71,7 +72,7 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
         loss = cumulative_distance(q, values, targets, spec.label_sigma)
     else:
         loss = (q * costs(values, targets, spec)).sum(-1)
-    mass = (number_logits.logsumexp(-1) - x.logsumexp(-1)).exp()  # eq. 5
+    mass = x.softmax(-1)[:, table.ids.long()].sum(-1)  # eq. 5
     if spec.reweigh:
         loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
     return loss, (expected_value - targets).abs(), mass
@@ -97,7 +98,8 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
         Field.CROSS_ENTROPY: torch.where(counts, weights * ce, 0.0),
         Field.IS_CORRECT: is_correct.to(logits.dtype),
         Field.WEIGHT: weights,
-        Field.LSE: torch.where(counts, x.logsumexp(-1), 0.0),
+        Field.PEAK: torch.where(counts, x.amax(-1), 0.0),
+        Field.TOTAL: torch.where(counts, (x - x.amax(-1, keepdim=True)).exp().sum(-1), 0.0),
         Field.NTL: weights * ntl,
         Field.ABSOLUTE_ERROR: absolute_error,
         Field.MASS: mass,

@@ -79,7 +79,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
         problem = Problem(labels.view(-1), None, given, given, config.weight, table, spec, reduction, "triton")
         written = gradient if reduction == "mean" else None
         backend.row_losses(logits, problem, fields, written)
-        backend.row_gradients(logits, problem, fields[0], one, gradient)
+        backend.row_gradients(logits, problem, fields[:2], one, gradient)
         backend.finish(fields, problem)
     backend.count(problem, v, torch.float32)
     backend.scale_(gradient, one)

@@ -49,7 +49,7 @@ def test_opcheck(name: str, layout: str) -> None:
         "one_pass": (differentiable, *operands(LABELS, "mean")),
         "losses": (differentiable, *operands(LABELS, "sum")),
         "losses of rows": (differentiable, *operands(LABELS, "none")),
-        "gradients": (logits, *operands(LABELS, "mean", 3.0), torch.rand(6), torch.rand(())),
+        "gradients": (logits, *operands(LABELS, "mean", 3.0), torch.rand(2, 6), torch.rand(())),
     }
     torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
@@ -60,7 +60,7 @@ def test_opcheck_linear(reduction: str) -> None:
     needs = [True, True, False] if reduction == "mean" else [False] * 3
     arguments = (hidden, weight, None, *operands(LABELS.view(-1), reduction), 4, True, needs)
     torch.library.opcheck(ops.linear_losses, arguments)
-    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(6), torch.rand(6)
+    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(2, 6), torch.rand(6)
     arguments = (hidden.detach(), weight.detach(), None, *rest)
     torch.library.opcheck(ops.linear_gradients, arguments)
 

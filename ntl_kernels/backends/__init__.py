@@ -10,21 +10,43 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from enum import IntEnum
 from functools import cache
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
-from ..problem import NUM_PARTS, Field, Forward, Problem, losses_of_rows
+from ..problem import NUM_PARTS, Field, Forward, Problem, losses_of_rows, normalisers_of
 from ..tokens import NumberTable
 
-__all__ = ["NUM_PARTS", "Backend", "Field", "Forward", "load_backend", "losses_of_rows", "resolve_backend"]
+__all__ = [
+    "NUM_PARTS",
+    "Backend",
+    "Field",
+    "Forward",
+    "NumberField",
+    "load_backend",
+    "losses_of_rows",
+    "normalisers_of",
+    "resolve_backend",
+]
 BACKENDS = ("auto", "triton", "eager", "reference")
 TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda too
 HOST_DEVICES = ("cpu",)
 """At whose values one may look without waiting."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+class NumberField(IntEnum):
+    """The rows of ``statistics`` [len(NumberField), N]: what one row says about numbers, whatever its label."""
+
+    PEAK = 0  # this and the next three: normalisers, as of Field, over all tokens
+    TOTAL = 1
+    NUMBER_PEAK = 2  # and over the number tokens
+    NUMBER_TOTAL = 3
+    EXPECTED_VALUE = 4  # yhat
+    MASS = 5  # m
 
 
 class Backend(Protocol):
@@ -51,8 +73,11 @@ class Backend(Protocol):
         """(loss, parts) of :class:`Forward` from the fields of all rows."""
         ...
 
-    def row_gradients(self, logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-        """Fill ``gradient`` from the logits and their ``lse`` [N]; ``upstream`` is [N] for "none", else 0-d."""
+    def row_gradients(
+        self, logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor
+    ) -> None:
+        """Fill ``gradient`` from the logits and their ``normalisers`` [2, N], contiguous, as the same backend found
+        them; ``upstream`` is [N] for "none", else 0-d."""
         ...
 
     def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
@@ -60,7 +85,7 @@ class Backend(Protocol):
         ...
 
     def number_statistics(self, logits: Tensor, table: NumberTable) -> Tensor:
-        """[3, N]: lse, number_lse and expected value of every row, whatever its label."""
+        """[len(NumberField), N]"""
         ...
 
     def number_statistics_gradients(

@@ -22,7 +22,7 @@ from ..problem import Problem
 from ..reference import costs, divide, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import Field, Forward, losses_of_rows
+from . import Field, Forward, NumberField, losses_of_rows
 from .layout import loss_dtype
 
 BLOCK_BYTES = {"cpu": 6 * 2**20}
@@ -112,7 +112,7 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     sums = listed(fields.sum(-1))
-    ce, is_correct, tokens, _, ntl, absolute_error, mass, numbers = sums
+    ce, is_correct, tokens, _, _, ntl, absolute_error, mass, numbers = sums
     num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
     num_numbers = numbers if problem.num_numbers is None else as_scalar(problem.num_numbers)
     if problem.reduction == "mean":
@@ -134,16 +134,19 @@ def are_weights_ones(problem: Problem) -> bool:
     return problem.token_weights is None and problem.labels.device.type == "cpu"
 
 
-def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    spec, labels = problem.spec, read_labels(problem, logits.shape[-1], lse.dtype)
+def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+    spec, labels = problem.spec, read_labels(problem, logits.shape[-1], normalisers.dtype)
     coefficients = coefficients_of(labels, problem, upstream.unsqueeze(-1) if upstream.ndim else upstream)
     for block, part in blocks(logits, labels, gradient):
-        x, row_lse = transform_logits(block, spec), chosen(lse, block.rows).unsqueeze(-1)
+        x, normaliser = transform_logits(block, spec), normaliser_of_rows(normalisers, block.rows)
         q = number_distribution(x, part, problem, False)
-        p = torch.sub(x, row_lse, out=block.target(x, keep=spec.softcap is not None)).exp_()
-        numbers = number_terms(p.index_select(-1, problem.table.ids), q, part, problem) if part.has_numbers else None
+        powers = torch.sub(x, normaliser.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
+        numbers = None
+        if part.has_numbers:
+            number_p = powers.index_select(-1, problem.table.ids) / normaliser.total
+            numbers = number_terms(number_p, q, part, problem)
         shares = coefficients.part(block.rows)
-        block.write(row_gradient(x, p, row_lse, part, numbers, shares, problem))
+        block.write(row_gradient(x, powers, normaliser, normaliser.total, part, numbers, shares, problem))
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -152,13 +155,17 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
-    statistics = logits.new_empty((3, logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
+    shape = len(NumberField), logits.shape[0] * logits.shape[1]
+    statistics = logits.new_empty(shape, dtype=loss_dtype(logits.dtype))
     for block in spans(logits, None, None):
         x = as_loss_dtype(block)
         number_logits = x.index_select(-1, table.ids)
-        q = number_logits.softmax(-1)
-        expected_value = (q * table.values.to(q.dtype)).sum(-1)
-        statistics[:, block.rows] = torch.stack([x.logsumexp(-1), number_logits.logsumexp(-1), expected_value])
+        q, number_normaliser = softmax_and_normaliser(number_logits)
+        expected_value = (q * table.values.to(q.dtype)).sum(-1, keepdim=True)
+        normaliser = normaliser_of(x, block.buffer("powers"))
+        mass = share_of(number_normaliser, normaliser)
+        found = torch.stack([*normaliser, *number_normaliser, expected_value, mass])
+        statistics[:, block.rows] = found.squeeze(-1)
     return statistics
 
 
@@ -167,14 +174,59 @@ def number_statistics_gradients(
 ) -> None:
     ids, values = table.ids.long(), table.values.to(statistics.dtype)
     for block in spans(logits, None, gradient):
-        lse, number_lse, expected_value = statistics[:, block.rows].unbind()
-        upstream_value, upstream_mass = upstreams[:, block.rows].unbind()
-        mass_pull = upstream_mass * (number_lse - lse).exp()
+        peak, total, number_peak, number_total, expected_value, mass = statistics[:, block.rows].unsqueeze(-1).unbind()
+        upstream_value, upstream_mass = upstreams[:, block.rows].unsqueeze(-1).unbind()
+        mass_pull = upstream_mass * mass
         x = as_loss_dtype(block)
-        q = (x.index_select(-1, ids) - number_lse[:, None]).exp()
-        number_pull = upstream_value[:, None] * (values - expected_value[:, None])
-        g = torch.sub(x, lse[:, None], out=block.target(x, keep=False)).exp_().mul_(-mass_pull[:, None])
-        block.write(g.index_add_(-1, ids, q * (mass_pull[:, None] + number_pull)))
+        q = (x.index_select(-1, ids) - number_peak).exp() / number_total
+        number_pull = upstream_value * (values - expected_value)
+        g = torch.sub(x, peak, out=block.target(x, keep=False)).exp_().mul_(-mass_pull / total)
+        block.write(g.index_add_(-1, ids, q * (mass_pull + number_pull)))
+
+
+class Normaliser(NamedTuple):
+    """Of n rows [n, V]: sum(exp(x)) is ``total * exp(peak)``, which may be beyond the dtype, and its logarithm beyond
+    the digits that a difference to it needs."""
+
+    peak: Tensor
+    """[n, 1]: the largest x."""
+    total: Tensor
+    """[n, 1]: sum(exp(x - peak)), from 1 to V."""
+
+    @property
+    def lse(self) -> Tensor:
+        """[n, 1]: the logsumexp of x. Not for differences: those are taken to the peak."""
+        return self.peak + self.total.log()
+
+
+def normaliser_of_rows(normalisers: Tensor, rows: Rows) -> Normaliser:
+    """Of some of the rows of normalisers [2, N]."""
+    return Normaliser(*(chosen(part, rows).unsqueeze(-1) for part in normalisers.unbind()))
+
+
+def anchor(peak: Tensor) -> Tensor:
+    """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
+    return peak.masked_fill(peak == -torch.inf, 0.0)
+
+
+def normaliser_of(x: Tensor, buffer: Tensor) -> Normaliser:
+    """Of x [n, V]; its powers go through the buffer [n, V], which may be x."""
+    peak = x.amax(-1, keepdim=True)
+    return Normaliser(peak, torch.sub(x, anchor(peak), out=buffer).exp_().sum(-1, keepdim=True))
+
+
+def softmax_and_normaliser(x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Normaliser]:
+    """(p [n, V], in ``out`` if given, the normaliser) of x [n, V].
+
+    The largest probability is 1 / total, so the normaliser needs no pass of its own.
+    """
+    peak, p = x.amax(-1, keepdim=True), torch.softmax(x, -1, out=out)
+    return p, Normaliser(peak, p.amax(-1, keepdim=True).reciprocal_())
+
+
+def share_of(part: Normaliser, whole: Normaliser) -> Tensor:
+    """The probability of a part of the columns in the whole, [n, 1]."""
+    return (part.peak - whole.peak).exp_().mul_(part.total).div_(whole.total)
 
 
 class Workspace:
@@ -354,34 +406,33 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     """The fields [len(Field), n] of a block, all of whose rows count, and their gradient."""
     spec, ids = problem.spec, problem.table.ids
     x = transform_logits(block, spec)
-    label_logits, highest = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
+    label_logits = x.gather(-1, labels.ids)
     mean = x.mean(-1, keepdim=True) if spec.label_smoothing else None
     q = number_distribution(x, labels, problem, problem.wants_parts)
     number_p = None
     if block.gradient is None:
-        lse = x.logsumexp(-1, keepdim=True)
-        number_p = (x.index_select(-1, ids) - lse).exp_() if labels.has_numbers else None
+        powers = block.buffer("powers") if x is block.logits else x
+        normaliser = normaliser_of(x, powers)
+        number_p = powers.index_select(-1, ids).div_(normaliser.total) if labels.has_numbers else None
     else:
-        # The largest probability is exp(highest - lse), so lse needs no pass of its own. The softmax may overwrite x,
-        # but not under a softcap, whose derivative needs x.
-        p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
-        lse = highest - p.amax(-1, keepdim=True).log_()
+        # The softmax may overwrite x, but not under a softcap, whose derivative needs x.
+        p, normaliser = softmax_and_normaliser(x, block.target(x, keep=spec.softcap is not None))
         number_p = p.index_select(-1, ids) if labels.has_numbers else None
     numbers = None if number_p is None else number_terms(number_p, q, labels, problem)
     if block.gradient is not None:
-        block.write(row_gradient(x, p, lse, labels, numbers, coefficients, problem))
-    ce = weighted(cross_entropy(lse, label_logits, mean, spec), labels)
-    is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(lse)
+        block.write(row_gradient(x, p, normaliser, None, labels, numbers, coefficients, problem))
+    ce = weighted(cross_entropy(normaliser, label_logits, mean, spec), labels)
+    is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(ce)
     if numbers is not None:
         ntl = weighted(numbers.loss, labels).masked_fill(labels.is_other, 0)
     if problem.wants_parts:
-        is_correct = (label_logits >= highest).to(lse.dtype)
-        weights = torch.ones_like(lse) if labels.weights is None else labels.weights
+        is_correct = (label_logits >= normaliser.peak).to(ce.dtype)
+        weights = torch.ones_like(ce) if labels.weights is None else labels.weights
         if number_p is not None and q is not None:
             error = expected_error(q, labels.targets, problem.table).abs_().masked_fill_(labels.is_other, 0)
             mass = number_p.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0)
             number_weights = weights.masked_fill(labels.is_other, 0)
-    return torch.stack([ce, is_correct, weights, lse, ntl, error, mass, number_weights]).squeeze(-1)
+    return torch.stack([ce, is_correct, weights, *normaliser, ntl, error, mass, number_weights]).squeeze(-1)
 
 
 def weighted(terms: Tensor, labels: Labels) -> Tensor:
@@ -470,15 +521,16 @@ def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cross_entropy(lse: Tensor, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
+def cross_entropy(normaliser: Normaliser, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
     """CE_i [n, 1]; ``mean`` is the rows' mean logit, needed with label smoothing."""
     if spec.ce_weight == 0:  # also where CE is infinite
-        return torch.zeros_like(lse)
-    loss = lse - label_logits
+        return torch.zeros_like(label_logits)
+    log_total = normaliser.total.log()
+    loss = normaliser.peak - label_logits + log_total
     if mean is not None:
-        loss = torch.lerp(loss, lse - mean, spec.label_smoothing)
+        loss = torch.lerp(loss, normaliser.peak - mean + log_total, spec.label_smoothing)
     if spec.z_loss:  # 0 times the square of a large lse would be NaN
-        loss = loss + spec.z_loss * lse**2
+        loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight
 
 
@@ -501,18 +553,22 @@ def cumulative_effects(q: Tensor, values: Tensor, offsets: Tensor, label_sigma: 
 def row_gradient(
     x: Tensor,
     p: Tensor,
-    lse: Tensor,
+    normaliser: Normaliser,
+    total: Tensor | None,
     labels: Labels,
     numbers: NumberTerms | None,
     coefficients: Coefficients,
     problem: Problem,
 ) -> Tensor:
-    """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V]."""
+    """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V].
+
+    p may still lack its division by ``total`` [n, 1].
+    """
     spec, (a, b) = problem.spec, coefficients
-    factor = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a
+    factor = a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a
     if numbers is not None and numbers.drain is not None:
         factor = (numbers.drain * -b).add_(factor)
-    g = p.mul_(factor)
+    g = p.mul_(factor if total is None else factor / total)
     if spec.label_smoothing:
         g.sub_(a * (spec.label_smoothing / p.shape[-1]))
     if numbers is not None:

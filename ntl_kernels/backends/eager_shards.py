@@ -14,12 +14,16 @@ from ..tokens import NumberTable
 from . import Field
 from .eager import (
     Labels,
+    Normaliser,
     Scalar,
+    anchor,
     blocks,
     coefficients_of,
     cross_entropy,
     cumulative_effects,
+    normaliser_of,
     read_labels,
+    share_of,
     transform_,
     transform_logits,
     value_slope,
@@ -59,9 +63,8 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
         if rows.numel() and own.places.numel():
             sums = number_sums(x[rows[:, None], own.columns], part.targets[rows], own, problem.spec)
             entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, rows] = sums
-        entries[Statistic.PEAK] = peak = x.amax(-1)
-        powers = block.buffer("x") if x is block.logits else x
-        entries[Statistic.TOTAL] = torch.sub(x, anchor(peak)[:, None], out=powers).exp_().sum(-1)
+        normaliser = normaliser_of(x, block.buffer("powers") if x is block.logits else x)
+        entries[Statistic.PEAK : Statistic.TOTAL + 1] = torch.cat(normaliser, -1).t()
         statistics[:, block.rows] = entries
     return everything
 
@@ -80,33 +83,34 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
     spec, statistics = problem.spec, gathered[..., :-1].unbind(1)
-    peak, lse, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
+    normaliser, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
     label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
     mean = statistics[Statistic.LOGIT_SUM].sum(0) / vocab_size_of(problem) if spec.label_smoothing else None
     labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
-    weights = torch.ones_like(lse) if labels.weights is None else labels.weights.squeeze(-1)
+    weights = torch.ones_like(label_logit) if labels.weights is None else labels.weights.squeeze(-1)
     if gathered.device.type != "cpu":  # on a CPU they have been checked
         weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
-    fields, merged = gathered.new_zeros((len(Field), len(lse))), gathered.new_zeros((len(Merged), len(lse)))
-    ce = weights * cross_entropy(lse, label_logit, mean, spec)
-    torch.stack([ce, (label_logit >= peak).to(lse.dtype), weights, lse], out=fields[: Field.NTL])
+    fields, merged = (gathered.new_zeros((len(kind), len(label_logit))) for kind in (Field, Merged))
+    ce = weights * cross_entropy(normaliser, label_logit, mean, spec)
+    is_correct = (label_logit >= normaliser.peak).to(ce.dtype)
+    torch.stack([ce, is_correct, weights, *normaliser], out=fields[: Field.NTL])
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
 
     rows = number_rows(labels)
     sums = (sums[:, rows] for sums in statistics[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM])
-    _, number_lse, (error, effect) = merged_sums(*sums)
+    number_normaliser, (error, effect) = merged_sums(*sums)
     if spec.kind != "wasserstein":
         effect, loss = error, value_losses(error, spec)
     elif number_logits is None:
         loss = effect
     else:
         effect = loss = cumulative_terms(number_logits[rows], labels.targets[rows], problem)[2]
-    mass = (number_lse - lse[rows]).exp_()
+    mass = share_of(number_normaliser, Normaliser(*(part[rows] for part in normaliser)))
     ntl = weights[rows] * reweighed(loss, mass, spec)
     fields[Field.NTL :].index_copy_(1, rows, torch.stack([ntl, error.abs(), mass, weights[rows]]))
-    merged[Merged.LSE] = lse
-    merged[Merged.NUMBER_LSE :].index_copy_(1, rows, torch.stack([number_lse, effect]))
+    torch.stack(normaliser, out=merged[: Merged.NUMBER_PEAK])
+    merged[Merged.NUMBER_PEAK :].index_copy_(1, rows, torch.stack([*number_normaliser, effect]))
     return fields, merged
 
 
@@ -126,22 +130,25 @@ def shard_gradients(
     coefficients = coefficients_of(labels, problem, upstream.unsqueeze(-1) if upstream.ndim else upstream)
     own = own_numbers(problem.table, first, width, merged.dtype)
     for block, part in blocks(logits, labels, gradient):
-        x, (lse, number_lse, effect) = transform_logits(block, spec), merged[:, block.rows].unbind()
-        a, b = (spread(share, lse) for share in coefficients.part(block.rows))
+        x, (peak, total, *of_numbers) = transform_logits(block, spec), merged[:, block.rows].unbind()
+        normaliser = Normaliser(peak, total)
+        a, b = (spread(share, peak) for share in coefficients.part(block.rows))
         rows, pulls = number_rows(part), None
-        slope = a * (1 + 2 * spec.z_loss * lse) if spec.z_loss else a.clone()
+        slope = a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a.clone()
         if rows.numel():
             # What number rows add to the slope of all columns, and the pulls of their number columns.
-            terms = NumberTerms(number_lse[rows], effect[rows], (number_lse - lse)[rows].exp_(), part.targets[rows])
+            number_peak, number_total, effect = (entries[rows] for entries in of_numbers)
+            mass = share_of(Normaliser(number_peak, number_total), Normaliser(peak[rows], total[rows]))
+            terms = NumberTerms(effect, mass, part.targets[rows])
             row_b = b[rows]
             all_logits = None if number_logits is None else number_logits[block.rows][rows]
             number_slope, excess = number_factors(terms, problem.spec)
             slope.index_add_(0, rows, row_b * excess)
-            q = (x[rows[:, None], own.columns] - terms.lse[:, None]).exp_()
+            q = (x[rows[:, None], own.columns] - number_peak[:, None]).exp_().div_(number_total[:, None])
             effects = own_effects(terms, all_logits, own, problem)
             pulls = q * (number_slope[:, None] * effects - excess[:, None]) * row_b[:, None]
-        g = torch.sub(x, lse[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
-        g.mul_(slope[:, None])
+        g = torch.sub(x, peak[:, None], out=block.target(x, keep=spec.softcap is not None)).exp_()
+        g.mul_((slope / total)[:, None])
         if spec.label_smoothing:
             g.sub_(a[:, None] * (spec.label_smoothing / vocab_size_of(problem)))
         if pulls is not None:
@@ -156,8 +163,6 @@ def shard_gradients(
 class NumberTerms(NamedTuple):
     """What all ranks together know of n number rows, each [n]."""
 
-    lse: Tensor
-    """Over the number tokens alone."""
     effect: Tensor
     """As :class:`Merged` has it."""
     mass: Tensor
@@ -223,12 +228,12 @@ def number_sums(x: Tensor, targets: Tensor, own: OwnNumbers, spec: LossSpec) -> 
     return torch.stack([peak, powers.sum(-1), offset, cost])
 
 
-def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """(peak, logsumexp, weighted means), each [N], from peaks, totals and weighted sums [R, N] shifted by the peaks."""
+def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:
+    """(the normaliser, weighted means), each [N], from peaks, totals and weighted sums [R, N] shifted by the peaks."""
     peak = peaks.amax(0)
     scales = (peaks - anchor(peak)).exp_()
     total = (totals * scales).sum(0)
-    return peak, peak + total.log(), [(sums * scales).sum(0) / total for sums in weighted]
+    return Normaliser(peak, total), [(sums * scales).sum(0) / total for sums in weighted]
 
 
 def is_covered(bounds: Tensor) -> Tensor:
@@ -238,11 +243,6 @@ def is_covered(bounds: Tensor) -> Tensor:
     is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))
     expected = (is_before * width).sum(-1)
     return ((width == 0) | (first == expected)).all() & (size == width.sum()).all()
-
-
-def anchor(peak: Tensor) -> Tensor:
-    """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
-    return peak.masked_fill(peak == -torch.inf, 0.0)
 
 
 def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> OwnNumbers:

@@ -62,10 +62,15 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
 
 
 def device_of(arguments: tuple[Any, ...]) -> torch.device:
-    """Where the first tensor is."""
-    first = arguments[0]
-    tensor: Tensor = first if isinstance(first, Tensor) else first[0]
-    return tensor.device
+    """Where the first tensor is, in a group or not."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            return argument.device
+        if isinstance(argument, tuple):
+            for part in argument:
+                if isinstance(part, Tensor):
+                    return part.device
+    raise TypeError("a kernel needs a tensor among its arguments, on whose device it runs; there is none")
 
 
 def on_device(device: torch.device) -> Any:

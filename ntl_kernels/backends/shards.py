@@ -23,7 +23,7 @@ from ..spec import LossSpec
 class Statistic(IntEnum):
     """The rows of ``statistics`` [S, N + 1]: what one rank knows of a row, from transformed logits x.
 
-    The logits among them are in units of the backend, which sends and merges them. A rank without columns, or
+    They are in units of the backend, which sends and merges them. A rank without columns, or
     without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums. The
     last column is no row: it holds :class:`Bound`.
     """
@@ -58,9 +58,11 @@ def num_statistics(spec: LossSpec) -> int:
 class Merged(IntEnum):
     """The rows of ``merged`` [len(Merged), N]: what the gradient of any rank's columns needs of a row."""
 
-    LSE = 0  # logsumexp of x
-    NUMBER_LSE = 1  # logsumexp of x over the number tokens; this and the next on number rows only
-    EFFECT = 2  # L before reweighing of kind "wasserstein", yhat - v_y of the others
+    PEAK = 0  # this and the next: the row's normaliser, as Field has it
+    TOTAL = 1
+    NUMBER_PEAK = 2  # this and the next: that over the number tokens, on number rows only, as is the last
+    NUMBER_TOTAL = 3
+    EFFECT = 4  # L before reweighing of kind "wasserstein", yhat - v_y of the others
 
 
 class ShardBackend(Protocol):

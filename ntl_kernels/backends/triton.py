@@ -11,6 +11,7 @@ A step waits for nothing and allocates nothing but what it returns::
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..kernels.totals import count_kernel, finish_kernel
 from ..problem import Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import NUM_PARTS, Field, Forward
+from . import NUM_PARTS, Field, Forward, NumberField
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 
@@ -131,7 +132,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     return loss, parts
 
 
-def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     rows = problem.labels.numel()
     if rows == 0:
         return
@@ -149,7 +150,7 @@ def row_gradients(logits: Tensor, problem: Problem, lse: Tensor, upstream: Tenso
             labels_of(problem),
             numbers_of(problem.table),
             *shares_of(problem),
-            lse,
+            normalisers,
             upstream,
             upstream.stride(0) if upstream.ndim else 0,
             transform_of(problem.spec),
@@ -182,7 +183,7 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     count = logits.shape[0] * logits.shape[1]
-    statistics = torch.empty((3, count), dtype=torch.float32, device=logits.device)
+    statistics = torch.empty((len(NumberField), count), dtype=torch.float32, device=logits.device)
     if count == 0:
         return statistics
     tile, how = tile_of(logits, None)
@@ -231,9 +232,6 @@ def number_statistics_gradients(
     )
 
 
-IDENTITY = Transform(1.0, 1.0, 1.0)
-
-
 def matrix_of(tensor: Tensor) -> Matrix:
     return Matrix(tensor, tensor.stride(1))
 
@@ -267,8 +265,17 @@ next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 @lru_cache(maxsize=256)
 def transform_of(spec: LossSpec) -> Transform:
     if spec.softcap is None:
-        return Transform(1.0, spec.logit_scale, spec.logit_scale)
-    return Transform(spec.logit_scale / spec.softcap, spec.softcap, spec.logit_scale)
+        return transform_by(1.0, spec.logit_scale, spec.logit_scale)
+    return transform_by(spec.logit_scale / spec.softcap, spec.softcap, spec.logit_scale)
+
+
+def transform_by(inner: float, outer: float, scale: float) -> Transform:
+    """A transform with the factors of its exponents."""
+    factor = outer / math.log(2.0)
+    return Transform(inner, outer, scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
+
+
+IDENTITY = transform_by(1.0, 1.0, 1.0)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
 """The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels.shards`.
 
-Statistics hold logits in units of log2(e), as the kernels do; so does ``merged``.
+Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.logsumexp`); so does ``merged``.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
             numbers_of(problem.table),
             number_logits,
             losses,
+            transform_of(problem.spec),
             scalars_of(problem.spec),
         ),
         {"BLOCK": block_of(problem.table)},

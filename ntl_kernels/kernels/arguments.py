@@ -38,7 +38,7 @@ class Numbers(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """[8, N] in memory: what the rows leave behind, in the order of ``fields``."""
+    """[9, N] in memory: what the rows leave behind, in the order of ``fields``."""
 
     pointer: Any
     """float32"""
@@ -67,6 +67,10 @@ class Transform(NamedTuple):
     """softcap, or logit_scale without one"""
     scale: Any
     """logit_scale"""
+    factor: Any
+    """outer * log2(e): what u is multiplied by to give x in units of log2(e)"""
+    coarse_factor: Any
+    """The largest power of two up to ``factor``."""
 
 
 class Scalars(NamedTuple):

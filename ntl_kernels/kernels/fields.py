@@ -6,11 +6,12 @@ import triton.language as tl
 CROSS_ENTROPY = tl.constexpr(0)
 IS_CORRECT = tl.constexpr(1)
 WEIGHT = tl.constexpr(2)
-LSE = tl.constexpr(3)
-NTL = tl.constexpr(4)
-ABSOLUTE_ERROR = tl.constexpr(5)
-MASS = tl.constexpr(6)
-NUMBER_WEIGHT = tl.constexpr(7)
+PEAK = tl.constexpr(3)
+TOTAL = tl.constexpr(4)
+NTL = tl.constexpr(5)
+ABSOLUTE_ERROR = tl.constexpr(6)
+MASS = tl.constexpr(7)
+NUMBER_WEIGHT = tl.constexpr(8)
 
 
 @triton.jit

@@ -1,39 +1,117 @@
-"""Logsumexp in base 2: ``log2(sum(2**x2))`` with ``x2 = x * log2(e)``.
+"""The normaliser of a softmax: the largest column, and the sum of the columns' powers relative to it.
 
-It is held as (peak, total) with ``total * 2**peak`` the sum, ``peak`` the largest x2 so far.
+With x2 = u * factor a column in units of log2(e), a power is ``2**(u * factor - shift)``, one fused multiply-add and
+one exponential, where the shift is the largest x2 as a float32. That rounds it, by up to 2**-24 of its size; but every
+power contains the same rounding, and so does their sum, so a probability, a power over the sum, does not: it is as
+exact at logits of 1e6 as near 0. One number for the logsumexp would lose what is smaller than its own last digit.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
 LN_2 = tl.constexpr(0.6931471805599453)
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""The lowest finite float32."""
+HUGE = tl.constexpr(2147483648.0)
+"""2**31: where the rounding of x2 reaches 64, and two columns that differ are 64 apart at least. Much further, and the
+exponential of the rounding would overflow."""
+
+
+class Exponent(NamedTuple):
+    """How columns become powers: ``2**(u * factor - shift)``."""
+
+    factor: Any
+    shift: Any
+
+
+class Normaliser(NamedTuple):
+    """Of a set of columns, or of several: sum(2**(u * factor - shift)) with the exponent at the peak."""
+
+    peak: Any
+    """The largest u."""
+    total: Any
+    """Between 1 and the number of columns, up to the rounding of the shift."""
 
 
 @triton.jit
-def anchor(peak):
-    """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
-    return tl.where(peak == float("-inf"), 0.0, peak)
+def product(a, b):
+    """a * b in float32 and rounded, whatever it goes into.
+
+    The compiler fuses a plain product into a sum, or narrows it to the float16 that its result is converted to.
+    """
+    return tl.fma(a, b, 0.0)
 
 
 @triton.jit
-def online_logsumexp(peak, total, u, factor):
-    """Take x2 = u * factor [U, R, C] into the (peak [R], total [R]) of R threads, each reducing what it has loaded."""
-    new_peak = tl.maximum(peak, tl.max(tl.max(u, 2), 0) * factor)
-    shift = anchor(new_peak)
-    powers = tl.exp2(u * factor - shift[None, :, None])
-    return new_peak, total * tl.exp2(peak - shift) + tl.sum(tl.sum(powers, 2), 0)
+def dot(a, b):
+    """sum(a * b), the same in every lane: half of them would fuse a plain product into the sum's first step."""
+    return tl.sum(product(a, b), 0)
 
 
 @triton.jit
-def merge_logsumexp(peak, total):
-    """(peak, total) of the whole from those of its parts [R]."""
+def exponent_at(peak, how):
+    """The exponent for columns of which ``peak`` is the largest.
+
+    Where x2 is huge, only columns equal to the peak count, and any factor of that size will do: a power of two, with
+    which products are exact. The shift is finite where the peak is -inf, since -inf - -inf is NaN.
+    """
+    is_huge = tl.abs(product(peak, how.factor)) >= HUGE
+    factor = tl.where(is_huge, how.coarse_factor, how.factor)
+    return Exponent(factor=factor, shift=tl.maximum(product(peak, factor), LOWEST))
+
+
+@triton.jit
+def powers(u, factor, shift):
+    """2**(u * factor - shift)"""
+    return tl.exp2(tl.fma(u, factor, -shift))
+
+
+@triton.jit
+def rescale(peak, exponent):
+    """What brings a total from the exponent at its own peak to that at a larger one: no rounding but the power's."""
+    return tl.exp2(product(peak, exponent.factor) - exponent.shift)
+
+
+@triton.jit
+def online_normaliser(peak, total, u, how):
+    """Take u [U, R, C] into the (peak [R], total [R]) of R threads, each reducing what it has loaded."""
+    new_peak = tl.maximum(peak, tl.max(tl.max(u, 2), 0))
+    exponent = exponent_at(new_peak, how)
+    new = powers(u, exponent.factor[None, :, None], exponent.shift[None, :, None])
+    return new_peak, total * rescale(peak, exponent) + tl.sum(tl.sum(new, 2), 0)
+
+
+@triton.jit
+def merge_normalisers(peak, total, how):
+    """The normaliser of the whole from those of its parts [R]."""
     whole_peak = tl.max(peak, 0)
-    return whole_peak, tl.sum(total * tl.exp2(peak - anchor(whole_peak)), 0)
+    return Normaliser(peak=whole_peak, total=dot(total, rescale(peak, exponent_at(whole_peak, how))))
 
 
 @triton.jit
-def add_logsumexp(peak, total, x2):
-    """Take x2 [C] into a scalar (peak, total)."""
-    new_peak = tl.maximum(peak, tl.max(x2, 0))
-    shift = anchor(new_peak)
-    return new_peak, total * tl.exp2(peak - shift) + tl.sum(tl.exp2(x2 - shift), 0)
+def add_columns(normaliser, u, how):
+    """Take u [C] into a normaliser."""
+    peak = tl.maximum(normaliser.peak, tl.max(u, 0))
+    exponent = exponent_at(peak, how)
+    total = product(normaliser.total, rescale(normaliser.peak, exponent))
+    return Normaliser(peak=peak, total=total + tl.sum(powers(u, exponent.factor, exponent.shift), 0))
+
+
+@triton.jit
+def share_of(part, whole, how):
+    """The part's probability in the whole, from two normalisers."""
+    return product(part.total, rescale(part.peak, exponent_at(whole.peak, how))) / whole.total
+
+
+@triton.jit
+def log_total(normaliser, how):
+    """log(sum(exp(x - peak of x))): at least 0, NaN without any finite column.
+
+    The peak's product is larger than the shift by the rounding that the powers contain, which is known exactly.
+    """
+    exponent = exponent_at(normaliser.peak, how)
+    rounding = tl.fma(normaliser.peak, exponent.factor, -exponent.shift)
+    total = tl.where(normaliser.total == 0.0, float("nan"), normaliser.total)
+    return LN_2 * tl.maximum(tl.log2(total) - rounding, 0.0, propagate_nan=tl.PropagateNan.ALL)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .logsumexp import Normaliser, dot, exponent_at, powers, product
 from .softcap import transform
 
 
@@ -16,8 +17,7 @@ class NumberLogits(NamedTuple):
     """Which lanes hold one of the K number tokens."""
     ids: Any
     u: Any
-    """-inf outside, as x2."""
-    x2: Any
+    """-inf outside."""
 
 
 class NumberTerms(NamedTuple):
@@ -33,29 +33,35 @@ class NumberTerms(NamedTuple):
 
 
 @triton.jit
-def read_number_logits(start, numbers, how, factor, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_number_logits(start, numbers, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Gather the number columns of the row that starts at ``start``."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-    return gather_numbers(start, lanes, inside, ids, how, factor, SOFTCAP)
+    return gather_numbers(start, lanes, inside, ids, how, SOFTCAP)
 
 
 @triton.jit
-def gather_numbers(start, lanes, inside, columns, how, factor, SOFTCAP: tl.constexpr):
+def gather_numbers(start, lanes, inside, columns, how, SOFTCAP: tl.constexpr):
     """The logits in the columns of the lanes that are ``inside``."""
     u = transform(tl.load(start + columns, mask=inside, other=0.0), how.inner, SOFTCAP)
-    x2 = tl.where(inside, u * factor, float("-inf"))
-    return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=u, x2=x2)
+    return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=tl.where(inside, u, float("-inf")))
 
 
 @triton.jit
-def number_softmax(x2):
-    """(q [BLOCK], lse2 over the number tokens)."""
-    peak = tl.max(x2, 0)
-    powers = tl.exp2(x2 - peak)
-    total = tl.sum(powers, 0)
-    return powers / total, peak + tl.log2(total)
+def number_powers(u, how):
+    """(powers [BLOCK], the normaliser) of the number tokens' u [BLOCK]."""
+    peak = tl.max(u, 0)
+    exponent = exponent_at(peak, how)
+    columns = powers(u, exponent.factor, exponent.shift)
+    return columns, Normaliser(peak=peak, total=tl.sum(columns, 0))
+
+
+@triton.jit
+def number_softmax(u, how):
+    """(q [BLOCK], the normaliser) of the number tokens' u [BLOCK]."""
+    columns, normaliser = number_powers(u, how)
+    return columns / normaliser.total, normaliser
 
 
 @triton.jit
@@ -122,8 +128,8 @@ def running_sum(x, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
 def cumulative_effects(q, t, gaps, BLOCK: tl.constexpr):
     """(effects [BLOCK], L) of the distance between the running sums of q and t, over gaps to the next value."""
     difference = running_sum(q - t, False, BLOCK)
-    effects = running_sum(sign(difference) * gaps, True, BLOCK)
-    return effects, tl.sum(tl.abs(difference) * gaps, 0)
+    effects = running_sum(product(sign(difference), gaps), True, BLOCK)
+    return effects, dot(tl.abs(difference), gaps)
 
 
 @triton.jit
@@ -140,16 +146,16 @@ def number_loss(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK
     slope = 1.0
     if KIND == "wasserstein":
         effects = costs(tl.abs(offsets), scalars)
-        mean_effect = tl.sum(q * effects, 0)
+        mean_effect = dot(q, effects)
         loss = mean_effect
     elif KIND == "cumulative":
         t = gaussian_target(offsets, columns.inside, scalars.label_sigma)
         effects, loss = cumulative_effects(q, t, gaps_after(numbers, columns.lanes), BLOCK)
-        mean_effect = tl.sum(q * effects, 0)
+        mean_effect = dot(q, effects)
     else:
         # Offsets in place of values change neither e - E nor the error, and lose no digits of large values.
         effects = offsets
-        mean_effect = tl.sum(q * offsets, 0)
+        mean_effect = dot(q, offsets)
         slope = value_slope(mean_effect, scalars, KIND)
         loss = value_loss(mean_effect, scalars, KIND)
     return NumberTerms(effects=effects, mean_effect=mean_effect, slope=slope, loss=loss)

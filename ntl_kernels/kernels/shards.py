@@ -1,6 +1,6 @@
 """The kernels of shards: the columns of one rank, of a vocabulary that is split over the ranks of a group.
 
-Statistics, in the order of ``ntl_kernels.backends.shards.Statistic``, hold their logits as x2 = x * log2(e).
+Statistics, in the order of ``ntl_kernels.backends.shards.Statistic``, hold logits as u, and totals as normalisers do.
 """
 
 from typing import Any, NamedTuple
@@ -9,10 +9,12 @@ import triton
 import triton.language as tl
 
 from .arguments import Fields, Shares
-from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, LSE, MASS, NTL, NUMBER_WEIGHT, WEIGHT
+from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, MASS, NTL, NUMBER_WEIGHT, WEIGHT
+from .fields import PEAK as ROW_PEAK
+from .fields import TOTAL as ROW_TOTAL
 from .labels import coefficients, read_labels
-from .logsumexp import LN_2, anchor
-from .losses import cross_entropy
+from .logsumexp import Normaliser, dot, exponent_at, powers, rescale, share_of
+from .losses import cross_entropy, row_lse
 from .numbers import (
     NumberTerms,
     costs,
@@ -21,21 +23,14 @@ from .numbers import (
     gather_numbers,
     gaussian_target,
     number_gradient,
+    number_powers,
     number_softmax,
     reweighed,
     value_loss,
     value_slope,
 )
 from .softcap import transform
-from .walk import (
-    RowStatistics,
-    clear_row,
-    column_gradient,
-    exponent_factor,
-    row_of,
-    row_statistics,
-    write_gradient,
-)
+from .walk import clear_row, column_gradient, row_normaliser, row_of, write_gradient
 
 # The order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
 PEAK = tl.constexpr(0)
@@ -66,12 +61,12 @@ def own_column(id, shard):
 
 
 @triton.jit
-def read_own_numbers(start, numbers, shard, how, factor, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_own_numbers(start, numbers, shard, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
     lanes = tl.arange(0, BLOCK)
     ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
     columns, is_own = own_column(ids, shard)
-    return gather_numbers(start, lanes, is_own & (ids >= 0), columns, how, factor, SOFTCAP)
+    return gather_numbers(start, lanes, is_own & (ids >= 0), columns, how, SOFTCAP)
 
 
 @triton.jit
@@ -83,23 +78,17 @@ def value_offsets(numbers, lanes, inside, index):
 class NumberSums(NamedTuple):
     """The statistics NUMBER_PEAK to COST of a row."""
 
-    peak: Any
-    total: Any
+    normaliser: Any
     offset: Any
     cost: Any
 
 
 @triton.jit
-def number_sums(columns, offsets, scalars):
-    """From the number columns of a number row and the values' offsets [BLOCK] to the label's."""
-    peak = tl.max(columns.x2, 0)
-    powers = tl.exp2(columns.x2 - anchor(peak))
-    return NumberSums(
-        peak=peak,
-        total=tl.sum(powers, 0),
-        offset=tl.sum(powers * offsets, 0),
-        cost=tl.sum(powers * costs(tl.abs(offsets), scalars), 0),
-    )
+def number_sums(u, offsets, how, scalars):
+    """From the number columns u [BLOCK] of a number row and the values' offsets [BLOCK] to the label's."""
+    columns, normaliser = number_powers(u, how)
+    cost = dot(columns, costs(tl.abs(offsets), scalars))
+    return NumberSums(normaliser=normaliser, offset=dot(columns, offsets), cost=cost)
 
 
 @triton.jit
@@ -109,11 +98,13 @@ def store_statistic(statistics, stride, statistic: tl.constexpr, row, value):
 
 
 @triton.jit
-def store_bounds(statistics, stride, shard):
-    """Write which columns the rank has, in the order of ``ntl_kernels.backends.shards.Bound``."""
+def store_bounds(statistics, stride, shard, COUNT: tl.constexpr):
+    """Write which columns the rank has, in the order of ``ntl_kernels.backends.shards.Bound``, and 0 after them."""
     store_statistic(statistics, stride, 0, stride - 1, shard.first * 1.0)
     store_statistic(statistics, stride, 1, stride - 1, shard.width * 1.0)
     store_statistic(statistics, stride, 2, stride - 1, shard.vocab_size * 1.0)
+    for i in tl.static_range(3, COUNT):
+        store_statistic(statistics, stride, i, stride - 1, 0.0)
 
 
 @triton.jit(do_not_specialize=["logits_stride", "length", "row_count"])
@@ -135,25 +126,25 @@ def shard_statistics_kernel(
     """One program per row: what this rank knows of it; and one for the bounds."""
     n, stride = tl.program_id(0), row_count + 1
     label = read_labels(labels, numbers, shard.vocab_size, n, n < row_count)
-    peak, total, label_x2, sum_u = float("-inf"), 0.0, float("-inf"), 0.0
+    peak, total, label_u, sum_u = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
-        factor = exponent_factor(how)
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
-        found = row_statistics(row, how, OPTIONS.softcap, OPTIONS.smoothing, "evict_first", TILE)
-        peak, total, sum_u = found.peak, found.total, found.sum_u
+        found, sum_u = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, "evict_first", TILE)
+        peak, total = found.peak, found.total
         column, is_own = own_column(label.id, shard)
         u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
-        label_x2 = tl.where(is_own, u * factor, float("-inf"))
+        label_u = tl.where(is_own, u, float("-inf"))
         if label.index >= 0:
-            columns = read_own_numbers(row.start, numbers, shard, how, factor, OPTIONS.softcap, BLOCK)
+            columns = read_own_numbers(row.start, numbers, shard, how, OPTIONS.softcap, BLOCK)
             offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
-            sums = number_sums(columns, offsets, scalars)
-            number_peak, number_total, offset, cost = sums.peak, sums.total, sums.offset, sums.cost
+            sums = number_sums(columns.u, offsets, how, scalars)
+            number_peak, number_total = sums.normaliser.peak, sums.normaliser.total
+            offset, cost = sums.offset, sums.cost
     if n < row_count:
         store_statistic(statistics, stride, PEAK, n, peak)
         store_statistic(statistics, stride, TOTAL, n, total)
-        store_statistic(statistics, stride, LABEL_LOGIT, n, label_x2)
+        store_statistic(statistics, stride, LABEL_LOGIT, n, label_u)
         store_statistic(statistics, stride, NUMBER_PEAK, n, number_peak)
         store_statistic(statistics, stride, NUMBER_TOTAL, n, number_total)
         store_statistic(statistics, stride, OFFSET, n, offset)
@@ -161,7 +152,7 @@ def shard_statistics_kernel(
         if OPTIONS.smoothing:
             store_statistic(statistics, stride, LOGIT_SUM, n, sum_u)
     else:
-        store_bounds(statistics, stride, shard)
+        store_bounds(statistics, stride, shard, LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM)
 
 
 @triton.jit
@@ -194,36 +185,36 @@ def number_columns_kernel(
     OPTIONS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per row: its number columns as x2, 0 where another rank has them and off the number rows."""
+    """One program per row: u of its number columns, 0 where another rank has them and off the number rows."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     lanes = tl.arange(0, BLOCK)
-    x2 = tl.zeros([BLOCK], tl.float32)
+    u = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
         start = logits.pointer + (n // length).to(tl.int64) * logits_stride
         start += (n % length).to(tl.int64) * logits.row_stride
-        columns = read_own_numbers(start, numbers, shard, how, exponent_factor(how), OPTIONS.softcap, BLOCK)
-        x2 = tl.where(columns.inside, columns.x2, 0.0)
-    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, x2, mask=lanes < numbers.size)
+        columns = read_own_numbers(start, numbers, shard, how, OPTIONS.softcap, BLOCK)
+        u = tl.where(columns.inside, columns.u, 0.0)
+    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, u, mask=lanes < numbers.size)
 
 
 @triton.jit
 def read_all_numbers(number_logits, n, numbers, BLOCK: tl.constexpr):
-    """x2 [BLOCK] of all number tokens in row n; -inf outside."""
+    """u [BLOCK] of all number tokens in row n; -inf outside."""
     lanes = tl.arange(0, BLOCK)
     pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
     return tl.load(pointer, mask=lanes < numbers.size, other=float("-inf"))
 
 
 @triton.jit
-def cumulative_terms(x2, numbers, index, scalars, BLOCK: tl.constexpr):
-    """(q [BLOCK], its terms) with ``label_sigma``, from the logits of all number tokens."""
-    q, _ = number_softmax(x2)
+def cumulative_terms(u, numbers, index, how, scalars, BLOCK: tl.constexpr):
+    """The terms with ``label_sigma``, from the logits of all number tokens."""
+    q, _ = number_softmax(u, how)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     t = gaussian_target(value_offsets(numbers, lanes, inside, index), inside, scalars.label_sigma)
     effects, loss = cumulative_effects(q, t, gaps_after(numbers, lanes), BLOCK)
-    return NumberTerms(effects=effects, mean_effect=tl.sum(q * effects, 0), slope=1.0, loss=loss)
+    return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
 
 
 @triton.jit
@@ -233,6 +224,7 @@ def cumulative_losses_kernel(
     numbers,
     number_logits,  # [N, K]
     losses,  # [N]
+    how,  # Transform
     scalars,
     BLOCK: tl.constexpr,
 ):
@@ -241,8 +233,8 @@ def cumulative_losses_kernel(
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     loss = 0.0
     if label.index >= 0:
-        x2 = read_all_numbers(number_logits, n, numbers, BLOCK)
-        loss = cumulative_terms(x2, numbers, label.index, scalars, BLOCK).loss
+        u = read_all_numbers(number_logits, n, numbers, BLOCK)
+        loss = cumulative_terms(u, numbers, label.index, how, scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -267,27 +259,27 @@ def summed(statistic, rank_stride, rank_count, rows, inside):
 
 
 @triton.jit
-def summed_powers(sums, peaks, peak, rank_stride, rank_count, rows, inside):
-    """Of sums over all ranks, in their order, each shifted by its rank's peak and the result by that of all."""
+def summed_powers(sums, peaks, exponent, rank_stride, rank_count, rows, inside):
+    """Of sums over all ranks, in their order, each with the exponent at its rank's peak, with the one given."""
     total = tl.where(inside, 0.0, 0.0)
-    shift = anchor(peak)
     for _ in tl.range(0, rank_count):
         rank_peak = tl.load(peaks + rows, mask=inside, other=float("-inf"))
-        total += tl.load(sums + rows, mask=inside, other=0.0) * tl.exp2(rank_peak - shift)
+        total += tl.load(sums + rows, mask=inside, other=0.0) * rescale(rank_peak, exponent)
         sums += rank_stride
         peaks += rank_stride
     return total
 
 
 @triton.jit
-def merged_numbers(gathered, stride, step, rank_count, cumulative, scalars, rows, inside, KIND: tl.constexpr):
-    """(L, effect, yhat - v_y, number_lse2) of a block of rows, from the statistics of all ranks."""
+def merged_numbers(gathered, stride, step, rank_count, cumulative, how, scalars, rows, inside, KIND: tl.constexpr):
+    """(L, effect, yhat - v_y, the number tokens' normaliser) of a block of rows, from the statistics of all ranks."""
     peaks = gathered + NUMBER_PEAK * stride
     peak = largest(peaks, step, rank_count, rows, inside)
-    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, peak, step, rank_count, rows, inside)
-    error = summed_powers(gathered + OFFSET * stride, peaks, peak, step, rank_count, rows, inside) / total
+    exponent = exponent_at(peak, how)
+    total = summed_powers(gathered + NUMBER_TOTAL * stride, peaks, exponent, step, rank_count, rows, inside)
+    error = summed_powers(gathered + OFFSET * stride, peaks, exponent, step, rank_count, rows, inside) / total
     if KIND == "wasserstein":
-        effect = summed_powers(gathered + COST * stride, peaks, peak, step, rank_count, rows, inside) / total
+        effect = summed_powers(gathered + COST * stride, peaks, exponent, step, rank_count, rows, inside) / total
         loss = effect
     elif KIND == "cumulative":
         effect = tl.load(cumulative + rows, mask=inside, other=0.0)
@@ -295,8 +287,7 @@ def merged_numbers(gathered, stride, step, rank_count, cumulative, scalars, rows
     else:
         effect = error
         loss = value_loss(error, scalars, KIND)
-    number_lse2 = peak + tl.log2(total)
-    return loss, effect, error, number_lse2
+    return loss, effect, error, Normaliser(peak=peak, total=total)
 
 
 @triton.jit(do_not_specialize=["row_count", "rank_count"])
@@ -308,8 +299,8 @@ def merge_shards_kernel(
     labels,
     numbers,
     cumulative,  # [N] L with label_sigma, or None
-    fields,  # [8, N]
-    merged,  # [3, N]
+    fields,  # [9, N]
+    merged,  # [5, N]
     how,  # Transform
     scalars,
     OPTIONS: tl.constexpr,
@@ -324,18 +315,19 @@ def merge_shards_kernel(
     stride = row_count + 1  # of a statistic
     step = (LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM) * stride  # of a rank
     peak = largest(gathered + PEAK * stride, step, rank_count, rows, inside)
-    total = summed_powers(gathered + TOTAL * stride, gathered + PEAK * stride, peak, step, rank_count, rows, inside)
-    label_x2 = largest(gathered + LABEL_LOGIT * stride, step, rank_count, rows, inside)
+    exponent, peaks = exponent_at(peak, how), gathered + PEAK * stride
+    total = summed_powers(gathered + TOTAL * stride, peaks, exponent, step, rank_count, rows, inside)
+    label_u = largest(gathered + LABEL_LOGIT * stride, step, rank_count, rows, inside)
     sum_u = 0.0
     if OPTIONS.smoothing:
         sum_u = summed(gathered + LOGIT_SUM * stride, step, rank_count, rows, inside)
-    found = RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
-    ce = cross_entropy(found, label_x2, shard.vocab_size, how, scalars, OPTIONS.smoothing)
+    normaliser = Normaliser(peak=peak, total=total)
+    ce = cross_entropy(normaliser, sum_u, label_u, shard.vocab_size, how, scalars, OPTIONS.smoothing)
 
-    loss, effect, error, number_lse2 = merged_numbers(
-        gathered, stride, step, rank_count, cumulative, scalars, rows, inside, KIND
+    loss, effect, error, number_normaliser = merged_numbers(
+        gathered, stride, step, rank_count, cumulative, how, scalars, rows, inside, KIND
     )
-    mass = tl.exp2(number_lse2 - found.lse2)
+    mass = share_of(number_normaliser, normaliser, how)
     is_whole = are_covered(gathered, step, stride, rank_count, shard, RANKS)
     weight = tl.where(label.counts & (is_whole == 0), float("nan"), label.weight)
     ntl = weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
@@ -343,16 +335,25 @@ def merge_shards_kernel(
     counts, is_number = label.counts, label.index >= 0
     fields = Fields(pointer=fields, stride=row_count)
     store_rows(fields, CROSS_ENTROPY, rows, inside, tl.where(counts, weight * ce, 0.0))
-    store_rows(fields, IS_CORRECT, rows, inside, (counts & (label_x2 >= found.peak)).to(tl.float32))
+    store_rows(fields, IS_CORRECT, rows, inside, (counts & (label_u >= peak)).to(tl.float32))
     store_rows(fields, WEIGHT, rows, inside, weight)
-    store_rows(fields, LSE, rows, inside, tl.where(counts, found.lse2 * LN_2, 0.0))
+    store_rows(fields, ROW_PEAK, rows, inside, tl.where(counts, peak, 0.0))
+    store_rows(fields, ROW_TOTAL, rows, inside, tl.where(counts, total, 0.0))
     store_rows(fields, NTL, rows, inside, tl.where(is_number, ntl, 0.0))
     store_rows(fields, ABSOLUTE_ERROR, rows, inside, tl.where(is_number, tl.abs(error), 0.0))
     store_rows(fields, MASS, rows, inside, tl.where(is_number, mass, 0.0))
     store_rows(fields, NUMBER_WEIGHT, rows, inside, tl.where(is_number, weight, 0.0))
-    tl.store(merged + rows, found.lse2, mask=inside)
-    tl.store(merged + row_count + rows, number_lse2, mask=inside)
-    tl.store(merged + 2 * row_count + rows, effect, mask=inside)
+    store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect)
+
+
+@triton.jit
+def store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect):
+    """Write what gradients need of a block of rows, in the order of ``ntl_kernels.backends.shards.Merged``."""
+    tl.store(merged + rows, normaliser.peak, mask=inside)
+    tl.store(merged + row_count + rows, normaliser.total, mask=inside)
+    tl.store(merged + 2 * row_count + rows, number_normaliser.peak, mask=inside)
+    tl.store(merged + 3 * row_count + rows, number_normaliser.total, mask=inside)
+    tl.store(merged + 4 * row_count + rows, effect, mask=inside)
 
 
 @triton.jit
@@ -362,8 +363,9 @@ def store_rows(fields, field: tl.constexpr, rows, inside, values):
 
 
 class ShardColumns(NamedTuple):
-    """The gradient of a row before it is written: ``slope * p + pull`` everywhere, and the columns that differ."""
+    """The gradient of a row before it is written: ``slope * power + pull`` everywhere, and the columns that differ."""
 
+    exponent: Any
     slope: Any
     pull: Any
     label: Any
@@ -379,10 +381,11 @@ class ShardColumns(NamedTuple):
 
 
 @triton.jit
-def own_terms(columns, numbers, number_logits, n, index, effect, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def own_terms(columns, numbers, number_logits, n, index, effect, how, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """The terms of a number row's own columns, from what all ranks together found."""
     if KIND == "cumulative":
-        terms = cumulative_terms(read_all_numbers(number_logits, n, numbers, BLOCK), numbers, index, scalars, BLOCK)
+        u = read_all_numbers(number_logits, n, numbers, BLOCK)
+        terms = cumulative_terms(u, numbers, index, how, scalars, BLOCK)
     else:
         offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
         if KIND == "wasserstein":
@@ -395,38 +398,49 @@ def own_terms(columns, numbers, number_logits, n, index, effect, scalars, KIND: 
 
 
 @triton.jit
+def merged_number_normaliser(merged, row_count, n):
+    """Over the number tokens of all ranks."""
+    return Normaliser(peak=tl.load(merged + 2 * row_count + n), total=tl.load(merged + 3 * row_count + n))
+
+
+@triton.jit
 def shard_columns(
     row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """All that is not in every column alike; call it before the row is overwritten."""
     KIND: tl.constexpr = OPTIONS.kind
-    factor = exponent_factor(how)
-    lse2 = tl.load(merged + n)
+    normaliser = Normaliser(peak=tl.load(merged + n), total=tl.load(merged + row_count + n))
+    exponent = exponent_at(normaliser.peak, how)
     a, b = a * how.scale, b * how.scale
     own = -a
     pull = 0.0
     if OPTIONS.smoothing:
         own = -a * (1.0 - scalars.label_smoothing)
         pull = -a * scalars.label_smoothing / shard.vocab_size
-    slope = a * (1.0 + 2.0 * scalars.z_loss * (lse2 * LN_2))
-    columns = read_own_numbers(row.start, numbers, shard, how, factor, OPTIONS.softcap, BLOCK)
+    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, how))
+    columns = read_own_numbers(row.start, numbers, shard, how, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
-        number_lse2 = tl.load(merged + row_count + n)
-        effect = tl.load(merged + 2 * row_count + n)
-        terms = own_terms(columns, numbers, number_logits, n, label.index, effect, scalars, KIND, BLOCK)
-        mass, q = tl.exp2(number_lse2 - lse2), tl.exp2(columns.x2 - number_lse2)
+        effect = tl.load(merged + 4 * row_count + n)
+        terms = own_terms(columns, numbers, number_logits, n, label.index, effect, how, scalars, KIND, BLOCK)
+        over_numbers = merged_number_normaliser(merged, row_count, n)
+        at_numbers = exponent_at(over_numbers.peak, how)
+        q = powers(columns.u, at_numbers.factor, at_numbers.shift) / over_numbers.total
+        mass = share_of(over_numbers, normaliser, how)
         excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
-        slope += excess
+        slope = (slope + excess) / normaliser.total
         number_pull += pull + tl.where(columns.lanes == label.index, own, 0.0)
-        number_gradients = column_gradient(columns.u, lse2, slope, number_pull, factor, OPTIONS.softcap)
+        number_gradients = column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
+    else:
+        slope /= normaliser.total
     column, is_own = own_column(label.id, shard)
     u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
     return ShardColumns(
+        exponent=exponent,
         slope=slope,
         pull=pull,
-        label=column_gradient(u, lse2, slope, pull + own, factor, OPTIONS.softcap),
+        label=column_gradient(u, exponent, slope, pull + own, OPTIONS.softcap),
         label_column=column,
         has_label=is_own,
         numbers=number_gradients,
@@ -454,7 +468,7 @@ def shard_gradients_kernel(
     num_tokens,  # this and the next two: see Shares
     num_numbers,
     ntl_weight,
-    merged,  # [3, N]
+    merged,  # [5, N]
     number_logits,  # [N, K] with label_sigma, or None
     upstream,  # [N], or 0-d with a stride of 0
     upstream_stride,
@@ -476,8 +490,7 @@ def shard_gradients_kernel(
         own = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
         )
-        tl.debug_barrier()  # every thread has read its columns
-        write_gradient(row, target, how, tl.load(merged + n), own.slope, own.pull, OPTIONS.softcap, TILE)
+        write_gradient(row, target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
         if label.index >= 0:

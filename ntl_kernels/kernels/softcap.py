@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-
 
 @triton.jit
 def tanh(t):

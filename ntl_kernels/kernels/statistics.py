@@ -1,12 +1,12 @@
-"""The kernels without labels: logsumexps and expected value of every row, and their gradient."""
+"""The kernels without labels: what every row says about numbers, in the order of ``ntl_kernels.backends.NumberField``,
+and its gradient."""
 
 import triton
 import triton.language as tl
 
-from .logsumexp import LN_2
+from .logsumexp import dot, exponent_at, powers, share_of
 from .numbers import number_softmax, read_number_logits
-from .softcap import LOG2_E
-from .walk import column_gradient, exponent_factor, row_of, row_statistics, write_gradient
+from .walk import column_gradient, row_normaliser, row_of, write_gradient
 
 
 @triton.jit(do_not_specialize=["logits_stride", "length", "vocab_size", "row_count"])
@@ -16,7 +16,7 @@ def number_statistics_kernel(
     length,  # T
     vocab_size,  # V
     numbers,
-    statistics,  # [3, N]: lse, number_lse, expected value
+    statistics,  # [6, N]
     row_count,
     how,  # Transform
     BLOCK: tl.constexpr,
@@ -25,13 +25,16 @@ def number_statistics_kernel(
     """One program per row."""
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
-    lse2 = row_statistics(row, how, False, False, "evict_first", TILE).lse2
-    columns = read_number_logits(row.start, numbers, how, exponent_factor(how), False, BLOCK)
-    q, number_lse2 = number_softmax(columns.x2)
+    normaliser, _ = row_normaliser(row, how, False, False, "evict_first", TILE)
+    columns = read_number_logits(row.start, numbers, how, False, BLOCK)
+    q, number_normaliser = number_softmax(columns.u, how)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
-    tl.store(statistics + n, lse2 * LN_2)
-    tl.store(statistics + row_count + n, number_lse2 * LN_2)
-    tl.store(statistics + 2 * row_count + n, tl.sum(q * values, 0))
+    tl.store(statistics + n, normaliser.peak)
+    tl.store(statistics + row_count + n, normaliser.total)
+    tl.store(statistics + 2 * row_count + n, number_normaliser.peak)
+    tl.store(statistics + 3 * row_count + n, number_normaliser.total)
+    tl.store(statistics + 4 * row_count + n, dot(q, values))
+    tl.store(statistics + 5 * row_count + n, share_of(number_normaliser, normaliser, how))
 
 
 @triton.jit(
@@ -47,7 +50,7 @@ def number_statistics_gradients_kernel(
     length,  # T
     vocab_size,  # V
     numbers,
-    statistics,  # [3, N]
+    statistics,  # [6, N]
     upstreams,  # [2, N]: of the expected value, of the mass
     row_count,
     how,  # Transform
@@ -58,20 +61,19 @@ def number_statistics_gradients_kernel(
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
     target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-    factor = exponent_factor(how)
-    lse2 = tl.load(statistics + n) * LOG2_E
-    number_lse2 = tl.load(statistics + row_count + n) * LOG2_E
-    expected_value = tl.load(statistics + 2 * row_count + n)
-    mass_pull = tl.load(upstreams + row_count + n) * tl.exp2(number_lse2 - lse2)
+    exponent = exponent_at(tl.load(statistics + n), how)
+    at_numbers = exponent_at(tl.load(statistics + 2 * row_count + n), how)
+    expected_value = tl.load(statistics + 4 * row_count + n)
+    mass_pull = tl.load(upstreams + row_count + n) * tl.load(statistics + 5 * row_count + n)
+    slope = -mass_pull / tl.load(statistics + row_count + n)
 
-    columns = read_number_logits(row.start, numbers, how, factor, False, BLOCK)
-    q = tl.exp2(columns.x2 - number_lse2)
+    columns = read_number_logits(row.start, numbers, how, False, BLOCK)
+    q = powers(columns.u, at_numbers.factor, at_numbers.shift) / tl.load(statistics + 3 * row_count + n)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
     pull = q * (mass_pull + tl.load(upstreams + n) * (values - expected_value))
-    number_columns = column_gradient(columns.u, lse2, -mass_pull, pull, factor, False)
+    number_columns = column_gradient(columns.u, exponent, slope, pull, False)
 
-    tl.debug_barrier()  # every thread has read its columns
-    write_gradient(row, target, how, lse2, -mass_pull, 0.0, False, TILE)
+    write_gradient(row, target, how, exponent, slope, 0.0, False, TILE)
     tl.debug_barrier()  # every column is written
     ids = tl.load(numbers.ids + columns.lanes, mask=columns.inside, other=0)
     tl.store(target.start + ids, number_columns.to(target.start.dtype.element_ty), mask=columns.inside)

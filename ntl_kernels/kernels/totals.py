@@ -68,7 +68,7 @@ def given_or(given, total):
 
 @triton.jit(do_not_specialize=["fields", "row_count", "num_tokens", "num_numbers", "ntl_weight", "loss", "parts"])
 def finish_kernel(
-    fields,  # [8, N]
+    fields,  # [9, N]
     row_count,
     num_tokens,  # this and the next two: see Shares
     num_numbers,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .logsumexp import add_logsumexp, merge_logsumexp, online_logsumexp
-from .softcap import LOG2_E, softcap_grad, transform
+from .logsumexp import add_columns, merge_normalisers, online_normaliser, powers, product
+from .softcap import softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
 
@@ -31,19 +31,6 @@ class Row(NamedTuple):
     """Columns of the body, a multiple of the vector."""
     size: Any
     """V"""
-
-
-class RowStatistics(NamedTuple):
-    """What the first pass over a row finds, x2 = x * log2(e)."""
-
-    peak: Any
-    """The largest x2."""
-    total: Any
-    """sum(2**(x2 - peak))"""
-    lse2: Any
-    """log2(sum(2**x2))"""
-    sum_u: Any
-    """sum(u); meaningless unless asked for."""
 
 
 @triton.jit
@@ -78,19 +65,12 @@ def edge_columns(row, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def exponent_factor(how):
-    """What u is multiplied by to give x2."""
-    return how.outer * LOG2_E
-
-
-@triton.jit
-def row_statistics(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """The first pass: read the row once, front to back."""
+def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
+    """(the normaliser, sum(u), meaningless unless asked for): the first pass reads the row once, front to back."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
     GROUP: tl.constexpr = UNROLL * THREADS * VECTOR
-    factor = exponent_factor(how)
     peak = tl.full([THREADS], float("-inf"), tl.float32)
     total = tl.zeros([THREADS], tl.float32)
     sums = tl.zeros([THREADS], tl.float32)
@@ -98,7 +78,7 @@ def row_statistics(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how.inner, SOFTCAP)
-        peak, total = online_logsumexp(peak, total, u, factor)
+        peak, total = online_normaliser(peak, total, u, how)
         if SUM:
             sums += tl.sum(tl.sum(u, 2), 0)
     columns = group_columns(1, THREADS, VECTOR)
@@ -106,45 +86,50 @@ def row_statistics(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
         inside = offset + columns < row.body_size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy=POLICY)
         u = transform(z, how.inner, SOFTCAP)
-        peak, total = online_logsumexp(peak, total, tl.where(inside, u, float("-inf")), factor)
+        peak, total = online_normaliser(peak, total, tl.where(inside, u, float("-inf")), how)
         if SUM:
             sums += tl.sum(tl.sum(tl.where(inside, u, 0.0), 2), 0)
-    peak, total = merge_logsumexp(peak, total)
+    normaliser = merge_normalisers(peak, total, how)
     sum_u = tl.sum(sums, 0)
     if not TILE.aligned:
         edges, is_edge = edge_columns(row, VECTOR)
         u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
-        peak, total = add_logsumexp(peak, total, tl.where(is_edge, u_edge * factor, float("-inf")))
+        normaliser = add_columns(normaliser, tl.where(is_edge, u_edge, float("-inf")), how)
         sum_u += tl.sum(tl.where(is_edge, u_edge, 0.0), 0)
-    return RowStatistics(peak=peak, total=total, lse2=peak + tl.log2(total), sum_u=sum_u)
+    return normaliser, sum_u
 
 
 @triton.jit
-def column_gradient(u, lse2, slope, pull, factor, SOFTCAP: tl.constexpr):
-    """(slope * p + pull), through the softcap, of columns u; the logit scale is part of slope and pull."""
-    g = slope * tl.exp2(u * factor - lse2) + pull
+def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
+    """(slope * power + pull), through the softcap, of columns u.
+
+    The row's total, which makes a probability of a power, is part of the slope, and the logit scale of both.
+    """
+    g = slope * powers(u, exponent.factor, exponent.shift) + pull
     if SOFTCAP:
         g *= softcap_grad(u)
     return g
 
 
 @triton.jit
-def write_gradient(row, target, how, lse2, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
-    """The second pass: ``target = slope * p + pull`` in every column, through the softcap.
+def write_gradient(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+    """The second pass: ``target = slope * power + pull`` in every column, through the softcap.
 
-    Walked back to front, so that it first meets the part of the row that was read last and is still in cache.
+    Walked back to front, so that it first meets the part of the row that was read last and is still in cache. What the
+    caller needs of the row it reads before: the target may be the row itself.
     """
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
     STEP: tl.constexpr = THREADS * VECTOR
     GROUP: tl.constexpr = UNROLL * STEP
-    factor = exponent_factor(how)
     dtype = target.start.dtype.element_ty
     if not TILE.aligned:
         edges, is_edge = edge_columns(row, VECTOR)
-        z_edge = tl.load(row.start + edges, mask=is_edge, other=0.0)
-        g_edge = column_gradient(transform(z_edge, how.inner, SOFTCAP), lse2, slope, pull, factor, SOFTCAP)
+        u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
+    tl.debug_barrier()  # every thread has read the columns that another one writes
+    if not TILE.aligned:
+        g_edge = column_gradient(u_edge, exponent, slope, pull, SOFTCAP)
         tl.store(target.start + edges, g_edge.to(dtype), mask=is_edge)
     groups = row.body_size // GROUP
     steps = (row.body_size - groups * GROUP + STEP - 1) // STEP
@@ -153,13 +138,13 @@ def write_gradient(row, target, how, lse2, slope, pull, SOFTCAP: tl.constexpr, T
         offset = groups * GROUP + (steps - 1 - i) * STEP
         inside = offset + columns < row.body_size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
-        g = column_gradient(transform(z, how.inner, SOFTCAP), lse2, slope, pull, factor, SOFTCAP)
+        g = column_gradient(transform(z, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy="evict_first")
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for i in tl.range(0, groups):
         offset = (groups - 1 - i) * GROUP
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
-        g = column_gradient(transform(z, how.inner, SOFTCAP), lse2, slope, pull, factor, SOFTCAP)
+        g = column_gradient(transform(z, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy="evict_first")
 
 
@@ -170,15 +155,16 @@ def scale_row(row, factor, TILE: tl.constexpr):
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
     dtype = row.start.dtype.element_ty
+    if not TILE.aligned:
+        edges, is_edge = edge_columns(row, VECTOR)
+        g_edge = tl.load(row.start + edges, mask=is_edge, other=0.0).to(tl.float32)
+        tl.debug_barrier()  # every thread has read the edges, which one of them writes
+        tl.store(row.start + edges, product(g_edge, factor).to(dtype), mask=is_edge)
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, row.body_size, UNROLL * THREADS * VECTOR):
         inside = offset + columns < row.body_size
-        g = tl.load(row.body + (offset + columns), mask=inside, other=0.0).to(tl.float32) * factor
-        tl.store(row.body + (offset + columns), g.to(dtype), mask=inside)
-    if not TILE.aligned:
-        edges, is_edge = edge_columns(row, VECTOR)
-        g_edge = tl.load(row.start + edges, mask=is_edge, other=0.0).to(tl.float32) * factor
-        tl.store(row.start + edges, g_edge.to(dtype), mask=is_edge)
+        g = tl.load(row.body + (offset + columns), mask=inside, other=0.0).to(tl.float32)
+        tl.store(row.body + (offset + columns), product(g, factor).to(dtype), mask=inside)
 
 
 @triton.jit
