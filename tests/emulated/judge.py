@@ -23,22 +23,21 @@ def hold(answer: Answer, problem: Problem, roundings: int = 1, ranks: int = 1) -
         ranks: over how many shards a row's sums are taken.
     """
     bounds = Bounds(problem, ranks)
+    parts, gradient = bounds.parts(), bounds.gradient()
     truth = solve(problem.in_dtype(torch.float64), "reference")
-    check_the_reference(truth, problem)
-    for name, bound in bounds.parts().items():
+    check_the_truth(truth, parts, gradient, problem)
+    for name, part in parts.items():
         got = getattr(answer.output, name)
-        expected = getattr(truth.output, name).double()
-        within(name, got, expected, bound.error.view(expected.shape), problem)
+        within(name, got, part.value.view(got.shape), part.error.view(got.shape), problem)
     if problem.options.get("softcap") is None:  # under a softcap logits tie that differ in another precision
         assert torch.equal(answer.output.token_accuracy.double(), truth.output.token_accuracy.float().double())
     if answer.gradient.numel() == truth.gradient.numel():  # asked for
-        hold_gradient(answer.gradient, truth.gradient, bounds.gradient(), problem, roundings)
+        hold_gradient(answer.gradient, gradient, problem, roundings)
 
 
-def hold_gradient(got: Tensor, expected: Tensor, bound: Rounded, problem: Problem, roundings: int = 1) -> None:
+def hold_gradient(got: Tensor, right: Rounded, problem: Problem, roundings: int = 1) -> None:
     """A gradient in the logits' dtype, to which it is rounded."""
-    kind = torch.finfo(got.dtype)
-    error = bound.error.view(expected.shape)
+    kind, expected, error = torch.finfo(got.dtype), right.value.view(got.shape), right.error.view(got.shape)
     to_dtype = kind.eps / 2 * roundings * (expected.abs() + error) + kind.smallest_normal * kind.eps * roundings
     within(f"gradient {str(got.dtype)[6:]}", got, expected, error + to_dtype, problem)
 
@@ -59,9 +58,11 @@ def within(name: str, got: Tensor, expected: Tensor, bound: Tensor, problem: Pro
         )
 
 
-def check_the_reference(truth: Answer, problem: Problem) -> None:
-    """The project's reference equals the independent loss."""
-    gradient = independent_gradient(problem)
-    torch.testing.assert_close(truth.gradient, gradient, rtol=1e-6, atol=1e-12)
-
-
+def check_the_truth(truth: Answer, parts: dict[str, Rounded], gradient: Rounded, problem: Problem) -> None:
+    """The project's reference, the independent loss and the formulas of the bounds agree in float64."""
+    largest = float(problem.numbers.values.abs().max())
+    for name, part in parts.items():
+        expected = getattr(truth.output, name).detach().double()
+        torch.testing.assert_close(part.value.view(expected.shape), expected, rtol=1e-6, atol=1e-12 * largest**2)
+    for other in (truth.gradient, independent_gradient(problem)):
+        torch.testing.assert_close(gradient.value.view(other.shape), other, rtol=1e-6, atol=1e-12 * largest**2)

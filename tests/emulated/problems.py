@@ -42,14 +42,19 @@ def digits(vocab_size: int, count: int, seed: int = 0) -> NumberTokens:
 
 
 def labels_of(
-    numbers: NumberTokens, count: int, seed: int = 0, ignored: float = 0.15, are_numbers: float = 0.5
+    numbers: NumberTokens,
+    count: int,
+    seed: int = 0,
+    ignored: float = 0.15,
+    are_numbers: float = 0.5,
+    ignore_index: int = -100,
 ) -> Tensor:
     """[count]: some are ignored, some numbers, some others."""
     rng = random.Random(seed)
     draws = [(rng.random(), rng.randrange(len(numbers)), rng.randrange(numbers.vocab_size)) for _ in range(count)]
     return torch.tensor(
         [
-            -100 if u < ignored else int(numbers.ids[k]) if u < ignored + are_numbers else other
+            ignore_index if u < ignored else int(numbers.ids[k]) if u < ignored + are_numbers else other
             for u, k, other in draws
         ],
         dtype=torch.int64,
@@ -74,7 +79,8 @@ def problem_of(
     torch.manual_seed(seed)
     numbers = digits(vocab_size, count, seed)
     logits = strided((torch.randn(*shape, vocab_size) * scale).to(dtype), layout)
-    labels = labels_of(numbers, shape[0] * shape[1], seed).to(label_dtype).view(shape)
+    labels = labels_of(numbers, shape[0] * shape[1], seed, ignore_index=options.get("ignore_index", -100))
+    labels = labels.to(label_dtype).view(shape)
     if weights:
         options["token_weights"] = torch.rand(shape) * (torch.rand(shape) < 0.8)
     options = {"config": NTLConfig(), "reduction": "mean", **options}
@@ -82,11 +88,28 @@ def problem_of(
     return Problem(logits, labels, numbers, options, incoming, seed)
 
 
+class NonLeaf(torch.autograd.Function):
+    """A tensor in its own strides that autograd may hand to a function that works in place."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, given: list[Tensor]) -> Tensor:
+        return given[0]
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def same_memory(logits: Tensor) -> Tensor:
+    """A copy with the same strides, offset and gaps."""
+    storage = torch.empty(0, dtype=logits.dtype).set_(logits.untyped_storage()).clone()
+    copy = torch.empty(0, dtype=logits.dtype)
+    return copy.set_(storage.untyped_storage(), logits.storage_offset(), logits.shape, logits.stride())
+
+
 def solve(problem: Problem, mode: str = "new") -> Answer:
     """The output and the gradient of the Triton backend; in place, the gradient lies where the logits lay."""
-    given = problem.logits.detach()
-    storage = torch.empty(0, dtype=given.dtype).set_(given.untyped_storage()).clone().requires_grad_()
-    logits = (storage * 1).as_strided(given.shape, given.stride(), given.storage_offset())
+    logits = NonLeaf.apply(torch.zeros((), requires_grad=True), [same_memory(problem.logits)])
     options = {**problem.options, **({"inplace": True} if mode == "in place" else {})}
     with torch.set_grad_enabled(mode != "loss only"):
         output = cross_entropy_ntl(

@@ -85,7 +85,7 @@ static u8 *checked(Cta *cta, const Warp *warp, i32 is_shared, u32 at, u32 thread
     return place;
 }
 
-static inline u8 *value_of(const Warp *warp, i32 reg, u32 lane, u32 bytes) { return warp->registers + reg + lane * bytes; }
+static inline u8 *value_of(const Warp *warp, i32 reg, u32 lane, u32 stride) { return warp->registers + reg + lane * stride; }
 
 static u64 address_of(const Warp *warp, const Instruction *in, u32 lane, i32 is_shared) {
     const u8 *base = warp->registers + in->from[0];
@@ -99,8 +99,9 @@ static void load(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 
         if (!(mask >> i & 1)) continue;
         u8 *place = checked(cta, warp, is_shared, at, first + i, addresses[i], in->count * in->bytes, NULL);
         for (i32 k = 0; k < in->count; k++) {
-            u8 *to = value_of(warp, in->to[k], i, in->bytes);
-            if (place) memcpy(to, place + k * in->bytes, in->bytes); else memset(to, 0xff, in->bytes); /* NaN */
+            u8 *to = value_of(warp, in->to[k], i, in->stride);
+            memset(to, place ? 0 : 0xff, in->stride); /* NaN for what must not be read */
+            if (place) memcpy(to, place + k * in->bytes, in->bytes);
         }
     }
 }
@@ -110,7 +111,7 @@ static void store(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32
         if (!(mask >> i & 1)) continue;
         u8 data[32];
         for (i32 k = 0; k < in->count; k++)
-            memcpy(data + k * in->bytes, value_of(warp, in->from[1 + k], i, in->bytes), in->bytes);
+            memcpy(data + k * in->bytes, value_of(warp, in->from[1 + k], i, in->stride), in->bytes);
         u64 address = address_of(warp, in, i, is_shared);
         u8 *place = checked(cta, warp, is_shared, at, first + i, address, in->count * in->bytes, data);
         if (place) memcpy(place, data, in->count * in->bytes);

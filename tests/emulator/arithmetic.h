@@ -43,6 +43,15 @@ static inline u16 to_f16(f32 x) { _Float16 h = x; u16 u; memcpy(&u, &h, 2); retu
 static inline f32 from_f16(u16 u) { _Float16 h; memcpy(&h, &u, 2); return h; }
 static inline u32 bits_from(u32 a, u32 first, u32 count) { return count > 31 ? a >> first : a >> first & ((1u << count) - 1); }
 
+static inline u32 chosen_bytes(u64 bytes, u32 which) { /* each digit of `which` names one; 8 or more is its sign */
+    u32 result = 0;
+    for (u32 k = 0; k < 4; k++) {
+        u32 digit = which >> 4 * k & 15, byte = bytes >> 8 * (digit & 7) & 0xff;
+        result |= (digit & 8 ? (byte & 0x80 ? 0xffu : 0) : byte) << 8 * k;
+    }
+    return result;
+}
+
 /* X(name, PTX, type of the result, types of the operands, expression); `none` where there is no operand. */
 typedef u8 pred;
 typedef u8 none;
@@ -92,6 +101,7 @@ typedef u8 none;
     X(SHR_S32, "shr.s32", i32, i32, u32, none, a >> (b > 31 ? 31 : b))                                               \
     X(SHR_U64, "shr.u64", u64, u64, u32, none, b > 63 ? 0 : a >> b)                                                  \
     X(SHR_S64, "shr.s64", i64, i64, u32, none, a >> (b > 63 ? 63 : b))                                               \
+    X(PRMT_B32, "prmt.b32", u32, u32, u32, u32, chosen_bytes(a | (u64)b << 32, c))                                   \
     X(BFE_U32, "bfe.u32", u32, u32, u32, u32, bits_from(a, b, c))                                                    \
     X(AND_B16, "and.b16", u16, u16, u16, none, a & b)                                                                \
     X(AND_B32, "and.b32", u32, u32, u32, none, a & b)                                                                \
@@ -131,7 +141,10 @@ typedef u8 none;
     X(SETP_GTU_F32, "setp.gtu.f32", pred, f32, f32, none, !(a <= b))                                                 \
     X(SETP_NAN_F32, "setp.nan.f32", pred, f32, f32, none, isnan(a) || isnan(b))                                      \
     X(SETP_NUM_F32, "setp.num.f32", pred, f32, f32, none, !isnan(a) && !isnan(b))                                    \
+    X(SETP_EQ_F16, "setp.eq.f16", pred, u16, u16, none, from_f16(a) == from_f16(b))                                  \
     X(SETP_EQ_BF16, "setp.eq.bf16", pred, u16, u16, none, from_bf16(a) == from_bf16(b))                              \
+    X(SETP_EQ_B16, "setp.eq.b16", pred, u16, u16, none, a == b)                                                      \
+    X(SETP_NE_B16, "setp.ne.b16", pred, u16, u16, none, a != b)                                                      \
     X(SETP_EQ_B32, "setp.eq.b32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_EQ_S32, "setp.eq.s32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_NE_B32, "setp.ne.b32", pred, u32, u32, none, a != b)                                                      \

@@ -83,6 +83,7 @@ class Driver(nvidia.CudaDriver):
         self.kernels: dict[int, Kernel] = {}
         self.callbacks = self.load_library()
         self.utils = nvidia.CudaUtils()
+        self.utils.load_binary = self.raising(self.utils.load_binary)
         self.launcher_cls = self.launcher()
         self.get_current_device = lambda: 0
         self.set_current_device = lambda device: None
@@ -122,10 +123,19 @@ class Driver(nvidia.CudaDriver):
 
         return run
 
-    def raise_kept(self) -> None:
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
+    def raising(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of Triton's, which raises what a callback has kept instead of its own error for the CUresult."""
+
+        def run(*arguments: Any) -> Any:
+            try:
+                return call(*arguments)
+            except RuntimeError:
+                error, self.error = self.error, None
+                if error is not None:
+                    raise error from None
+                raise
+
+        return run
 
     def on_compiled(self, *, src: Any, metadata: Any, metadata_group: dict[str, str], **_: Any) -> None:
         """Triton's listener: a kernel was compiled, or found in the cache."""
@@ -166,10 +176,7 @@ class Driver(nvidia.CudaDriver):
                 arguments = dict(zip(self.signature, rest[4:], strict=True))
                 driver.asked = Asked(self.kernel, self.signature, arguments)
                 try:
-                    super().__call__(x, y, z, stream, function, *rest)
-                except RuntimeError:
-                    driver.raise_kept()
-                    raise
+                    driver.raising(super().__call__)(x, y, z, stream, function, *rest)
                 finally:
                     driver.asked = None
 

@@ -43,7 +43,7 @@ def build(source: str, target: str, flags: Sequence[str] = ()) -> Path:
 
 class Instruction(ctypes.Structure):
     _fields_ = (
-        *((name, c_int32) for name in ("operation", "predicate", "negated", "target", "count", "bytes")),
+        *((name, c_int32) for name in ("operation", "predicate", "negated", "target", "count", "bytes", "stride")),
         ("to", c_int32 * 8),
         ("from_", c_int32 * 9),
         ("offset", ctypes.c_int64),

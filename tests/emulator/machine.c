@@ -109,22 +109,44 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
     }
 }
 
-/* Until the warp waits at a barrier or has exited. Triton branches on what all threads know alike, so that lanes which
- * part are a fault in themselves. */
+/* The lanes that go on: all of them, or of those that a branch has parted the ones furthest behind, so that they meet
+ * again where the branches do. */
+static u32 next_lanes(Warp *warp) {
+    if (!warp->is_parted) return ALL_LANES;
+    u32 at = ~0u, lanes = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        if (warp->lane_at[i] < at) at = warp->lane_at[i], lanes = 0;
+        lanes |= (u32)(warp->lane_at[i] == at) << i;
+    }
+    warp->at = at, warp->is_parted = lanes != ALL_LANES;
+    return lanes;
+}
+
+static void go_on(Warp *warp, u32 lanes, u32 at) {
+    if (lanes == ALL_LANES) { warp->at = at; return; }
+    for (u32 i = 0; i < LANES; i++)
+        if (lanes >> i & 1) warp->lane_at[i] = at;
+}
+
+/* Until the warp waits at a barrier or has exited, all lanes of it. */
 static void run_warp(Cta *cta, u32 number) {
     Launch *launch = cta->launch;
     Warp *warp = &cta->warps[number];
     while (!cta->is_stopped) {
-        u32 at = warp->at;
+        u32 lanes = next_lanes(warp), at = warp->at;
         const Instruction *in = &launch->code[at];
-        u32 mask = lanes_where(warp, in);
+        u32 mask = lanes & lanes_where(warp, in);
         launch->executed[at]++, launch->lanes[at] += __builtin_popcount(mask);
         if (++cta->steps > launch->most_steps) return stop(cta, ENDLESS, at, number);
-        warp->at = at + 1;
-        if (in->operation == BRA || in->operation == RET || in->operation == BAR_SYNC) {
-            if (!mask) continue;
-            if (mask != ALL_LANES) return stop(cta, DIVERGENCE, at, number);
-            if (in->operation == BRA) { warp->at = in->target; continue; }
+        if (in->operation == BRA && mask && mask != lanes) {
+            for (u32 i = 0; i < LANES && lanes == ALL_LANES; i++) warp->lane_at[i] = at;
+            go_on(warp, lanes & ~mask, at + 1), go_on(warp, mask, in->target);
+            warp->is_parted = 1;
+            continue;
+        }
+        go_on(warp, lanes, in->operation == BRA && mask ? in->target : (i32)at + 1);
+        if ((in->operation == RET || in->operation == BAR_SYNC) && mask) {
+            if (mask != ALL_LANES) return stop(cta, PARTED, at, number);
             warp->is_waiting = in->operation == BAR_SYNC, warp->has_exited = in->operation == RET;
             return;
         }

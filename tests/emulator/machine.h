@@ -31,7 +31,7 @@ static const u32 ALL_LANES = 0xffffffffu;
     X(RACE_IN_CTA, "race within a CTA")                                                                              \
     X(RACE_BETWEEN_CTAS, "race between CTAs")                                                                        \
     X(LANES_DIFFER, "lanes of one store write different values to one place")                                        \
-    X(DIVERGENCE, "divergent branch")                                                                                \
+    X(PARTED, "barrier or exit of some lanes of a warp")                                                             \
     X(BARRIERS_DIFFER, "warps wait at different barriers")                                                           \
     X(BARRIER_MISSED, "barrier that a warp never reaches")                                                           \
     X(ABSENT_LANES, "exchange with lanes that do not take part")                                                     \
@@ -47,6 +47,7 @@ typedef struct {
     i32 negated;        /* whether the predicate must be false */
     i32 target;         /* of a branch: an instruction */
     i32 count, bytes;   /* of an access: elements per lane, and the bytes of each */
+    i32 stride;         /* of an access: bytes from one lane's value to the next in a register */
     i32 to[8], from[9]; /* registers; of an access, from[0] is the address and what follows is stored */
     i64 offset;         /* added to the address */
 } Instruction;
@@ -93,7 +94,8 @@ typedef struct {
 typedef struct {
     u8 *registers;
     u32 at, sync; /* the next instruction; how many barriers of the warp it has passed */
-    i32 is_waiting, has_exited;
+    i32 is_waiting, has_exited, is_parted;
+    u32 lane_at[LANES]; /* where each lane is while they are parted */
 } Warp;
 
 typedef struct {

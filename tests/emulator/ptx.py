@@ -11,7 +11,7 @@ import numpy as np
 
 from .library import LANES, Instruction, machine
 
-WIDTHS = {"pred": 1, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "u32": 4, "s32": 4, "u64": 8, "f64": 8, "u8": 1}
+WIDTHS = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "u32": 4, "s32": 4, "u64": 8, "f64": 8, "u8": 1}
 """Bytes of a value."""
 SPECIAL = {"%tid.x": 4, "%ctaid.x": 4, "%nctaid.x": 4, "%ntid.x": 4, "_": 8}
 """Registers that PTX does not declare; `_` takes what nobody wants."""
@@ -121,7 +121,7 @@ class Kernel:
         negated, predicate, name, rest = found.groups()
         operands = split_operands(rest)
         result = Instruction(predicate=self.register(predicate) if predicate else -1, negated=bool(negated))
-        access = re.fullmatch(r"(ld|st)\.(global|shared)((?:\.[\w:]+)*?)(?:\.v([248]))?\.(b16|b32|b64)", name)
+        access = re.fullmatch(r"(ld|st)\.(global|shared)((?:\.[\w:]+)*?)(?:\.v([248]))?\.(b8|b16|b32|b64)", name)
         if name in ("bra", "bra.uni"):
             result.operation = operations["bra"]
             branches[at] = operands[0]
@@ -175,6 +175,9 @@ class Kernel:
             raise UnknownPTX(f"{operation} {values}, {address}")
         result.operation = machine().operations[operation]
         result.bytes, result.count, result.offset = width, count, int(found[2] or 0)
+        result.stride = max(width, 2)  # the least that a register holds
+        if any(self.width(register) not in (result.stride, None) for register in registers if register != "_"):
+            raise UnknownPTX(f"{operation} of {width} bytes, {values}")
         self.set_operands(result, registers if is_load else [], [found[1], *([] if is_load else registers)])
 
     def initial_registers(self, values: list[bytes], programs: int) -> np.ndarray:
@@ -198,8 +201,8 @@ class Kernel:
 
 def bytes_of(text: str, width: int) -> bytes:
     """An immediate operand, ``width`` bytes wide."""
-    if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", text):
-        value = int(text, 0)
+    if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)U?", text):
+        value = int(text.rstrip("U"), 0)
     elif re.fullmatch(r"0[fF][0-9a-fA-F]{8}", text):
         value = int(text[2:], 16)
     elif text == "global_smem":  # the start of shared memory
