@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -18,11 +20,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+WAYS = ((0, 0), (1, 7), (5, 11))
+"""(order of warps and programs, errors of approximate instructions): see `Emulator.schedule` and `Emulator.noise`."""
+IS_WIDE = "NTL_KERNELS_EMULATE_ALL" in os.environ
+"""Whether every test runs in every way, and not in one of them."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test its way, one after the other."""
+    if "way" in metafunc.fixturenames:
+        ways = WAYS if IS_WIDE else (WAYS[zlib.crc32(metafunc.function.__qualname__.encode()) % len(WAYS)],)
+        metafunc.parametrize("way", ways, ids=[f"order {order}, noise {noise}" for order, noise in ways])
+
+
 @pytest.fixture(autouse=True)
-def gpu() -> Iterator[GPU]:
+def gpu(way: tuple[int, int]) -> Iterator[GPU]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with emulated_gpu() as here:
-        here.emulator.schedule = here.emulator.noise = 0
+        here.emulator.schedule, here.emulator.noise = way
         yield here
     torch.set_num_threads(threads)

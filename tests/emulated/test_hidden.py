@@ -22,9 +22,9 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "way"), enumerate(product(DTYPES, OPTIONS)), ids=str)
-def test_equals_the_reference(number: int, way: tuple[torch.dtype, dict[str, Any]]) -> None:
-    dtype, options = way
+@pytest.mark.parametrize(("number", "case"), enumerate(product(DTYPES, OPTIONS)), ids=str)
+def test_equals_the_reference(number: int, case: tuple[torch.dtype, dict[str, Any]]) -> None:
+    dtype, options = case
     vocab_size = (1001, 256)[number % 2]
     numbers = digits(vocab_size, 10)
     hidden, weight = (torch.randn(13, 16) * 0.5).to(dtype), (torch.randn(vocab_size, 16) * 0.5).to(dtype)

@@ -175,8 +175,8 @@ class Kernel:
             raise UnknownPTX(f"{operation} {values}, {address}")
         result.operation = machine().operations[operation]
         result.bytes, result.count, result.offset = width, count, int(found[2] or 0)
-        result.stride = max(width, 2)  # the least that a register holds
-        if any(self.width(register) not in (result.stride, None) for register in registers if register != "_"):
+        (result.stride,) = {self.width(register) for register in registers if register != "_"} or {width}
+        if result.stride < width:
             raise UnknownPTX(f"{operation} of {width} bytes, {values}")
         self.set_operands(result, registers if is_load else [], [found[1], *([] if is_load else registers)])
 
