@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .problem import Field, Forward, Problem, losses_of_rows
+from .problem import Field, Forward, Problem, in_dtype, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
 
@@ -122,7 +122,7 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = fields.sum(-1), (fields != 0).sum(-1).to(dtype)
     tokens, numbers, ntl_weight = (
-        torch.as_tensor(given, dtype=dtype, device=logits.device)
+        in_dtype(given, dtype, logits.device)
         for given in (
             sums[Field.WEIGHT] if problem.num_tokens is None else problem.num_tokens,
             sums[Field.NUMBER_WEIGHT] if problem.num_numbers is None else problem.num_numbers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +19,11 @@ from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_paralle
 from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
 
+from ..copies import refused_copies
+
 NUMBERS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
 META = torch.device("meta")
+DTYPES = [torch.bfloat16, torch.float16]
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("mean", {}),
     ("sum", {}),
@@ -28,6 +31,19 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("mean", {"config": NTLConfig(label_sigma=1.0)}),
     ("mean", {"label_smoothing": 0.1, "softcap": 30.0}),
 ]
+SHARES: dict[str, Callable[[torch.device], dict[str, Any]]] = {
+    "counted": lambda device: {},
+    "numbers": lambda device: {"num_tokens": 100, "num_numbers": 17.5},
+    "tensors": lambda device: {
+        "num_tokens": torch.full((), 100, device=device),
+        "num_numbers": torch.full((), 17.5, device=device),
+    },
+    "both": lambda device: {"num_tokens": 100, "num_numbers": torch.full((), 17.5, device=device)},
+}
+"""What divides a mean: counted by the call itself, or given."""
+CASES = [(r, o, "counted", dtype) for r, o in OPTIONS for dtype in DTYPES]
+CASES += [("mean", {}, shares, dtype) for shares in SHARES if shares != "counted" for dtype in DTYPES]
+every_case = pytest.mark.parametrize(("reduction", "options", "shares", "dtype"), CASES)
 
 
 @pytest.fixture
@@ -39,42 +55,78 @@ def _kernels_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "launch", lambda *_, **__: None)
 
 
-def problem_of(reduction: str, options: dict[str, Any]) -> Problem:
-    """128 rows without values."""
+def problem_of(reduction: str, options: dict[str, Any], shares: str = "counted") -> Problem:
+    """128 rows without values; lambda is a number where both denominators are."""
     options = dict(options)
     spec = LossSpec.resolve(options.pop("config", NTLConfig()), NUMBERS, **options)
     labels, weights = torch.empty(128, dtype=torch.int64, device=META), torch.empty(128, device=META)
-    given = torch.empty((), device=META)
-    return Problem(labels, weights, None, None, given, NUMBERS.table(META), spec, reduction, "triton")
+    given = SHARES[shares](META)
+    ntl_weight = 0.3 if shares == "numbers" else torch.empty((), device=META)
+    divisors = given.get("num_tokens"), given.get("num_numbers")
+    return Problem(labels, weights, *divisors, ntl_weight, NUMBERS.table(META), spec, reduction, "triton")
+
+
+def head_without_values(dtype: torch.dtype, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(hidden, weight, bias)"""
+    shapes = (128, 16), (vocab_size, 16), (vocab_size,)
+    hidden, weight, bias = (torch.empty(shape, dtype=dtype, device=META, requires_grad=True) for shape in shapes)
+    return hidden, weight, bias
+
+
+def assert_all_have_gradients(*leaves: Tensor) -> None:
+    assert all(leaf.grad is not None and leaf.grad.shape == leaf.shape for leaf in leaves)
 
 
 @pytest.mark.usefixtures("_kernels_do_nothing")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("reduction", "options"), OPTIONS)
-def test_nothing_asks_for_a_value(reduction: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+@every_case
+def test_nothing_asks_for_a_value(reduction: str, options: dict[str, Any], shares: str, dtype: torch.dtype) -> None:
     """Forward and backward of both losses: on such tensors, whatever waits for a device raises."""
-    problem = problem_of(reduction, options)
+    problem = problem_of(reduction, options, shares)
     logits = torch.empty(1, 128, 64, dtype=dtype, device=META, requires_grad=True)
-    CrossEntropyNTL.apply(logits, problem, False)[0].sum().backward()
-    hidden = torch.empty(128, 16, dtype=dtype, device=META, requires_grad=True)
-    weight, bias = (torch.empty(*shape, dtype=dtype, device=META, requires_grad=True) for shape in ((64, 16), (64,)))
-    LinearCrossEntropyNTL.apply(hidden, weight, bias, problem, Chunking(50, False))[0].sum().backward()
-    assert all(part.grad is not None and part.grad.shape == part.shape for part in (logits, hidden, weight, bias))
+    head = head_without_values(dtype, 64)
+    with refused_copies():
+        CrossEntropyNTL.apply(logits, problem, False)[0].sum().backward()
+        LinearCrossEntropyNTL.apply(*head, problem, Chunking(50, False))[0].sum().backward()
+    assert_all_have_gradients(logits, *head)
 
 
 @pytest.mark.usefixtures("_kernels_do_nothing")
-@pytest.mark.parametrize(("reduction", "options"), OPTIONS)
-def test_nothing_of_a_shard_asks_for_a_value(reduction: str, options: dict[str, Any]) -> None:
+@every_case
+def test_nothing_of_a_shard_asks_for_a_value(
+    reduction: str, options: dict[str, Any], shares: str, dtype: torch.dtype
+) -> None:
     from ntl_kernels.backends import triton_shards
 
-    problem = problem_of(reduction, options)
-    logits = torch.empty(1, 128, 20, dtype=torch.bfloat16, device=META)
-    gathered = triton_shards.shard_statistics(logits, problem, 5).expand(4, -1, -1)
-    columns = triton_shards.number_columns(logits, problem, 5) if problem.spec.label_sigma else None
-    fields, merged = triton_shards.merge_shards(gathered, columns, problem)
+    problem = problem_of(reduction, options, shares)
+    logits = torch.empty(1, 128, 20, dtype=dtype, device=META)
     upstream = torch.empty(128 if reduction == "none" else (), dtype=loss_dtype(logits.dtype), device=META)
-    counted = problem.counted(*fields[:2, 0].unbind())
-    triton_shards.shard_gradients(logits, counted, 5, merged, columns, upstream, torch.empty_like(logits))
+    with refused_copies():
+        gathered = triton_shards.shard_statistics(logits, problem, 5).expand(4, -1, -1)
+        columns = triton_shards.number_columns(logits, problem, 5) if problem.spec.label_sigma else None
+        fields, merged = triton_shards.merge_shards(gathered, columns, problem)
+        counted = problem.counted(*fields[:2, 0].unbind())
+        triton_shards.shard_gradients(logits, counted, 5, merged, columns, upstream, torch.empty_like(logits))
+
+
+@pytest.mark.usefixtures("_kernels_do_nothing")
+@every_case
+def test_nothing_of_a_split_head_asks_for_a_value(
+    reduction: str, options: dict[str, Any], shares: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plain call goes through it, with four ranks whose collectives are not run."""
+    from ntl_kernels.parallel import hidden as module
+    from ntl_kernels.parallel import logits, steps
+
+    for place in (module, steps):
+        monkeypatch.setattr(place, "is_plain", lambda *_: True)
+    monkeypatch.setattr(logits, "gather_ranks", lambda tensor, _: tensor.expand(4, *tensor.shape))
+    for place in (module, logits):
+        monkeypatch.setattr(place, "sum_ranks", lambda tensor, _: tensor)
+    problem, head = problem_of(reduction, options, shares), head_without_values(dtype, 20)
+    split, chunking = logits.Split(5, None), Chunking(50, False)  # type: ignore[arg-type]
+    with refused_copies():
+        module.VocabParallelLinearCrossEntropyNTL.apply(*head, problem, split, chunking, True)[0].sum().backward()
+    assert_all_have_gradients(*head)
 
 
 @pytest.mark.usefixtures("_kernels_do_nothing")
