@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -20,9 +20,11 @@ from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
 
 from ..copies import refused_copies
+from ..graphs import captured, warm_up
 
 NUMBERS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
 META = torch.device("meta")
+Step: TypeAlias = Callable[[], list[Tensor]]
 DTYPES = [torch.bfloat16, torch.float16]
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("mean", {}),
@@ -137,63 +139,62 @@ def test_skipping_rows_would_ask() -> None:
         LinearCrossEntropyNTL.apply(hidden, weight, None, problem_of("mean", {}), Chunking(50, True))
 
 
-def captured(step: Any, tensors: list[Tensor], refill: Any) -> None:
-    """Capture a step that returns tensors, and hold two replays to the step itself."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # compile, and fill the allocator's caches
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = step()
-    for _ in range(2):
-        refill()
-        graph.replay()
-        for got, expected in zip(results, step(), strict=True):
-            torch.testing.assert_close(got, expected)
+def check_capture(step: Step, plain: Step, labels: Tensor) -> None:
+    """Hold two replays of a captured step to the same computation in a plain call."""
+    warm_up(plain)
+    with captured(step) as (graph, results):
+        for _ in range(2):
+            labels.copy_(labels.roll(1))
+            graph.replay()
+            for got, expected in zip(results, plain(), strict=True):
+                torch.testing.assert_close(got, expected)
 
 
 @pytest.fixture
 def single_group() -> Iterator[dist.ProcessGroup]:
     """A group of this process alone."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.group.WORLD
     dist.destroy_process_group()
 
 
+given_shares = pytest.mark.parametrize(
+    ("reduction", "shares"), [("none", "counted"), *(("mean", shares) for shares in SHARES)]
+)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_head_is_captured(reduction: str, dtype: torch.dtype) -> None:
+@given_shares
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_head_is_captured(reduction: str, shares: str, dtype: torch.dtype) -> None:
     """With ``skip_ignored`` as it is by default, which turns itself off while capturing."""
     hidden, weight, labels = head_on_gpu(dtype)
     NUMBERS.to("cuda")
+    options = {"reduction": reduction, "chunk_size": 100, **SHARES[shares](labels.device)}
 
-    def step() -> list[Tensor]:
-        loss = linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, reduction=reduction, chunk_size=100)
+    def step(**walk: bool) -> list[Tensor]:
+        loss = linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, **options, **walk)
         return [loss.detach(), *torch.autograd.grad(loss.sum(), [hidden, weight])]
 
-    captured(step, [hidden, weight], lambda: labels.copy_(labels.roll(1)))
+    check_capture(step, partial(step, skip_ignored=False), labels)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_shards_are_captured(reduction: str, single_group: dist.ProcessGroup) -> None:
-    hidden, weight, labels = head_on_gpu(torch.bfloat16)
+@given_shares
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shards_are_captured(reduction: str, shares: str, dtype: torch.dtype, single_group: dist.ProcessGroup) -> None:
+    hidden, weight, labels = head_on_gpu(dtype)
     NUMBERS.to("cuda")
-    arguments = {"group": single_group, "vocab_start": 0, "reduction": reduction}
+    options = {"group": single_group, "vocab_start": 0, "reduction": reduction, **SHARES[shares](labels.device)}
 
-    def step() -> list[Tensor]:
-        loss = vocab_parallel_linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, **arguments)
+    def step(**walk: bool) -> list[Tensor]:
+        loss = vocab_parallel_linear_cross_entropy_ntl(hidden, weight, labels, NUMBERS, **options, **walk)
         logits = hidden @ weight.t()
-        other = vocab_parallel_cross_entropy_ntl(logits, labels, NUMBERS, **arguments)
+        other = vocab_parallel_cross_entropy_ntl(logits, labels, NUMBERS, **options)
         gradients = torch.autograd.grad(loss.sum() + other.sum(), [hidden, weight])
         return [loss.detach(), other.detach(), *gradients]
 
-    captured(step, [hidden, weight], lambda: labels.copy_(labels.roll(1)))
+    check_capture(step, partial(step, skip_ignored=False), labels)
 
 
 def head_on_gpu(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
