@@ -81,7 +81,7 @@ tests() {
     if [[ -n ${DRY:-} ]]; then
         run "$python" -m pytest -q -rfE -m gpu $gpu_tests
     else
-        OMP_NUM_THREADS=2 run "$python" -m pytest -q -rfE -m gpu --require-gpu -n 8 $gpu_tests
+        OMP_NUM_THREADS=2 run "$python" -m pytest -q -rfE -m gpu --require-gpu -n 12 $gpu_tests
     fi
 }
 
@@ -109,7 +109,7 @@ sanitizer() {
         status+=" $(grep -iE 'error|support|no such' "$scratch/planted" | head -n 1)"
         return
     fi
-    OMP_NUM_THREADS=2 run "$python" "${tests[@]}" --require-gpu -n 8 || return # compiles, which would take the tool's time
+    OMP_NUM_THREADS=2 run "$python" "${tests[@]}" --require-gpu -n 12 || return # compiles, which would take the tool's time
     run "${tool[@]}" "$python" "${tests[@]}" --require-gpu
 }
 

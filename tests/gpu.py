@@ -17,9 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         LIMIT,
         type=float,
-        default=180.0,
+        default=240.0,
         metavar="SECONDS",
-        help="end the process of a gpu test that takes longer, with a traceback (default: 180; 0: never)",
+        help="end the process of a gpu test that takes longer, with a traceback (default: 240; 0: never)",
     )
 
 

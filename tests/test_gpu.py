@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+
+import pytest
+import torch
+
+from .graphs import captured
 
 CASES = """
 import time
@@ -46,3 +52,26 @@ def test_a_skipped_test_fails_and_an_endless_one_ends(tmp_path: Path) -> None:
     assert "SKIPPED" in outcomes["test_without_the_mark"]
     assert "PASSED" not in outcomes["test_that_waits_for_ever"]
     assert "Timeout" in run.stderr and "test_that_waits_for_ever" in run.stderr  # the traceback
+
+
+@pytest.mark.parametrize("error", [None, AssertionError, RuntimeError])
+def test_a_graph_is_released_whatever_happens(error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the capture (RuntimeError) or after it."""
+    said: list[str] = []
+
+    class Graph:
+        def reset(self) -> None:
+            said.append("reset")
+
+    def step() -> str:
+        if error is RuntimeError:
+            raise error
+        return "results"
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", nullcontext)
+    with pytest.raises(error) if error else nullcontext(), captured(step) as (_, results):
+        said.append(results)
+        if error:
+            raise error
+    assert said == (["reset"] if error is RuntimeError else ["results", "reset"])

@@ -143,11 +143,11 @@ def test_every_gpu_test_is_run_and_none_may_be_skipped(tmp_path: Path) -> None:
 def test_the_sanitizer_gets_warm_kernels(tool: str, code: int, tmp_path: Path) -> None:
     said, (planted, warm, checked) = calls_of(f"sanitizer-{tool}", tmp_path, code=code)
     assert said["part"] == f"sanitizer-{tool}: ok"
-    assert warm.startswith("python -m pytest") and "-n 8" in warm
+    assert warm.startswith("python -m pytest") and "-n 12" in warm
     for command in (planted, checked):
         options = f"compute-sanitizer --tool {tool} --target-processes application-only --report-api-errors no "
         assert command.startswith(options) and "--error-exitcode 9" in command
-    assert planted.endswith(f"-m benchmarks.planted {tool}") and "-n 8" not in checked and "--require-gpu" in checked
+    assert planted.endswith(f"-m benchmarks.planted {tool}") and "-n 12" not in checked and "--require-gpu" in checked
 
 
 @pytest.mark.parametrize(("tool", "code"), [("memcheck", 0), ("memcheck", 1), ("racecheck", 255)])
@@ -176,7 +176,11 @@ def test_every_file_with_gpu_tests_is_run_and_imports_there(tmp_path: Path) -> N
     command = [str(make_python(tmp_path, carried("tests"))), "-m", "pytest", "-q", "--collect-only", "-m", "gpu"]
     run = subprocess.run([*command, *GPU_TESTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout
-    assert {line.partition("::")[0] for line in run.stdout.splitlines() if "::" in line} == set(GPU_TESTS)
+    found = [line for line in run.stdout.splitlines() if "::" in line]
+    assert {line.partition("::")[0] for line in found} == set(GPU_TESTS)
+    for chosen in re.findall(r'chosen\+?="(.*)"', TEXT):  # for the sanitizer
+        for word in chosen.removeprefix(" or ").split(" or "):
+            assert any("TestOnTheGpu" in line and word in line for line in found), word
 
 
 def has_mark(path: Path, name: str) -> bool:
