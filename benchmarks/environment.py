@@ -21,7 +21,10 @@ PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel"
 
 
 def describe(program: str, device: torch.device, threads: int, commit: str | None = None) -> dict[str, Any]:
-    """Everything a reader needs to repeat a measurement of ``benchmarks.<program>``."""
+    """Everything a reader needs to repeat a measurement of ``benchmarks.<program>``.
+
+    A copy of the project without git is told its commit, by ``commit`` or by COMMIT in the environment.
+    """
     return {
         "device": device_name(device),
         "kind": "gpu" if device.type == "cuda" else "cpu",
@@ -30,7 +33,7 @@ def describe(program: str, device: torch.device, threads: int, commit: str | Non
         "python": platform.python_version(),
         "system": platform.platform(),
         "versions": {package: version_of(package) for package in PACKAGES},
-        "commit": commit or git("rev-parse", "HEAD") or "unknown",
+        "commit": commit or git("rev-parse", "HEAD") or os.environ.get("COMMIT") or "unknown",
         "changed_files": changed_files("ntl_kernels", f"benchmarks/{program}"),
         "command": without_paths(" ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

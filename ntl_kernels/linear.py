@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .backends import Field, Forward, load_backend, losses_of_rows
 from .backends.layout import loss_dtype
-from .problem import Problem
+from .problem import Problem, in_dtype
 
 Chunk: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
 """Which rows: a slice, or int64 indices [R]."""
@@ -144,10 +144,9 @@ def gradient_unit(problem: Problem, dtype: torch.dtype) -> Tensor | float:
     """
     if dtype != torch.float16 or problem.reduction != "mean":
         return 1.0
-    tokens, numbers = (
-        torch.as_tensor(given, dtype=torch.float32, device=problem.labels.device)
-        for given in (problem.num_tokens, problem.num_numbers)
-    )
+    assert problem.num_tokens is not None and problem.num_numbers is not None
+    device = problem.labels.device
+    tokens, numbers = (in_dtype(given, torch.float32, device) for given in (problem.num_tokens, problem.num_numbers))
     unit = torch.where(tokens > 0, tokens, numbers)
     return torch.where(unit > 0, unit, 1.0)
 

@@ -63,11 +63,20 @@ class Problem(NamedTuple):
 
 def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """A scalar as a 0-d tensor, which a graph takes as an operand: a new value is no new graph."""
-    if scalar is None or isinstance(scalar, Tensor):
-        return scalar
+    return scalar if scalar is None or isinstance(scalar, Tensor) else filled(scalar, dtype, device)
+
+
+def in_dtype(scalar: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A scalar as a 0-d tensor of a dtype."""
+    return scalar.to(dtype) if isinstance(scalar, Tensor) else filled(scalar, dtype, device)
+
+
+def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a 0-d tensor that is filled on its device: a copy from the host would wait for the device, and no
+    CUDA graph may contain one."""
     if torch.compiler.is_compiling():  # `full` would make a graph for each float
-        return torch.zeros((), dtype=dtype, device=device) + scalar
-    return torch.full((), scalar, dtype=dtype, device=device)
+        return torch.zeros((), dtype=dtype, device=device) + number
+    return torch.full((), number, dtype=dtype, device=device)
 
 
 NUM_PARTS = 7

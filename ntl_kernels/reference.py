@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .problem import Field, Forward, Problem, losses_of_rows
+from .problem import Field, Forward, Problem, in_dtype, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
 
@@ -79,16 +79,22 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
-    """The fields [len(Field), N] of logits [N, V]; rows that do not count leave zeros, whatever their logits are."""
+    """The fields [len(Field), N] of logits [N, V]; rows that do not count leave zeros, whatever their logits are.
+
+    A label or weight out of range, which only a CPU looks for, makes its row NaN, and no access out of bounds.
+    """
     labels, table = problem.labels.reshape(-1).long(), problem.table
     weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
     counts = (labels != problem.spec.ignore_index) & (weights != 0)
-    labels = torch.where(counts, labels, 0)
+    in_range = (labels >= 0) & (labels < logits.shape[-1])
+    validity = torch.where(counts & ~(in_range & (weights >= 0)), torch.nan, torch.ones_like(weights))
+    labels = torch.where(counts & in_range, labels, 0)
     index = table.lookup[labels].long()
-    is_number = counts & (index >= 0)
+    is_number = counts & in_range & (index >= 0)
     targets = table.values.to(logits.dtype)[index.clamp_min(0)]
 
-    x = transform_logits(torch.where(counts[:, None], logits, 0.0), problem.spec)
+    weights = weights * validity
+    x = transform_logits(torch.where(counts[:, None], logits * validity[:, None], 0.0), problem.spec)
     ce = cross_entropy(x, labels, problem.spec)
     terms = number_losses(torch.where(is_number[:, None], x, 0.0), targets, table, problem.spec)
     ntl, absolute_error, mass = (torch.where(is_number, term, 0.0) for term in terms)
@@ -124,7 +130,7 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = fields.sum(-1), (fields != 0).sum(-1).to(dtype)
     tokens, numbers, ntl_weight = (
-        torch.as_tensor(given, dtype=dtype, device=logits.device)
+        in_dtype(given, dtype, logits.device)
         for given in (
             sums[Field.WEIGHT] if problem.num_tokens is None else problem.num_tokens,
             sums[Field.NUMBER_WEIGHT] if problem.num_numbers is None else problem.num_numbers,

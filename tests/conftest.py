@@ -9,15 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from .gpu import _time_limit, pytest_addoption, pytest_collection_modifyitems, pytest_runtest_makereport  # noqa: F401
+
 collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # as TRL asks for
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 @pytest.fixture(autouse=True, scope="session")

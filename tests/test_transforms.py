@@ -36,6 +36,8 @@ from ntl_kernels import (
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 from ntl_kernels.integrations.transformers.losses import LossOptions, loss_of_logits
 
+from .copies import refused_copies
+from .graphs import captured, warm_up
 from .integrations.models import NUMBERS, VOCAB, make_model, make_targets
 
 PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
@@ -83,8 +85,11 @@ class PatchedModel(nn.Module):
         return self.model(**self.inputs(x), labels=labels, num_items_in_batch=count).loss
 
     def inputs(self, x: Tensor) -> dict[str, Any]:
-        """With a mask: without one, transformers looks at values for packed sequences, which meta tensors lack."""
-        return {"inputs_embeds": x, "attention_mask": x.new_ones(x.shape[:-1], dtype=torch.long), "use_cache": False}
+        """With the mask that is added to the attention scores: transformers makes one from a look at values, which
+        meta tensors lack, or (5.17) with a number that it copies to the device, which no CUDA graph may contain."""
+        length = x.shape[-2]
+        mask = x.new_full((length, length), torch.finfo(x.dtype).min).triu(1).expand(x.shape[0], 1, length, length)
+        return {"inputs_embeds": x, "attention_mask": mask, "use_cache": False}
 
     def truth(self, x: Tensor, labels: Tensor, count: Any = None) -> Tensor:
         """By the reference on the logits of the model's own forward, which a call without labels runs."""
@@ -519,16 +524,18 @@ def cuda_graph(network: Any) -> None:
         total(output).backward()
         return output
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-            taken_gradients(network, x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = step()
+    def step_and_forget() -> None:
+        step()
+        taken_gradients(network, x)
+
+    with mock.patch.object(functional, "is_capturing", return_value=True):  # the path that the capture takes
+        warm_up(step_and_forget)
+    with captured(step) as (graph, output):
+        check_replays(network, graph, output, x, labels)
+
+
+def check_replays(network: Any, graph: torch.cuda.CUDAGraph, output: Tensor, x: Tensor, labels: Tensor) -> None:
+    """Hold the captured output and the gradient of x to the reference, on new data each time."""
     for seed in range(3):
         new_x, new_labels = sample(seed=seed)
         with torch.no_grad():
@@ -672,6 +679,17 @@ def test_cell(transform: str, subject: str) -> None:
         return
     with pytest.raises(RuntimeError, match=outcome.message):
         check(network)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_nothing_is_copied_to_a_device(subject: str) -> None:
+    """What the capture needs, seen without a GPU."""
+    network = make(subject, torch.tensor(0.3, device="meta")).to("meta")
+    x, labels = (tensor.to("meta") for tensor in sample())
+    x.requires_grad_()
+    total(network(x, labels)).backward()  # copies the tables
+    with refused_copies():
+        total(network(x, labels)).backward()
 
 
 # The page

@@ -53,7 +53,7 @@ class Headline:
 
 LINEAR = {"plain": "torch_linear", "package": "torch_linear_ntloss"}
 STEP = {"plain": "stock", "package": "stock_ntloss"}
-GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "quack_linear")
+GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "cce_linear_all", "quack_linear")
 HEADLINES = {
     "gpu": (
         Headline("logits-bf16", "logits", peers=GPU_LOGITS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ SPACER_BYTES = 2**30
 the host to run ahead, so that the time until the first launch is not measured."""
 STEP = "measured step"
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "ModuleLaunch")
+COPIES = ("Memcpy", "Memset")
 WAITS = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize")
 
 
@@ -122,7 +124,14 @@ def observe(step: Step, device: torch.device) -> dict[str, int]:
     events = trace_of(step, device)
     if device.type != "cuda":
         return {"peak_bytes": peak_of_trace(events), "operators": count_leaves(events)}
-    return {"peak_bytes": peak_of_allocator(step), **count_calls(events)}
+    host_s = float(f"{host_seconds(step, torch.cuda.synchronize):.3g}")
+    return {"peak_bytes": peak_of_allocator(step), "host_s": host_s, **count_calls(events)}
+
+
+def host_seconds(step: Step, synchronise: Callable[[], None], samples: int = 5) -> float:
+    """How long the host takes to issue a step while the device has nothing else to do: the median of some samples."""
+    clock = WallClock(synchronise)
+    return statistics.median(clock.sample(step, index, 1) for index in range(samples))
 
 
 def peak_of_allocator(step: Step) -> int:
@@ -146,14 +155,21 @@ def peak_of_trace(events: list[dict[str, Any]]) -> int:
 
 
 def count_calls(events: list[dict[str, Any]]) -> dict[str, int]:
-    """Kernel launches and waits of the host for the device, by the runtime's calls during the step."""
+    """Kernel launches, copies (of memory, and fills of it) and waits of the host for the device, by the runtime's
+    calls during the step. A copy that is not asynchronous is a wait, too."""
     window = next(event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")
     calls = [event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")]
     inside = [call["name"] for call in calls if window["ts"] <= call["ts"] <= window["ts"] + window["dur"]]
     return {
         "launches": sum(any(part in name for part in LAUNCHES) for name in inside),
-        "host_waits": sum(any(part in name for part in WAITS) for name in inside),
+        "copies": sum(any(part in name for part in COPIES) for name in inside),
+        "host_waits": sum(is_wait(name) for name in inside),
     }
+
+
+def is_wait(call: str) -> bool:
+    """Whether a call of the runtime returns only when the device is done."""
+    return any(part in call for part in WAITS) or ("Memcpy" in call and "Async" not in call)
 
 
 def count_leaves(events: list[dict[str, Any]]) -> int:

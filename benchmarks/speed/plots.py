@@ -14,6 +14,7 @@ COLOURS = {
     "ours": "#1f6fd1",
     "ours_inplace": "#1f6fd1",
     "ours_logits": "#6aa5e8",
+    "ours_all_rows": "#6aa5e8",
     "ours_of_logits": "#6aa5e8",
     "ours_off": "#6aa5e8",
     "ours_reference": "#9cc3f0",
@@ -43,6 +44,7 @@ COLOURS = {
     "quack_ce": "#16a3a3",
     "quack_linear": "#16a3a3",
     "cce_linear": "#7a7f2c",
+    "cce_linear_all": "#7a7f2c",
 }
 """A provider's colour is the same in every plot."""
 BARS = {

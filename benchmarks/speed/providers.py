@@ -151,6 +151,11 @@ def ours_linear_given(case: Case) -> Loss:
     return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, **counts)
 
 
+def ours_linear_all_rows(case: Case) -> Loss:
+    """Ignored rows are computed, too, so that nothing waits for the device to find the others."""
+    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, skip_ignored=False)
+
+
 def ours_of_logits(case: Case) -> Loss:
     return lambda t: cross_entropy_ntl(F.linear(t.hidden, t.weight), t.labels, case.numbers, inplace=True)
 
@@ -185,10 +190,15 @@ def liger_linear(case: Case) -> Loss:
     return lambda t: liger_fused_linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED)
 
 
-def cce_linear(case: Case) -> Loss:
-    from cut_cross_entropy import linear_cross_entropy
+def cce_linear(**options: Any) -> Callable[[Case], Loss]:
+    """As it comes, it leaves out blocks of the logits' gradient whose entries are all small."""
 
-    return lambda t: linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED)
+    def make(case: Case) -> Loss:
+        from cut_cross_entropy import linear_cross_entropy
+
+        return lambda t: linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED, **options)
+
+    return make
 
 
 def quack_linear(case: Case) -> Loss:
@@ -273,6 +283,7 @@ LOGITS = (
 HIDDEN = (
     Provider("matmuls", "three matmuls", "hidden", None, matmuls_step),
     Provider("ours", "ours", "hidden", "ce+ntl", by_autograd(ours_linear)),
+    Provider("ours_all_rows", "ours, skip_ignored=False", "hidden", "ce+ntl", by_autograd(ours_linear_all_rows)),
     Provider("ours_of_logits", "F.linear, then ours", "hidden", "ce+ntl", by_autograd(ours_of_logits)),
     Provider("torch_linear", "F.linear, F.cross_entropy", "hidden", "ce", by_autograd(torch_linear)),
     Provider(
@@ -295,7 +306,15 @@ HIDDEN = (
         for name, (label, options) in TORCH_FUSED.items()
     ),
     Provider("liger_linear", "Liger fused linear", "hidden", "ce", by_autograd(liger_linear), LIGER),
-    Provider("cce_linear", "Apple CCE", "hidden", "ce", by_autograd(cce_linear), CCE),
+    Provider("cce_linear", "Apple CCE, without small gradients", "hidden", "ce", by_autograd(cce_linear()), CCE),
+    Provider(
+        "cce_linear_all",
+        "Apple CCE, with all gradients",
+        "hidden",
+        "ce",
+        by_autograd(cce_linear(filter_eps=None)),
+        CCE,
+    ),
     Provider("quack_linear", "quack linear", "hidden", "ce", by_autograd(quack_linear), QUACK),
 )
 NTL = (

@@ -122,6 +122,7 @@ def device_report(records: Records, device: Path) -> str:
         *(f"## {heading}\n\n{text}" for heading, text in groups if text is not None),
         *host_parts(records),
         *(f"![{plot_text(name)}]({name}.png)" for name in plot_names(records)),
+        *host_bound(records),
         *missing(records),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
@@ -178,6 +179,16 @@ def host_parts(records: Records) -> list[str]:
     parts = [f"## {tables.HOST['host']}\n\n{IDLE}", *parts] if parts else []
     eager = tables.eager_table(records)
     return parts if eager is None else [*parts, f"## {tables.HOST['eager']}\n\n{eager}"]
+
+
+def host_bound(records: Records) -> list[str]:
+    """Where more than the device was measured."""
+    lines = tables.host_bound(records)
+    text = (
+        f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
+        "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
+    )
+    return [f"{text}\n\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 def missing(records: Records) -> list[str]:

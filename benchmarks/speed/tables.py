@@ -16,6 +16,8 @@ OBJECTIVES = {
     ]
     for provider in PROVIDERS
 }
+HOST_BOUND = 0.8
+"""Of the measured time: a host that takes longer to issue a step may keep the device waiting."""
 HOST = {
     "host": "Host time of a call whose kernels do not run",
     "eager": "Small problems on one CPU thread",
@@ -109,10 +111,12 @@ def provider_table(record: Record) -> str:
         products = percentiles(entries["matmuls"]["samples_s"])[1]
         columns["time / matmuls"] = lambda _, found: f"{percentiles(found['samples_s'])[1] / products:.2f}"
     columns["peak MiB"] = lambda _, found: megabytes(found["peak_bytes"])
-    counts = {"operators": "operators", "launches": "launches", "host_waits": "host waits"}
+    if any("host_s" in found for found in entries.values()):
+        columns["host ms"] = lambda _, found: milliseconds(found["host_s"]) if "host_s" in found else ""
+    counts = {"operators": "operators", "launches": "launches", "copies": "copies", "host_waits": "host waits"}
     for key, heading in counts.items():
         if any(key in found for found in entries.values()):
-            columns[heading] = lambda _, found, key=key: str(found[key])
+            columns[heading] = lambda _, found, key=key: str(found.get(key, ""))
     columns["gradient error"] = lambda _, found: f"{found['gradient_error']:.0e}" if "gradient_error" in found else ""
     return table(columns, ([cell(name, found) for cell in columns.values()] for name, found in entries.items()))
 
@@ -198,10 +202,27 @@ def target_row(target: Target, records: Records, causes: dict[str, str]) -> list
 
 def not_timed(records: Records) -> list[str]:
     """A line for each provider and reason why it has no time, with the workloads it happened on."""
-    found: dict[str, list[str]] = {}
-    for record in records.values():
-        for name, details in record["providers"].items():
-            if details["status"] != "timed":
-                line = f"{label(record, name)} ({details['status']}: {details['reason']})"
-                found.setdefault(line, []).append(record["name"])
-    return [f"{line}: {', '.join(names)}" for line, names in found.items()]
+    return by_workload(
+        (f"{label(record, name)} ({details['status']}: {details['reason']})", record["name"])
+        for record in records.values()
+        for name, details in record["providers"].items()
+        if details["status"] != "timed"
+    )
+
+
+def host_bound(records: Records) -> list[str]:
+    """A line for each provider whose host is not clearly faster than its step, with the workloads where that is so."""
+    return by_workload(
+        (label(record, name), record["name"])
+        for record in records.values()
+        for name, found in timed(record).items()
+        if record["clock"] == "device" and found.get("host_s", 0.0) > HOST_BOUND * percentiles(found["samples_s"])[1]
+    )
+
+
+def by_workload(found: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each text, with the workloads that it is said of."""
+    lines: dict[str, list[str]] = {}
+    for text, workload in found:
+        lines.setdefault(text, []).append(workload)
+    return [f"{text}: {', '.join(workloads)}" for text, workloads in lines.items()]

@@ -125,7 +125,7 @@ def host_targets() -> list[Target]:
 def gpu_targets() -> list[Target]:
     main, hidden = "logits-bf16", "hidden-bf16"
     limits = {50257: 0.85, 262144: 0.85}
-    fused = tuple(provider.name for provider in HIDDEN if provider.name in ("liger_linear", "cce_linear"))
+    fused = tuple(provider.name for provider in HIDDEN if provider.name.startswith(("liger", "cce")))
     return [
         Target("gpu", "time / V = 50304, as many rows", "vocab-50257-bf16", 1.1, other_workload="vocab-50304-bf16"),
         *(

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ..problem import Problem
+from ..problem import Problem, in_dtype
 from ..reference import costs, divide, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
@@ -380,9 +380,9 @@ def listed(vector: Tensor) -> list[Scalar]:
 
 def gathered(scalars: list[Scalar], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Scalars as one tensor."""
-    if any(isinstance(scalar, Tensor) for scalar in scalars):
-        return torch.stack([torch.as_tensor(scalar, dtype=dtype, device=device) for scalar in scalars])
-    return torch.tensor(scalars, dtype=dtype, device=device)
+    if device.type == "cpu" and not any(isinstance(scalar, Tensor) for scalar in scalars):
+        return torch.tensor(scalars, dtype=dtype)
+    return torch.stack([in_dtype(scalar, dtype, device) for scalar in scalars])
 
 
 def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | None) -> Tensor:

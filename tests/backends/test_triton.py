@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torch.autograd import DeviceType
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
+from ..graphs import captured, warm_up
 from ..problems import check, random_problem, solve
 from .triton_cases import DIGITS, DTYPES, TritonCases, moved
 
@@ -108,22 +110,16 @@ def test_nothing_waits_for_the_device(reduction: str, dtype: torch.dtype, reques
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_capture_in_a_cuda_graph(reduction: str, dtype: torch.dtype) -> None:
     logits, labels, numbers = big_problem(dtype)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # warm up: compile, and fill the allocator's caches
-        for _ in range(3):
-            loss_and_gradient(logits, labels, numbers, reduction=reduction)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss, gradient = loss_and_gradient(logits, labels, numbers, reduction=reduction)
-    for _ in range(2):
-        with torch.no_grad():
-            logits.normal_()
-        labels.copy_(labels.roll(1))
-        graph.replay()
-        expected, expected_gradient = loss_and_gradient(logits, labels, numbers, reduction=reduction)
-        assert torch.equal(loss, expected) and torch.equal(gradient, expected_gradient)
+    step = partial(loss_and_gradient, logits, labels, numbers, reduction=reduction)
+    warm_up(step)
+    with captured(step) as (graph, (loss, gradient)):
+        for _ in range(2):
+            with torch.no_grad():
+                logits.normal_()
+            labels.copy_(labels.roll(1))
+            graph.replay()
+            expected, expected_gradient = step()
+            assert torch.equal(loss, expected) and torch.equal(gradient, expected_gradient)
 
 
 @pytest.mark.gpu
@@ -164,7 +160,11 @@ def test_rows_beyond_two_to_the_31_elements(vocab_size: int) -> None:
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
     logits = torch.empty(rows, vocab_size, device="cuda", dtype=torch.bfloat16).normal_().requires_grad_()
     labels = torch.full((rows,), -100, device="cuda")
-    ends = torch.cat([torch.arange(20), torch.arange(rows - 20, rows)]).cuda()
+    # Both start at multiples of 8 rows, so that alone, too, every row starts at its own offset modulo 16 bytes: only
+    # then does it go through the same additions.
+    first, last = 24, (rows - 16) // 8 * 8
+    assert last * vocab_size > 2**31
+    ends = torch.cat([torch.arange(first), torch.arange(last, last + 16)]).cuda()
     labels[ends] = torch.arange(40, device="cuda") % 13
     for reduction in ("sum", "none"):
         loss, gradient = loss_and_gradient(logits, labels, numbers, reduction=reduction)
@@ -172,7 +172,7 @@ def test_rows_beyond_two_to_the_31_elements(vocab_size: int) -> None:
         expected, expected_gradient = loss_and_gradient(few, labels[ends], numbers, reduction=reduction)
         torch.testing.assert_close(loss[ends] if reduction == "none" else loss, expected)
         assert torch.equal(gradient[ends], expected_gradient)
-        assert gradient[20 : rows - 20].count_nonzero() == 0
+        assert gradient[first:last].count_nonzero() == 0 and gradient[last + 16 :].count_nonzero() == 0
         del gradient
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, functional
 from ntl_kernels.backends import Field, eager
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
@@ -96,6 +96,32 @@ class TritonCases:
             assert torch.equal(fields[Field.CROSS_ENTROPY].isnan(), bad)
             assert torch.equal(gradient[0].isnan().all(-1), bad) and torch.equal(gradient[0].isnan().any(-1), bad)
             assert (gradient[0, 6:] == 0).all()
+
+    @pytest.mark.parametrize(("reduction", "ce_weight"), [("mean", 1.0), ("sum", 1.0), ("none", 1.0), ("none", 0.0)])
+    def test_the_reference_gives_the_same_nan(
+        self, reduction: str, ce_weight: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where nothing looks at labels and weights first, as on a GPU."""
+        monkeypatch.setattr(backends, "HOST_DEVICES", ())
+        monkeypatch.delenv("NTL_KERNELS_VALIDATE", raising=False)
+        labels = torch.tensor([50, -1, 10**12, 4, 5, 20, 60, -100, 4], device=self.device)
+        weights = torch.tensor([1.0, 1.0, 1.0, -0.5, torch.nan, 1.0, 0.0, 1.0, 2.0], device=self.device)
+        spec = LossSpec.resolve(NTLConfig(), DIGITS, ce_weight=ce_weight)
+        answers = []
+        for backend in ("triton", "reference"):
+            logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
+            table = DIGITS.table(self.device)
+            contract = Contract(labels, weights, None, None, 0.3, table, spec, reduction, backend)
+            result = functional.loss_of_logits(logits, contract)
+            result.loss.backward(torch.ones_like(result.loss))
+            answers.append((result.loss.detach(), result.parts[:4], logits.grad))
+        torch.testing.assert_close(*answers, equal_nan=True)
+        loss, _, gradient = answers[1]
+        if reduction == "mean":  # its denominators are NaN, too
+            assert loss.isnan() and torch.equal(gradient.isnan().all(-1), (labels != -100) & (weights != 0))
+        else:
+            assert gradient.isnan().any(-1).tolist() == gradient.isnan().all(-1).tolist() == [True] * 5 + [False] * 4
+            assert loss.isnan().tolist() == (True if reduction == "sum" else [True] * 5 + [False] * 4)
 
     def test_counts_and_finish_equal_eager(self) -> None:
         from ntl_kernels.backends import triton

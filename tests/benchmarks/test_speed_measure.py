@@ -135,7 +135,27 @@ def test_launches_and_waits_of_a_trace() -> None:
         call("cuLaunchKernelEx", 30, "cuda_driver"),
         call("cudaMemcpyAsync", 40),
         call("cudaStreamSynchronize", 41),
+        call("cudaMemsetAsync", 45),
+        call("cudaMemcpy", 50),
+        call("cuMemcpyDtoH_v2", 51, "cuda_driver"),
+        call("cudaMemcpyAsync", 115),
         call("cudaDeviceSynchronize", 120),
         call("kernel", 50, "kernel"),
     ]
-    assert measure.count_calls(events) == {"launches": 2, "host_waits": 1}
+    assert measure.count_calls(events) == {"launches": 2, "copies": 4, "host_waits": 3}
+
+
+def test_the_hosts_time_leaves_out_what_the_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps that take 2, 3, 4, 5 and 6 ms to issue, each between two waits for the device of 20 ms."""
+    said: list[Any] = []
+    now = 0
+
+    def pass_time(entry: Any, milliseconds: int) -> None:
+        nonlocal now
+        said.append(entry)
+        now += milliseconds * 10**6
+
+    monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: now)
+    seconds = measure.host_seconds(lambda index: pass_time(index, 2 + index), lambda: pass_time("wait", 20))
+    assert seconds == pytest.approx(4e-3)
+    assert said == [entry for index in range(5) for entry in ("wait", index, "wait")]

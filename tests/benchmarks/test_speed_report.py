@@ -36,6 +36,7 @@ def entry(milliseconds: float, peak_bytes: int = 4_400) -> dict[str, Any]:
 
 def record(name: str, entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
     plain = {"family": "logits", "group": "main", "rows": 10, "vocab": 100, "dtype": "float32", "numbers": 10}
+    plain["clock"] = "device"
     sizes = {"hidden": 0, "number_share": 0.2, "ignored_share": 0.0, "logits_bytes": 4000, "gradient_bytes": 4000}
     return {"name": name, **plain, **sizes, "providers": entries, "environment": ENVIRONMENT} | changes
 
@@ -116,6 +117,20 @@ def test_provider_table(records: dict[str, Any]) -> None:
     ours = next(line for line in lines if line.startswith("| ours "))
     assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% |" in ours
     assert not any("Liger" in line for line in lines)
+
+
+def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None:
+    assert not any("host-bound" in line for line in report.host_bound(records))
+    timed = [found["providers"] for found in records.values()]
+    for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # beside 2 ms measured
+        providers["ours"] |= {"host_s": host_ms * 1e-3, "launches": 3, "copies": 1}
+    (text,) = report.host_bound(records)
+    assert text.startswith("Partly host-bound") and text.endswith("- ours: logits-fp32, vocab-50304-fp32")
+    table = tables.provider_table(records["logits-fp32"])
+    assert "| host ms | operators | launches | copies |" in table and "| 1.7 | 7 | 3 | 1 |" in table
+    for found in records.values():
+        found["clock"] = "host"  # there the host's time is what is measured
+    assert report.host_bound(records) == []
 
 
 def test_missing_peers_are_named_with_reason_and_workloads(records: dict[str, Any]) -> None:

@@ -78,7 +78,8 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
 def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NTLOutput, CheckedProblem]:
     weight, number_weight = fields[Field.WEIGHT], fields[Field.NUMBER_WEIGHT]
     task = task.counted(weight.sum(), number_weight.sum())
-    tokens, numbers = (torch.as_tensor(n, dtype=fields.dtype) for n in (task.num_tokens, task.num_numbers))
+    counts = task.num_tokens, task.num_numbers
+    tokens, numbers = (torch.as_tensor(count, dtype=fields.dtype, device=fields.device) for count in counts)
     ce, ntl = fields[Field.CROSS_ENTROPY], fields[Field.NTL]
     if task.reduction == "none":
         ce, ntl = ce.view(shape), ntl.view(shape)
