@@ -32,11 +32,11 @@ LAYOUTS = ("contiguous", "odd", "gaps", "aligned gaps")
 
 def contract_of(problem: Any, reduction: str = "mean") -> Contract:
     options = dict(problem.options)
-    config, _ = options.pop("config"), options.pop("reduction")
+    config, weights = options.pop("config"), options.pop("token_weights", None)
+    del options["reduction"]
     spec = LossSpec.resolve(config, problem.numbers, **options)
-    return Contract(
-        problem.labels.reshape(-1), None, None, None, config.weight, problem.numbers.table("cpu"), spec, reduction, "triton"
-    )
+    rows = problem.labels.reshape(-1), None if weights is None else weights.reshape(-1)
+    return Contract(*rows, None, None, config.weight, problem.numbers.table("cpu"), spec, reduction, "triton")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -151,6 +151,9 @@ def test_number_statistics(layout: str, columns: int, count: int, dtype: torch.d
     size[..., ids] += q * (value + upstreams[0].abs().double().view(2, 3, 1) * values)
     limit = relative * size.detach() + torch.finfo(dtype).eps * truth.abs() + torch.finfo(dtype).smallest_normal
     assert ((gradient.double() - truth).abs() <= limit).all()
+    rows = strided(problem.logits, layout)
+    backend.number_statistics_gradients(rows, table, statistics, upstreams, rows)
+    assert torch.equal(rows, gradient)
 
 
 def test_launches_that_change_from_call_to_call(gpu: GPU) -> None:

@@ -15,10 +15,6 @@ from .library import BUILD, MOST_REPORTS, Launch, Report, machine
 from .memory import Memory, Roles
 from .ptx import Kernel
 
-MOST_STEPS = 200_000_000
-"""Instructions of a CTA's warps, after which it counts as endless."""
-
-
 class Fault(AssertionError):
     """What the emulator found wrong with a launch."""
 
@@ -33,6 +29,8 @@ class Emulator:
         """In which order warps and CTAs run: 0 ascending, 1 descending, any other a seed of a random order."""
         self.noise = 0
         """Seed for errors of approximate instructions as large as PTX allows; 0: none."""
+        self.most_steps = 200_000_000
+        """Instructions of a program's warps, after which it counts as endless."""
         self.is_executing = True
         self.launched: list[Launched] = []
         """All launches since the list was last emptied."""
@@ -83,7 +81,7 @@ class Emulator:
             reports=ctypes.addressof(reports),
             executed=kernel.executed.ctypes.data,
             lanes=kernel.lanes.ctypes.data,
-            most_steps=MOST_STEPS,
+            most_steps=self.most_steps,
         )
         machine().run(launch)
         for report in reports[: launch.num_reports]:

@@ -1,0 +1,146 @@
+"""What the emulated tests are worth: the project's own kernels, with one instruction broken each, do not pass them."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ntl_kernels import NTLConfig
+from ntl_kernels.backends import NUM_PARTS, Field
+from ntl_kernels.backends import triton as backend
+
+from ..emulator.mutants import mutants_of
+from . import test_contract, test_shards
+from .conftest import IS_WIDE
+from .gpu import GPU
+from .problems import check, problem_of
+
+SAMPLE = 30
+"""Mutants of a kernel that a run tries; `make emulated` tries them all."""
+LEAST_FOUND = {
+    "barrier removed": 1.0,
+    "pair swapped": 1.0,
+    "exchange with another lane": 1.0,
+    "branch inverted": 0.8,
+    "choice swapped": 0.6,
+    "operand taken twice": 0.7,
+}
+"""The share of mutants that must be found; 0.9 of the mutations that are not here. The others change nothing: what
+guards against logits too large, totals too small or denominators of 0, a choice between equal numbers, a column that no
+label asks for."""
+
+
+def row_losses() -> None:
+    check(problem_of(torch.float32, 6003, layout="odd", scale=2.0, label_smoothing=0.1, z_loss=0.01), "in place")
+
+
+def row_losses_with_softcap() -> None:
+    config = NTLConfig(reweigh=True)
+    problem = problem_of(torch.bfloat16, 9000, layout="aligned gaps", scale=2.0, softcap=5.0, config=config)
+    check(problem, "in place")
+
+
+def row_gradients() -> None:
+    config = NTLConfig(kind="huber", reweigh=True)
+    check(problem_of(torch.float16, 9001, layout="gaps", scale=2.0, config=config, reduction="none"), "in place")
+
+
+def shards() -> None:
+    config = NTLConfig(kind="mse", reweigh=True)
+    problem = problem_of(torch.bfloat16, 11003, scale=2.0, config=config, reduction="none")
+    test_shards.check(problem, [(0, 6003), (6003, 5000)], is_in_place=True)
+
+
+def smooth_shards() -> None:
+    config = NTLConfig(label_sigma=1.3, reweigh=True)
+    test_shards.check(problem_of(torch.float32, 200, config=config, reduction="sum"), [(0, 100), (100, 100)])
+
+
+def statistics() -> None:
+    test_contract.test_number_statistics("odd", 3001, 10, torch.bfloat16)
+
+
+def scale() -> None:
+    test_contract.test_scaling("odd", torch.bfloat16)
+
+
+def totals() -> None:
+    """The kernels over all rows, on more of them than one block holds."""
+    torch.manual_seed(0)
+    problem = problem_of(torch.float32, 50, shape=(1, 9001), weights=True)
+    contract = test_contract.contract_of(problem)
+    weights, is_counted = contract.token_weights, contract.labels >= 0
+    is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
+    counted = backend.count(contract, 50, torch.float32)
+    torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
+    fields = torch.rand(len(Field), 9001) * (torch.rand(len(Field), 9001) < 0.7)
+    loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
+    total = fields.sum(1)
+    tokens, numbers = total[Field.WEIGHT], total[Field.NUMBER_WEIGHT]
+    rows, number_rows = (fields[[Field.WEIGHT, Field.NUMBER_WEIGHT]] != 0).sum(1)
+    ce, ntl = total[Field.CROSS_ENTROPY] / tokens, total[Field.NTL] / numbers
+    means = total[Field.IS_CORRECT] / rows, total[Field.ABSOLUTE_ERROR] / number_rows, total[Field.MASS] / number_rows
+    torch.testing.assert_close(loss, ce + 0.7 * ntl)
+    torch.testing.assert_close(parts, torch.stack([ce, ntl, tokens, numbers, *means]))
+    assert parts.shape == (NUM_PARTS,)
+
+
+KERNELS: list[tuple[Callable[[], None], str]] = [
+    (row_losses, "row_losses_kernel"),
+    (row_losses_with_softcap, "row_losses_kernel"),
+    (row_gradients, "row_gradients_kernel"),
+    (shards, "shard_statistics_kernel"),
+    (shards, "merge_shards_kernel"),
+    (shards, "shard_gradients_kernel"),
+    (smooth_shards, "number_columns_kernel"),
+    (smooth_shards, "cumulative_losses_kernel"),
+    (statistics, "number_statistics_kernel"),
+    (statistics, "number_statistics_gradients_kernel"),
+    (scale, "scale_kernel"),
+    (totals, "count_kernel"),
+    (totals, "finish_kernel"),
+]
+
+
+@pytest.mark.parametrize(("test", "name"), KERNELS, ids=[f"{name} in {test.__name__}" for test, name in KERNELS])
+def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: GPU) -> None:
+    emulator = gpu.emulator
+    emulator.launched.clear()
+    test()
+    kernels = {id(launched.kernel): launched.kernel for launched in emulator.launched if launched.kernel.name == name}
+    for kernel in kernels.values():
+        kernel.lanes[:] = kernel.executed[:] = 0
+    test()
+    kernel = max(kernels.values(), key=lambda kernel: kernel.lanes.sum())
+    mutants = list(mutants_of(kernel))
+    random.Random(0).shuffle(mutants)
+    mutants.sort(key=lambda mutant: mutant.mutation != "barrier removed")
+    found: dict[str, list[bool]] = defaultdict(list)
+    survivors = []
+    emulator.most_steps = 3_000_000
+    try:
+        for mutant in mutants if IS_WIDE else mutants[:SAMPLE]:
+            emulator.replaced = {id(kernel): mutant.kernel()}
+            found[mutant.mutation].append(fails(test))
+            if not found[mutant.mutation][-1]:
+                survivors.append(f"{mutant.mutation}: {mutant.line}")
+    finally:
+        emulator.replaced, emulator.most_steps = {}, 200_000_000
+    assert found
+    for mutation, results in found.items():
+        least, missed = LEAST_FOUND.get(mutation, 0.9), results.count(False)
+        some = "\n".join(survivors)
+        assert missed <= (1 - least) * len(results) + (least < 1), f"{missed} of {len(results)} missed\n{some}"
+
+
+def fails(test: Callable[[], Any]) -> bool:
+    try:
+        test()
+    except Exception:
+        return True
+    return False
