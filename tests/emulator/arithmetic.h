@@ -91,10 +91,13 @@ typedef u8 none;
     X(SUB_S64, "sub.s64", u64, u64, u64, none, a - b)                                                                \
     X(MUL_LO_S64, "mul.lo.s64", u64, u64, u64, none, a * b)                                                          \
     X(MAD_LO_S64, "mad.lo.s64", u64, u64, u64, u64, a * b + c)                                                       \
+    X(MUL_WIDE_U16, "mul.wide.u16", u32, u16, u16, none, (u32)a * b)                                                 \
     X(MUL_WIDE_S32, "mul.wide.s32", i64, i32, i32, none, (i64)a * b)                                                 \
     X(MUL_WIDE_U32, "mul.wide.u32", u64, u32, u32, none, (u64)a * b)                                                 \
+    X(MAD_WIDE_U16, "mad.wide.u16", u32, u16, u16, u32, (u32)a * b + c)                                              \
     X(MAD_WIDE_S32, "mad.wide.s32", u64, i32, i32, u64, (u64)((i64)a * b) + c)                                       \
     X(MAD_WIDE_U32, "mad.wide.u32", u64, u32, u32, u64, (u64)a * b + c)                                              \
+    X(SHL_B16, "shl.b16", u16, u16, u32, none, b > 15 ? 0 : a << b)                                                  \
     X(SHL_B32, "shl.b32", u32, u32, u32, none, b > 31 ? 0 : a << b)                                                  \
     X(SHL_B64, "shl.b64", u64, u64, u32, none, b > 63 ? 0 : a << b)                                                  \
     X(SHR_U32, "shr.u32", u32, u32, u32, none, b > 31 ? 0 : a >> b)                                                  \
@@ -105,6 +108,7 @@ typedef u8 none;
     X(BFE_U32, "bfe.u32", u32, u32, u32, u32, bits_from(a, b, c))                                                    \
     X(AND_B16, "and.b16", u16, u16, u16, none, a & b)                                                                \
     X(AND_B32, "and.b32", u32, u32, u32, none, a & b)                                                                \
+    X(OR_B16, "or.b16", u16, u16, u16, none, a | b)                                                                  \
     X(OR_B32, "or.b32", u32, u32, u32, none, a | b)                                                                  \
     X(OR_B64, "or.b64", u64, u64, u64, none, a | b)                                                                  \
     X(XOR_B32, "xor.b32", u32, u32, u32, none, a ^ b)                                                                \

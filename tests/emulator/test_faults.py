@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
 from . import needs
@@ -80,7 +81,14 @@ def test_a_right_kernel_is_silent(shape: tuple[int, int]) -> None:
         (faulty.early_kernel, 1, (zeros(128),), {}, "read of what was not written"),
         (faulty.input_kernel, 1, (torch.randn(128), zeros(128)), {}, "write to an input"),
         (faulty.one_place_kernel, 1, (torch.randn(128), zeros(1)), {}, "lanes of one store write different values"),
-        (faulty.products_kernel, 1, (torch.rand(128, generator=torch.Generator().manual_seed(1)), zeros(1)), {}, "lanes of one store write different values"),
+        pytest.param(
+            faulty.products_kernel,
+            1,
+            (torch.rand(128, generator=torch.Generator().manual_seed(1)), zeros(1)),
+            {},
+            "lanes of one store write different values",
+            marks=pytest.mark.skipif(triton.__version__ < "3.9", reason="this compiler fuses nothing here"),
+        ),
         (faulty.racing_branch_kernel, 1, (zeros(128), zeros(128)), {}, "race within a CTA"),
     ],
 )

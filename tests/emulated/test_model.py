@@ -1,0 +1,31 @@
+"""The model of a row, made from machine code, counts what the emulator executes of the same kernel's PTX."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ntl_kernels.inspect import Case, executed, record
+from ntl_kernels.inspect.cases import DTYPES, VOCAB_SIZES
+
+from .gpu import GPU
+from .problems import problem_of, solve
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("rows", list(VOCAB_SIZES))
+def test_vectors_of_a_row(rows: str, dtype: str, gpu: GPU) -> None:
+    """Loads and stores of 16 bytes by one thread."""
+    vocab_size = VOCAB_SIZES[rows]
+    problem = problem_of(DTYPES[dtype], vocab_size, shape=(1, 1), num_tokens=1.0, num_numbers=1.0)
+    problem.labels[:] = problem.numbers.ids[3]
+    gpu.emulator.launched.clear()
+    solve(problem)
+    (kernel,) = [launched.kernel for launched in gpu.emulator.launched if launched.kernel.name == "row_losses_kernel"]
+    kernel.lanes[:] = 0
+    solve(problem)
+    counts = executed(record(Case("losses_and_gradients", "sm_90", dtype, rows, 10)), "sm_90", vocab_size)
+    for name, expected in (("ld", counts.vector_loads), ("st", counts.vector_stores)):
+        vectors = [re.search(rf"\b{name}\.global\b.*\.v4\.b32\b", line) is not None for line in kernel.lines]
+        assert kernel.lanes[vectors].sum() == expected, name
