@@ -160,7 +160,8 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     for block in spans(logits, None, None):
         x = as_loss_dtype(block)
         number_logits = x.index_select(-1, table.ids)
-        q, number_normaliser = softmax_and_normaliser(number_logits)
+        number_normaliser = normaliser_of(number_logits, number_logits)
+        q = number_logits.div_(number_normaliser.total)
         expected_value = (q * table.values.to(q.dtype)).sum(-1, keepdim=True)
         normaliser = normaliser_of(x, block.buffer("powers"))
         mass = share_of(number_normaliser, normaliser)
@@ -210,13 +211,13 @@ def anchor(peak: Tensor) -> Tensor:
 
 
 def normaliser_of(x: Tensor, buffer: Tensor) -> Normaliser:
-    """Of x [n, V]; its powers go through the buffer [n, V], which may be x."""
+    """Of x [n, V]; its powers, p up to the total, go into the buffer [n, V], which may be x."""
     peak = x.amax(-1, keepdim=True)
     return Normaliser(peak, torch.sub(x, anchor(peak), out=buffer).exp_().sum(-1, keepdim=True))
 
 
-def softmax_and_normaliser(x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Normaliser]:
-    """(p [n, V], in ``out`` if given, the normaliser) of x [n, V].
+def softmax_and_normaliser(x: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
+    """(p [n, V], in ``out``, the normaliser) of x [n, V].
 
     The largest probability is 1 / total, so the normaliser needs no pass of its own.
     """
