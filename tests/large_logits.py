@@ -45,8 +45,14 @@ def large_rows(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.stack(rows).clamp(limits.min, limits.max).to(dtype), torch.tensor(labels)
 
 
-def large_problem(dtype: torch.dtype, reduction: str, weight: float = 0.0, **options: Any) -> Problem:
+def large_problem(
+    dtype: torch.dtype, reduction: str, weight: float = 0.0, label_smoothing: float = 0.0, **options: Any
+) -> Problem:
+    """With label smoothing of common offsets only: it makes masked columns cost as much as their size."""
     logits, labels = large_rows(dtype)
+    if label_smoothing:
+        options["label_smoothing"] = label_smoothing
+        logits, labels = logits[: len(OFFSETS)], labels[: len(OFFSETS)]
     options |= {"reduction": reduction, "config": NTLConfig(weight=weight)}
     upstream = torch.linspace(0.5, 1.5, len(labels)) if reduction == "none" else torch.tensor(1.0)
     return Problem(logits, labels, NUMBERS, options, upstream)
@@ -59,7 +65,8 @@ def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Te
     x = scale * logits
     if softcap is not None:
         x = softcap * torch.tanh(x / softcap)
-    loss = F.cross_entropy(x, problem.labels, reduction=problem.options["reduction"])
+    keywords = {key: problem.options[key] for key in ("reduction", "label_smoothing") if key in problem.options}
+    loss = F.cross_entropy(x, problem.labels, **keywords)
     (gradient,) = torch.autograd.grad(loss, logits, problem.upstream.to(dtype))
     return loss.detach(), gradient
 

@@ -399,7 +399,7 @@ def test_finite_logits_have_a_finite_loss(row: str, backend: str, reduction: str
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_large_logits_lose_no_more_than_torch(reduction: str, backend: str, dtype: torch.dtype) -> None:
     """Common offsets, masks of every size, rows of one level, confident rows."""
-    for options in ({}, {"logit_scale": 0.7}, {"softcap": 30.0}):
+    for options in ({}, {"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5}):
         problem = large_problem(dtype, reduction, **options)
         check_large(solve(problem, backend), problem)
 

@@ -408,7 +408,7 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     spec, ids = problem.spec, problem.table.ids
     x = transform_logits(block, spec)
     label_logits = x.gather(-1, labels.ids)
-    mean = x.mean(-1, keepdim=True) if spec.label_smoothing else None
+    distance = mean_distance(x, block.buffer("powers")) if spec.label_smoothing else None
     q = number_distribution(x, labels, problem, problem.wants_parts)
     number_p = None
     if block.gradient is None:
@@ -422,7 +422,7 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     numbers = None if number_p is None else number_terms(number_p, q, labels, problem)
     if block.gradient is not None:
         block.write(row_gradient(x, p, normaliser, None, labels, numbers, coefficients, problem))
-    ce = weighted(cross_entropy(normaliser, label_logits, mean, spec), labels)
+    ce = weighted(cross_entropy(normaliser, label_logits, distance, spec), labels)
     is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(ce)
     if numbers is not None:
         ntl = weighted(numbers.loss, labels).masked_fill(labels.is_other, 0)
@@ -522,14 +522,22 @@ def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cross_entropy(normaliser: Normaliser, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
-    """CE_i [n, 1]; ``mean`` is the rows' mean logit, needed with label smoothing."""
+def mean_distance(x: Tensor, buffer: Tensor) -> Tensor:
+    """The mean of x - peak [n, 1] over the columns of x [n, V]."""
+    return torch.sub(x, x.amax(-1, keepdim=True), out=buffer).mean(-1, keepdim=True)
+
+
+def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:
+    """CE_i [n, 1]; ``distance`` is the rows' mean x - peak, needed with label smoothing.
+
+    All of it but the z-loss is made of differences, which lose nothing where all logits of a row are large.
+    """
     if spec.ce_weight == 0:  # also where CE is infinite
         return torch.zeros_like(label_logits)
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
-    if mean is not None:
-        loss = torch.lerp(loss, normaliser.peak - mean + log_total, spec.label_smoothing)
+    if distance is not None:
+        loss = torch.lerp(loss, log_total - distance, spec.label_smoothing)
     if spec.z_loss:  # 0 times the square of a large lse would be NaN
         loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight

@@ -36,9 +36,10 @@ class ShardCases:
     @pytest.mark.parametrize("reduction", ["sum", "none"])
     def test_large_logits_lose_no_more_than_torch(self, reduction: str, dtype: torch.dtype) -> None:
         """Also where a rank has masked columns only."""
-        problem = moved(large_problem(dtype, reduction), self.device)
         bounds = [(0, 10), (10, 0), (10, 120), (130, 73)]
-        check_large(solve_in_shards(problem, bounds, "triton"), problem)
+        for options in ({}, {"label_smoothing": 0.5}):
+            problem = moved(large_problem(dtype, reduction, **options), self.device)
+            check_large(solve_in_shards(problem, bounds, "triton"), problem)
 
     def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """0 after the bounds: it is sent to other ranks."""

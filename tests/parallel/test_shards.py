@@ -12,7 +12,7 @@ from ntl_kernels.backends.shards import Bound, Statistic
 from ntl_kernels.parallel.bounds import check_cover
 
 from ..large_logits import check_large, large_problem
-from ..problems import check, random_problem
+from ..problems import Problem, check, random_problem
 from .shard_cases import ShardCases
 from .shards import random_bounds, solve_in_shards
 
@@ -30,7 +30,12 @@ def test_shards_equal_the_reference(first_seed: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 def test_large_logits_lose_no_more_than_torch(reduction: str, dtype: torch.dtype) -> None:
-    problem = large_problem(dtype, reduction)
+    for options in ({}, {"label_smoothing": 0.5}):
+        problem = large_problem(dtype, reduction, **options)
+        check_in_shards(problem)
+
+
+def check_in_shards(problem: Problem) -> None:
     for bounds in ([(0, 203)], [(0, 10), (10, 0), (10, 120), (130, 73)]):
         check_large(solve_in_shards(problem, bounds, "eager"), problem)
 
