@@ -160,10 +160,10 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     for block in spans(logits, None, None):
         x = as_loss_dtype(block)
         number_logits = x.index_select(-1, table.ids)
-        number_normaliser = normaliser_of(number_logits, number_logits)
+        number_normaliser = normaliser_of(number_logits, number_logits.amax(-1, keepdim=True), number_logits)
         q = number_logits.div_(number_normaliser.total)
         expected_value = (q * table.values.to(q.dtype)).sum(-1, keepdim=True)
-        normaliser = normaliser_of(x, block.buffer("powers"))
+        normaliser = normaliser_of(x, x.amax(-1, keepdim=True), block.buffer("powers"))
         mass = share_of(number_normaliser, normaliser)
         found = torch.stack([*normaliser, *number_normaliser, expected_value, mass])
         statistics[:, block.rows] = found.squeeze(-1)
@@ -210,18 +210,17 @@ def anchor(peak: Tensor) -> Tensor:
     return peak.masked_fill(peak == -torch.inf, 0.0)
 
 
-def normaliser_of(x: Tensor, buffer: Tensor) -> Normaliser:
-    """Of x [n, V]; its powers, p up to the total, go into the buffer [n, V], which may be x."""
-    peak = x.amax(-1, keepdim=True)
+def normaliser_of(x: Tensor, peak: Tensor, buffer: Tensor) -> Normaliser:
+    """Of x [n, V] with its peak [n, 1]; its powers, p up to the total, go into the buffer [n, V], which may be x."""
     return Normaliser(peak, torch.sub(x, anchor(peak), out=buffer).exp_().sum(-1, keepdim=True))
 
 
-def softmax_and_normaliser(x: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
-    """(p [n, V], in ``out``, the normaliser) of x [n, V].
+def softmax_and_normaliser(x: Tensor, peak: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
+    """(p [n, V], in ``out``, the normaliser) of x [n, V] with its peak [n, 1].
 
-    The largest probability is 1 / total, so the normaliser needs no pass of its own.
+    The largest probability is 1 / total, so the total needs no pass of its own over x.
     """
-    peak, p = x.amax(-1, keepdim=True), torch.softmax(x, -1, out=out)
+    p = torch.softmax(x, -1, out=out)
     return p, Normaliser(peak, p.amax(-1, keepdim=True).reciprocal_())
 
 
@@ -407,17 +406,17 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     """The fields [len(Field), n] of a block, all of whose rows count, and their gradient."""
     spec, ids = problem.spec, problem.table.ids
     x = transform_logits(block, spec)
-    label_logits = x.gather(-1, labels.ids)
-    distance = mean_distance(x, block.buffer("powers")) if spec.label_smoothing else None
+    label_logits, peak = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
+    distance = mean_distance(x, peak, block.buffer("powers")) if spec.label_smoothing else None
     q = number_distribution(x, labels, problem, problem.wants_parts)
     number_p = None
     if block.gradient is None:
         powers = block.buffer("powers") if x is block.logits else x
-        normaliser = normaliser_of(x, powers)
+        normaliser = normaliser_of(x, peak, powers)
         number_p = powers.index_select(-1, ids).div_(normaliser.total) if labels.has_numbers else None
     else:
         # The softmax may overwrite x, but not under a softcap, whose derivative needs x.
-        p, normaliser = softmax_and_normaliser(x, block.target(x, keep=spec.softcap is not None))
+        p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
         number_p = p.index_select(-1, ids) if labels.has_numbers else None
     numbers = None if number_p is None else number_terms(number_p, q, labels, problem)
     if block.gradient is not None:
@@ -522,9 +521,9 @@ def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def mean_distance(x: Tensor, buffer: Tensor) -> Tensor:
+def mean_distance(x: Tensor, peak: Tensor, buffer: Tensor) -> Tensor:
     """The mean of x - peak [n, 1] over the columns of x [n, V]."""
-    return torch.sub(x, x.amax(-1, keepdim=True), out=buffer).mean(-1, keepdim=True)
+    return torch.sub(x, peak, out=buffer).mean(-1, keepdim=True)
 
 
 def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:

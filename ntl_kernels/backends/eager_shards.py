@@ -61,10 +61,10 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
         if rows.numel() and own.places.numel():
             sums = number_sums(x[rows[:, None], own.columns], part.targets[rows], own, problem.spec)
             entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, rows] = sums
+        peak = x.amax(-1, keepdim=True)
         if problem.spec.label_smoothing:
-            origin = anchor(x.amax(-1, keepdim=True))
-            entries[Statistic.LOGIT_SUM] = torch.sub(x, origin, out=block.buffer("powers")).sum(-1)
-        normaliser = normaliser_of(x, block.buffer("powers") if x is block.logits else x)
+            entries[Statistic.LOGIT_SUM] = torch.sub(x, anchor(peak), out=block.buffer("powers")).sum(-1)
+        normaliser = normaliser_of(x, peak, block.buffer("powers") if x is block.logits else x)
         entries[Statistic.PEAK : Statistic.TOTAL + 1] = torch.cat(normaliser, -1).t()
         statistics[:, block.rows] = entries
     return everything
