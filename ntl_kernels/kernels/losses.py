@@ -19,7 +19,7 @@ from .fields import (
     store_field,
 )
 from .labels import coefficients, number_of, read_labels
-from .logsumexp import Normaliser, dot, exponent_at, log_total, share_of
+from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import number_gradient, number_loss, number_softmax, read_number_logits, reweighed
 from .softcap import transform
 from .walk import clear_row, column_gradient, row_normaliser, row_of, scale_row, write_gradient

@@ -13,8 +13,8 @@ from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, MASS, NTL, NUMBER
 from .fields import PEAK as ROW_PEAK
 from .fields import TOTAL as ROW_TOTAL
 from .labels import coefficients, read_labels
-from .logsumexp import Normaliser, anchor, dot, exponent_at, powers, rescale, share_of
 from .losses import cross_entropy, row_lse
+from .normaliser import Normaliser, anchor, dot, exponent_at, powers, rescale, share_of
 from .numbers import (
     NumberTerms,
     costs,

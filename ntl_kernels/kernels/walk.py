@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .logsumexp import add_columns, anchor, is_huge, merge_normalisers, online_normaliser, powers, product
+from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_normaliser, powers, product
 from .softcap import softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
