@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends import eager
 
+from .large_logits import check_large, large_problem
 from .problems import Problem, check, random_problem, solve
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -391,6 +392,26 @@ def test_finite_logits_have_a_finite_loss(row: str, backend: str, reduction: str
     torch.testing.assert_close(loss, truth, rtol=1e-6, atol=rounding)
     if backend == "eager" and reduction == "mean":  # its softmax is torch's, however large the logits are
         torch.testing.assert_close(gradient, torch.autograd.grad(truth, logits)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_large_logits_lose_no_more_than_torch(reduction: str, backend: str, dtype: torch.dtype) -> None:
+    """Common offsets, masks of every size, rows of one level, confident rows."""
+    for options in ({}, {"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5}):
+        problem = large_problem(dtype, reduction, **options)
+        check_large(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_number_loss_of_large_logits(reduction: str, dtype: torch.dtype) -> None:
+    problem = large_problem(dtype, reduction, weight=0.3)
+    answer, truth = solve(problem, "eager"), solve(problem.in_dtype(torch.float64), "reference")
+    torch.testing.assert_close(answer.output.loss.double(), truth.output.loss, rtol=2e-6, atol=2e-6)
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(answer.gradient.double(), truth.gradient, rtol=rounding, atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", ["eager", "reference"])

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
-from .problems import assert_as_good_as_plain, random_config, random_labels, random_numbers
+from .large_logits import check_large, large_problem
+from .problems import Answer, assert_as_good_as_plain, random_config, random_labels, random_numbers
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -329,3 +330,18 @@ def test_gpu_equals_the_reference_without_waiting(dtype: torch.dtype, reduction:
     for name, got, p, t in zip(("loss", "hidden", "weight", "bias"), result, plain, truth, strict=True):
         # Tensor cores and CPUs sum products in different orders.
         assert_as_good_as_plain(got.cpu(), p, t, name, extra=16.0, scale=100.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_large_logits_lose_no_more_than_torch(reduction: str, dtype: torch.dtype) -> None:
+    """With the identity for a head, hidden states are the logits, and so are their gradients."""
+    problem = large_problem(dtype, reduction)
+    hidden = problem.logits.requires_grad_()
+    weight = torch.eye(hidden.shape[1], dtype=dtype)
+    output = linear_cross_entropy_ntl(
+        hidden, weight, problem.labels, problem.numbers, chunk_size=16, return_parts=True, **problem.options
+    )
+    assert isinstance(output, NTLOutput)
+    (gradient,) = torch.autograd.grad(output.loss, hidden, problem.upstream)
+    check_large(Answer(output, gradient), problem)

@@ -9,6 +9,8 @@ from ntl_kernels import NumberTokens, ops
 from ntl_kernels.backends import NumberField
 from ntl_kernels.statistics import number_statistics
 
+from .large_logits import large_problem
+
 NUMBERS = NumberTokens.from_mapping({3: -1.5, 4: 2.0, 9: 2.0, 10: 7.0}, 13)
 
 
@@ -88,3 +90,13 @@ def test_bad_input_is_named() -> None:
         number_statistics(torch.ones(2, 13, dtype=torch.long), NUMBERS)
     with pytest.raises(ValueError, match=r"13.*14"):
         number_statistics(torch.ones(2, 14), NUMBERS)
+
+
+def test_large_logits_lose_no_digits() -> None:
+    """Also where no number logit is finite: the mass is 0 then, and only the expected value NaN."""
+    problem = large_problem(torch.float32, "none")
+    logits = problem.logits.clone()
+    logits[:4, problem.numbers.ids] = -torch.inf
+    got = number_statistics(logits, problem.numbers)
+    want = number_statistics(logits.double(), problem.numbers, backend="reference")
+    torch.testing.assert_close(torch.stack(got).double(), torch.stack(want), rtol=2e-6, atol=2e-6, equal_nan=True)

@@ -160,9 +160,10 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     for block in spans(logits, None, None):
         x = as_loss_dtype(block)
         number_logits = x.index_select(-1, table.ids)
-        q, number_normaliser = softmax_and_normaliser(number_logits)
+        number_normaliser = normaliser_of(number_logits, number_logits.amax(-1, keepdim=True), number_logits)
+        q = number_logits.div_(number_normaliser.total)
         expected_value = (q * table.values.to(q.dtype)).sum(-1, keepdim=True)
-        normaliser = normaliser_of(x, block.buffer("powers"))
+        normaliser = normaliser_of(x, x.amax(-1, keepdim=True), block.buffer("powers"))
         mass = share_of(number_normaliser, normaliser)
         found = torch.stack([*normaliser, *number_normaliser, expected_value, mass])
         statistics[:, block.rows] = found.squeeze(-1)
@@ -209,18 +210,17 @@ def anchor(peak: Tensor) -> Tensor:
     return peak.masked_fill(peak == -torch.inf, 0.0)
 
 
-def normaliser_of(x: Tensor, buffer: Tensor) -> Normaliser:
-    """Of x [n, V]; its powers go through the buffer [n, V], which may be x."""
-    peak = x.amax(-1, keepdim=True)
+def normaliser_of(x: Tensor, peak: Tensor, buffer: Tensor) -> Normaliser:
+    """Of x [n, V] with its peak [n, 1]; its powers, p up to the total, go into the buffer [n, V], which may be x."""
     return Normaliser(peak, torch.sub(x, anchor(peak), out=buffer).exp_().sum(-1, keepdim=True))
 
 
-def softmax_and_normaliser(x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Normaliser]:
-    """(p [n, V], in ``out`` if given, the normaliser) of x [n, V].
+def softmax_and_normaliser(x: Tensor, peak: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
+    """(p [n, V], in ``out``, the normaliser) of x [n, V] with its peak [n, 1].
 
-    The largest probability is 1 / total, so the normaliser needs no pass of its own.
+    The largest probability is 1 / total, so the total needs no pass of its own over x.
     """
-    peak, p = x.amax(-1, keepdim=True), torch.softmax(x, -1, out=out)
+    p = torch.softmax(x, -1, out=out)
     return p, Normaliser(peak, p.amax(-1, keepdim=True).reciprocal_())
 
 
@@ -406,22 +406,22 @@ def solve_block(block: Block, labels: Labels, coefficients: Coefficients, proble
     """The fields [len(Field), n] of a block, all of whose rows count, and their gradient."""
     spec, ids = problem.spec, problem.table.ids
     x = transform_logits(block, spec)
-    label_logits = x.gather(-1, labels.ids)
-    mean = x.mean(-1, keepdim=True) if spec.label_smoothing else None
+    label_logits, peak = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
+    distance = mean_distance(x, peak, block.buffer("powers")) if spec.label_smoothing else None
     q = number_distribution(x, labels, problem, problem.wants_parts)
     number_p = None
     if block.gradient is None:
         powers = block.buffer("powers") if x is block.logits else x
-        normaliser = normaliser_of(x, powers)
+        normaliser = normaliser_of(x, peak, powers)
         number_p = powers.index_select(-1, ids).div_(normaliser.total) if labels.has_numbers else None
     else:
         # The softmax may overwrite x, but not under a softcap, whose derivative needs x.
-        p, normaliser = softmax_and_normaliser(x, block.target(x, keep=spec.softcap is not None))
+        p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
         number_p = p.index_select(-1, ids) if labels.has_numbers else None
     numbers = None if number_p is None else number_terms(number_p, q, labels, problem)
     if block.gradient is not None:
         block.write(row_gradient(x, p, normaliser, None, labels, numbers, coefficients, problem))
-    ce = weighted(cross_entropy(normaliser, label_logits, mean, spec), labels)
+    ce = weighted(cross_entropy(normaliser, label_logits, distance, spec), labels)
     is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(ce)
     if numbers is not None:
         ntl = weighted(numbers.loss, labels).masked_fill(labels.is_other, 0)
@@ -521,14 +521,22 @@ def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cross_entropy(normaliser: Normaliser, label_logits: Tensor, mean: Tensor | None, spec: LossSpec) -> Tensor:
-    """CE_i [n, 1]; ``mean`` is the rows' mean logit, needed with label smoothing."""
+def mean_distance(x: Tensor, peak: Tensor, buffer: Tensor) -> Tensor:
+    """The mean of x - peak [n, 1] over the columns of x [n, V]."""
+    return torch.sub(x, peak, out=buffer).mean(-1, keepdim=True)
+
+
+def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:
+    """CE_i [n, 1]; ``distance`` is the rows' mean x - peak, needed with label smoothing.
+
+    All of it but the z-loss is made of differences, which lose nothing where all logits of a row are large.
+    """
     if spec.ce_weight == 0:  # also where CE is infinite
         return torch.zeros_like(label_logits)
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
-    if mean is not None:
-        loss = torch.lerp(loss, normaliser.peak - mean + log_total, spec.label_smoothing)
+    if distance is not None:
+        loss = torch.lerp(loss, log_total - distance, spec.label_smoothing)
     if spec.z_loss:  # 0 times the square of a large lse would be NaN
         loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight

@@ -57,13 +57,14 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
         place, is_own = own_column(part.ids.squeeze(-1), first, width)
         label_logits = x.gather(-1, place[:, None]).squeeze(-1)
         entries[Statistic.LABEL_LOGIT] = torch.where(is_own, label_logits, -torch.inf)
-        if problem.spec.label_smoothing:
-            entries[Statistic.LOGIT_SUM] = x.sum(-1)
         rows = number_rows(part)
         if rows.numel() and own.places.numel():
             sums = number_sums(x[rows[:, None], own.columns], part.targets[rows], own, problem.spec)
             entries[Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, rows] = sums
-        normaliser = normaliser_of(x, block.buffer("powers") if x is block.logits else x)
+        peak = x.amax(-1, keepdim=True)
+        if problem.spec.label_smoothing:
+            entries[Statistic.LOGIT_SUM] = torch.sub(x, anchor(peak), out=block.buffer("powers")).sum(-1)
+        normaliser = normaliser_of(x, peak, block.buffer("powers") if x is block.logits else x)
         entries[Statistic.PEAK : Statistic.TOTAL + 1] = torch.cat(normaliser, -1).t()
         statistics[:, block.rows] = entries
     return everything
@@ -85,13 +86,13 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     spec, statistics = problem.spec, gathered[..., :-1].unbind(1)
     normaliser, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
     label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
-    mean = statistics[Statistic.LOGIT_SUM].sum(0) / vocab_size_of(problem) if spec.label_smoothing else None
+    distance = merged_distance(gathered, normaliser.peak, vocab_size_of(problem)) if spec.label_smoothing else None
     labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
     weights = torch.ones_like(label_logit) if labels.weights is None else labels.weights.squeeze(-1)
     if gathered.device.type != "cpu":  # on a CPU they have been checked
         weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
     fields, merged = (gathered.new_zeros((len(kind), len(label_logit))) for kind in (Field, Merged))
-    ce = weights * cross_entropy(normaliser, label_logit, mean, spec)
+    ce = weights * cross_entropy(normaliser, label_logit, distance, spec)
     is_correct = (label_logit >= normaliser.peak).to(ce.dtype)
     torch.stack([ce, is_correct, weights, *normaliser], out=fields[: Field.NTL])
     if labels.counts is not None:
@@ -234,6 +235,13 @@ def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Norma
     scales = (peaks - anchor(peak)).exp_()
     total = (totals * scales).sum(0)
     return Normaliser(peak, total), [(sums * scales).sum(0) / total for sums in weighted]
+
+
+def merged_distance(gathered: Tensor, peak: Tensor, vocab_size: int) -> Tensor:
+    """The mean of x - peak [N] over all columns, from each rank's sums to its own peak."""
+    widths = gathered[:, Bound.WIDTH, -1:]
+    own_peaks = anchor(gathered[:, Statistic.PEAK, :-1])
+    return (gathered[:, Statistic.LOGIT_SUM, :-1] + widths * (own_peaks - peak)).sum(0) / vocab_size
 
 
 def is_covered(bounds: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Statistic(IntEnum):
     NUMBER_TOTAL = 4  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
     OFFSET = 5  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
     COST = 6  # sum of e_k c_k
-    LOGIT_SUM = 7  # sum of x; sent with label smoothing only
+    LOGIT_SUM = 7  # sum of x - PEAK, or of x without a PEAK; sent with label smoothing only
 
 
 class Bound(IntEnum):

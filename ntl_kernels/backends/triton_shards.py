@@ -1,6 +1,6 @@
 """The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels.shards`.
 
-Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.logsumexp`); so does ``merged``.
+Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.normaliser`); so does ``merged``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Small functions named after the mathematics, put together into a handful of kern
 
 - ``arguments``: what the kernels' parameters are grouped into
 - ``softcap``: how a logit z becomes u, with x = outer * u, and its derivative
-- ``logsumexp``: the running and the merged logsumexp, in base 2
-- ``walk``: a row in 16-byte vectors, wherever it starts: its logsumexp, its gradient, its product, its zeros
+- ``normaliser``: the running and the merged normaliser of a softmax, in base 2
+- ``walk``: a row in 16-byte vectors, wherever it starts: its normaliser, its gradient, its product, its zeros
 - ``labels``: what a row's label and weight say, and what the row weighs in the loss
 - ``numbers``: the Number Token Loss of one row and its gradient
 - ``losses``: the kernels of the loss; ``totals``: those over all rows; ``statistics``: those without labels

@@ -19,7 +19,7 @@ from .fields import (
     store_field,
 )
 from .labels import coefficients, number_of, read_labels
-from .logsumexp import Normaliser, dot, exponent_at, log_total, share_of
+from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import number_gradient, number_loss, number_softmax, read_number_logits, reweighed
 from .softcap import transform
 from .walk import clear_row, column_gradient, row_normaliser, row_of, scale_row, write_gradient
@@ -115,12 +115,12 @@ def row_lse(normaliser, how):
 
 
 @triton.jit
-def cross_entropy(normaliser, sum_u, u, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
-    """CE_i of a row with the label's u: from differences to the peak, which lose nothing where all logits are large."""
+def cross_entropy(normaliser, distance, u, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
+    """CE_i of a row, from the label's u and sum(u - peak): differences, which lose nothing where all u are large."""
     log = log_total(normaliser, how)
     loss = how.outer * (normaliser.peak - u) + log
     if SMOOTHING:
-        mean = how.outer * (normaliser.peak - sum_u / vocab_size) + log
+        mean = log - how.outer * (distance / vocab_size)
         loss = (1.0 - scalars.label_smoothing) * loss + scalars.label_smoothing * mean
     lse = row_lse(normaliser, how)
     # A factor of 0 also takes away what is infinite: the square of a large lse, and a CE that nobody asked for.
@@ -177,9 +177,9 @@ def row_losses_kernel(
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
-        normaliser, sum_u = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
+        normaliser, distance = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
         u = label_logit(row, label, how, OPTIONS.softcap)
-        ce = cross_entropy(normaliser, sum_u, u, vocab_size, how, scalars, OPTIONS.smoothing)
+        ce = cross_entropy(normaliser, distance, u, vocab_size, how, scalars, OPTIONS.smoothing)
         is_correct = (u >= normaliser.peak).to(tl.float32)
         a, b = 0.0, 0.0
         if gradient is not None:

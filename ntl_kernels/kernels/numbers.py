@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .logsumexp import Normaliser, dot, exponent_at, powers, product
+from .normaliser import Normaliser, dot, exponent_at, powers, product
 from .softcap import transform
 
 

@@ -13,8 +13,8 @@ from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, MASS, NTL, NUMBER
 from .fields import PEAK as ROW_PEAK
 from .fields import TOTAL as ROW_TOTAL
 from .labels import coefficients, read_labels
-from .logsumexp import Normaliser, dot, exponent_at, powers, rescale, share_of
 from .losses import cross_entropy, row_lse
+from .normaliser import Normaliser, anchor, dot, exponent_at, powers, rescale, share_of
 from .numbers import (
     NumberTerms,
     costs,
@@ -126,11 +126,11 @@ def shard_statistics_kernel(
     """One program per row: what this rank knows of it; and one for the bounds."""
     n, stride = tl.program_id(0), row_count + 1
     label = read_labels(labels, numbers, shard.vocab_size, n, n < row_count)
-    peak, total, label_u, sum_u = float("-inf"), 0.0, float("-inf"), 0.0
+    peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
-        found, sum_u = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, "evict_first", TILE)
+        found, distance = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, "evict_first", TILE)
         peak, total = found.peak, found.total
         column, is_own = own_column(label.id, shard)
         u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
@@ -150,7 +150,7 @@ def shard_statistics_kernel(
         store_statistic(statistics, stride, OFFSET, n, offset)
         store_statistic(statistics, stride, COST, n, cost)
         if OPTIONS.smoothing:
-            store_statistic(statistics, stride, LOGIT_SUM, n, sum_u)
+            store_statistic(statistics, stride, LOGIT_SUM, n, distance)
     else:
         store_bounds(statistics, stride, shard, LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM)
 
@@ -249,12 +249,15 @@ def largest(statistic, rank_stride, rank_count, rows, inside):
 
 
 @triton.jit
-def summed(statistic, rank_stride, rank_count, rows, inside):
-    """Of one statistic over all ranks, in their order."""
+def summed_distances(gathered, peak, stride, rank_stride, rank_count, rows, inside):
+    """sum(u - peak) over all ranks, in their order, from those of each rank to its own peak."""
     total = tl.where(inside, 0.0, 0.0)
     for _ in tl.range(0, rank_count):
-        total += tl.load(statistic + rows, mask=inside, other=0.0)
-        statistic += rank_stride
+        width = tl.load(gathered + 2 * stride - 1)  # the bound of this name
+        rank_peak = tl.load(gathered + PEAK * stride + rows, mask=inside, other=0.0)
+        own = tl.load(gathered + LOGIT_SUM * stride + rows, mask=inside, other=0.0)
+        total += own + width * (anchor(rank_peak) - peak)
+        gathered += rank_stride
     return total
 
 
@@ -318,11 +321,11 @@ def merge_shards_kernel(
     exponent, peaks = exponent_at(peak, how), gathered + PEAK * stride
     total = summed_powers(gathered + TOTAL * stride, peaks, exponent, step, rank_count, rows, inside)
     label_u = largest(gathered + LABEL_LOGIT * stride, step, rank_count, rows, inside)
-    sum_u = 0.0
+    distance = 0.0
     if OPTIONS.smoothing:
-        sum_u = summed(gathered + LOGIT_SUM * stride, step, rank_count, rows, inside)
+        distance = summed_distances(gathered, peak, stride, step, rank_count, rows, inside)
     normaliser = Normaliser(peak=peak, total=total)
-    ce = cross_entropy(normaliser, sum_u, label_u, shard.vocab_size, how, scalars, OPTIONS.smoothing)
+    ce = cross_entropy(normaliser, distance, label_u, shard.vocab_size, how, scalars, OPTIONS.smoothing)
 
     loss, effect, error, number_normaliser = merged_numbers(
         gathered, stride, step, rank_count, cumulative, how, scalars, rows, inside, KIND

@@ -4,7 +4,7 @@ and its gradient."""
 import triton
 import triton.language as tl
 
-from .logsumexp import dot, exponent_at, powers, share_of
+from .normaliser import dot, exponent_at, powers, share_of
 from .numbers import number_softmax, read_number_logits
 from .walk import column_gradient, row_normaliser, row_of, write_gradient
 

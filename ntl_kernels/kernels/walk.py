@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .logsumexp import add_columns, merge_normalisers, online_normaliser, powers, product
+from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_normaliser, powers, product
 from .softcap import softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
@@ -66,7 +66,7 @@ def edge_columns(row, VECTOR: tl.constexpr):
 
 @triton.jit
 def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """(the normaliser, sum(u), meaningless unless asked for): the first pass reads the row once, front to back."""
+    """(the normaliser, sum(u - peak) if asked for): the first pass reads the row once, front to back."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
@@ -74,13 +74,16 @@ def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
     peak = tl.full([THREADS], float("-inf"), tl.float32)
     total = tl.zeros([THREADS], tl.float32)
     sums = tl.zeros([THREADS], tl.float32)
+    origin = 0.0
+    if SUM:
+        origin = row_origin(row, how, SOFTCAP)
     whole = row.body_size // GROUP * GROUP
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how.inner, SOFTCAP)
         peak, total = online_normaliser(peak, total, u, how)
         if SUM:
-            sums += tl.sum(tl.sum(u, 2), 0)
+            sums += tl.sum(tl.sum(u - origin, 2), 0)
     columns = group_columns(1, THREADS, VECTOR)
     for offset in tl.range(whole, row.body_size, THREADS * VECTOR):
         inside = offset + columns < row.body_size
@@ -88,15 +91,22 @@ def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
         u = transform(z, how.inner, SOFTCAP)
         peak, total = online_normaliser(peak, total, tl.where(inside, u, float("-inf")), how)
         if SUM:
-            sums += tl.sum(tl.sum(tl.where(inside, u, 0.0), 2), 0)
+            sums += tl.sum(tl.sum(tl.where(inside, u - origin, 0.0), 2), 0)
     normaliser = merge_normalisers(peak, total, how)
-    sum_u = tl.sum(sums, 0)
+    distance = tl.sum(sums, 0)
     if not TILE.aligned:
         edges, is_edge = edge_columns(row, VECTOR)
         u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
         normaliser = add_columns(normaliser, tl.where(is_edge, u_edge, float("-inf")), how)
-        sum_u += tl.sum(tl.where(is_edge, u_edge, 0.0), 0)
-    return normaliser, sum_u
+        distance += tl.sum(tl.where(is_edge, u_edge - origin, 0.0), 0)
+    return normaliser, distance + row.size * (origin - anchor(normaliser.peak))
+
+
+@triton.jit
+def row_origin(row, how, SOFTCAP: tl.constexpr):
+    """What to sum a row's u from, so that a common offset costs no digits: its first column, unless that is masked."""
+    u = transform(tl.load(row.start, mask=row.size > 0, other=0.0), how.inner, SOFTCAP)
+    return tl.where(is_huge(u, how), 0.0, u)
 
 
 @triton.jit

@@ -14,12 +14,17 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from triton.runtime import driver
 
+from ntl_kernels import NTLConfig
 from ntl_kernels.backends import launch as module
-from ntl_kernels.backends.launch import launch, layout_of
+from ntl_kernels.backends import triton_shards
+from ntl_kernels.backends.launch import device_of, launch, layout_of
 from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
 from ntl_kernels.kernels.losses import scale_kernel
+from ntl_kernels.kernels.shards import Shard
 from ntl_kernels.kernels.totals import count_kernel, finish_kernel
 
+from ..parallel.shards import checked
+from ..problems import random_problem
 from ..test_kernels import NoDevice
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -151,3 +156,38 @@ def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "layout_of", lambda *_: ())
     launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, fields, fields), {"MEAN": True, "BLOCK": 16})
     assert entered == [torch.device("cuda", 1)] and [key[1] for key in module.COMPILED] == [1]
+
+
+def test_the_device_is_that_of_the_first_tensor_wherever_it_is() -> None:
+    """In a group after numbers, too, as that of a shard's columns comes first."""
+    with FakeTensorMode():
+        second, third = torch.empty(1, device="cuda:1"), torch.empty(1, device="cuda:2")
+    for arguments in (
+        (second, third),
+        (3, None, second, third),
+        (Matrix(second, 3), third),
+        (Shard(0, 0, 50), Labels(second, None, -100), third),
+        (2.0, (1, 2), Matrix(second, 3)),
+    ):
+        assert device_of(arguments) == torch.device("cuda", 1), arguments
+    for arguments in ((), (1, None), (Shard(0, 0, 50), 2.0)):
+        with pytest.raises(TypeError, match="needs a tensor"):
+            device_of(arguments)
+
+
+def test_every_kernel_of_shards_finds_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``label_sigma``, whose losses take a group of numbers first."""
+    launched = []
+
+    def found(kernel: Any, programs: int, arguments: tuple[Any, ...], *_: Any, **__: Any) -> None:
+        launched.append(kernel.__name__)
+        assert device_of(arguments).type == "cpu"
+
+    monkeypatch.setattr(triton_shards, "launch", found)
+    problem = random_problem(0, (torch.float32,), vocab_sizes=(64,), shapes=((5,),))
+    problem.options |= {"config": NTLConfig(label_sigma=1.0), "reduction": "sum"}
+    task, logits = checked(problem, "triton"), problem.logits[None]
+    gathered, columns = triton_shards.shard_statistics(logits, task, 0), triton_shards.number_columns(logits, task, 0)
+    _, merged = triton_shards.merge_shards(gathered[None], columns, task)
+    triton_shards.shard_gradients(logits, task, 0, merged, columns, torch.ones(()), torch.empty_like(logits))
+    assert set(launched) == {name for name in vars(triton_shards) if name.endswith("_kernel")}

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, functional
-from ntl_kernels.backends import Field, eager
+from ntl_kernels.backends import Field, NumberField, eager, normalisers_of
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
+from ..large_logits import check_large, large_problem
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -170,7 +171,8 @@ class TritonCases:
                 logits.double(), numbers, upstream_value.double(), upstream_mass.double()
             )
             plain, plain_gradient = plain_statistics(logits, numbers, upstream_value, upstream_mass)
-            assert_as_good_as_plain(statistics, plain, expected, "statistics", scale=8.0)
+            found = statistics[[NumberField.EXPECTED_VALUE, NumberField.MASS]]
+            assert_as_good_as_plain(found, plain, expected, "statistics", scale=8.0)
             gradient = logits.clone() if in_place else gradient_like(logits)
             rows = gradient if in_place else logits
             triton.number_statistics_gradients(
@@ -211,6 +213,46 @@ class TritonCases:
         answer = solve(problem, "triton")
         check(answer, problem)
         assert answer.gradient[1, 20] < -5e-4
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_large_logits_lose_no_more_than_torch(self, reduction: str, dtype: torch.dtype) -> None:
+        more = ({"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5})
+        for options in ({}, *(more if reduction == "sum" else ())):
+            problem = moved(large_problem(dtype, reduction, **options), self.device)
+            check_large(solve(problem, "triton"), problem)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_the_number_loss_of_large_logits(self, dtype: torch.dtype) -> None:
+        for reduction in ("mean", "none"):
+            problem = moved(large_problem(dtype, reduction, weight=0.3), self.device)
+            answer = solve(problem, "triton")
+            truth = solve(problem.in_dtype(torch.float64), "reference")
+            torch.testing.assert_close(answer.output.loss.double(), truth.output.loss, rtol=2e-6, atol=2e-6)
+            rounding = torch.finfo(dtype).eps
+            torch.testing.assert_close(answer.gradient.double(), truth.gradient, rtol=rounding, atol=2e-6)
+
+    def test_number_statistics_of_large_logits(self) -> None:
+        from ntl_kernels.statistics import number_statistics
+
+        problem = moved(large_problem(torch.float32, "none"), self.device)
+        logits = problem.logits.clone()
+        logits[:4, problem.numbers.ids] = -torch.inf
+        got = number_statistics(logits, problem.numbers, backend="triton")
+        want = number_statistics(logits.double(), problem.numbers, backend="reference")
+        torch.testing.assert_close(torch.stack(got).double(), torch.stack(want), rtol=2e-6, atol=2e-6, equal_nan=True)
+
+    @pytest.mark.parametrize("upstream", [torch.float32, torch.bfloat16, torch.float64, torch.float16])
+    def test_a_factor_beyond_half_precision(self, upstream: torch.dtype) -> None:
+        """As a bfloat16 loss scale may be: the product is formed in float32, and only then rounded."""
+        from ntl_kernels.backends import triton
+
+        for scale in (2.0**-20, 2.0**20) if upstream != torch.float16 else (2.0**-10, 2.0**10):
+            for vocab_size in (64, 50):
+                gradient = (torch.randn(1, 3, vocab_size) / scale**0.5).half().to(self.device)
+                expected = (gradient.float() * scale).half()
+                triton.scale_(gradient, torch.tensor(scale, dtype=upstream, device=self.device))
+                assert torch.equal(gradient, expected)
 
     def test_half_precision_extremes(self) -> None:
         logits = torch.randn(6, 50) * 3
@@ -374,19 +416,18 @@ def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
     if not one_pass:
         upstream = torch.ones(contract.labels.numel(), device=gradient.device)
         per_row = contract._replace(reduction="none")
-        triton.row_gradients(logits, per_row, fields[Field.LSE], upstream, gradient)
+        triton.row_gradients(logits, per_row, normalisers_of(fields), upstream, gradient)
     return fields
 
 
 def plain_statistics(
     logits: Tensor, numbers: NumberTokens, upstream_value: Tensor, upstream_mass: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """([3, N], gradient) of number_statistics in plain PyTorch."""
+    """(expected value and mass [2, N], gradient) of number_statistics in plain PyTorch."""
     leaf = logits.detach().requires_grad_()
     x = leaf.flatten(0, 1).to(upstream_value.dtype)
     chosen = x[:, numbers.ids.to(x.device)]
-    lse, number_lse = x.logsumexp(-1), chosen.logsumexp(-1)
     expected_value = (chosen.softmax(-1) * numbers.values.to(x)).sum(-1)
-    total = (upstream_value * expected_value + upstream_mass * (number_lse - lse).exp()).sum()
-    (gradient,) = torch.autograd.grad(total, leaf)
-    return torch.stack([lse, number_lse, expected_value]).detach(), gradient
+    mass = x.softmax(-1)[:, numbers.ids.to(x.device)].sum(-1)
+    (gradient,) = torch.autograd.grad((upstream_value * expected_value + upstream_mass * mass).sum(), leaf)
+    return torch.stack([expected_value, mass]).detach(), gradient

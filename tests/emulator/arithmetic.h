@@ -87,6 +87,7 @@ typedef u8 none;
     X(MIN_S32, "min.s32", i32, i32, i32, none, a < b ? a : b)                                                        \
     X(MAX_S32, "max.s32", i32, i32, i32, none, a > b ? a : b)                                                        \
     X(MIN_U32, "min.u32", u32, u32, u32, none, a < b ? a : b)                                                        \
+    X(MIN_S64, "min.s64", i64, i64, i64, none, a < b ? a : b)                                                        \
     X(ADD_S64, "add.s64", u64, u64, u64, none, a + b)                                                                \
     X(SUB_S64, "sub.s64", u64, u64, u64, none, a - b)                                                                \
     X(MUL_LO_S64, "mul.lo.s64", u64, u64, u64, none, a * b)                                                          \

@@ -10,7 +10,8 @@ import torch
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends.shards import load_shard_backend
 
-from ..backends.triton_cases import moved
+from ..backends.triton_cases import moved, poison_allocations
+from ..large_logits import check_large, large_problem
 from ..problems import Problem, check, random_problem
 from .shards import checked, random_bounds, solve_in_shards
 
@@ -30,6 +31,25 @@ class ShardCases:
             problem, rng = moved(random_problem(seed, DTYPES), self.device), random.Random(seed)
             bounds = random_bounds(rng, problem.logits.shape[-1], rng.randint(1, 5))
             check(solve_in_shards(problem, bounds, "triton", inplace=seed % 3 == 0), problem)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("reduction", ["sum", "none"])
+    def test_large_logits_lose_no_more_than_torch(self, reduction: str, dtype: torch.dtype) -> None:
+        """Also where a rank has masked columns only."""
+        bounds = [(0, 10), (10, 0), (10, 120), (130, 73)]
+        for options in ({}, {"label_smoothing": 0.5}):
+            problem = moved(large_problem(dtype, reduction, **options), self.device)
+            check_large(solve_in_shards(problem, bounds, "triton"), problem)
+
+    def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """0 after the bounds: it is sent to other ranks."""
+        poison_allocations(monkeypatch)
+        for options in ({}, {"label_smoothing": 0.1}):
+            problem = moved(large_problem(torch.float32, "sum", **options), self.device)
+            sent = load_shard_backend("triton").shard_statistics(
+                problem.logits[None, :4, 10:200].contiguous(), checked(problem, "triton"), 10
+            )
+            assert sent[:, -1].tolist() == [10.0, 190.0, 203.0] + [0.0] * (len(sent) - 3)
 
     def test_statistics_of_columns_that_are_not_the_vocabulary(self) -> None:
         """Without a look at the device: the loss of every row that counts is NaN."""

@@ -11,7 +11,8 @@ from ntl_kernels.backends.eager_shards import is_covered
 from ntl_kernels.backends.shards import Bound, Statistic
 from ntl_kernels.parallel.bounds import check_cover
 
-from ..problems import check, random_problem
+from ..large_logits import check_large, large_problem
+from ..problems import Problem, check, random_problem
 from .shard_cases import ShardCases
 from .shards import random_bounds, solve_in_shards
 
@@ -24,6 +25,19 @@ def test_shards_equal_the_reference(first_seed: int) -> None:
         problem, rng = random_problem(seed, DTYPES), random.Random(seed)
         bounds = random_bounds(rng, problem.logits.shape[-1], rng.randint(1, 5))
         check(solve_in_shards(problem, bounds, "eager", inplace=seed % 3 == 0), problem)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_large_logits_lose_no_more_than_torch(reduction: str, dtype: torch.dtype) -> None:
+    for options in ({}, {"label_smoothing": 0.5}):
+        problem = large_problem(dtype, reduction, **options)
+        check_in_shards(problem)
+
+
+def check_in_shards(problem: Problem) -> None:
+    for bounds in ([(0, 203)], [(0, 10), (10, 0), (10, 120), (130, 73)]):
+        check_large(solve_in_shards(problem, bounds, "eager"), problem)
 
 
 @pytest.mark.gpu

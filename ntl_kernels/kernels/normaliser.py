@@ -51,14 +51,25 @@ def dot(a, b):
 
 
 @triton.jit
+def is_huge(peak, how):
+    """Whether only columns equal to this peak count beside it."""
+    return tl.abs(product(peak, how.factor)) >= HUGE
+
+
+@triton.jit
+def anchor(peak):
+    """The peak as something to subtract: 0 in place of -inf, since -inf - -inf is NaN."""
+    return tl.where(peak == float("-inf"), 0.0, peak)
+
+
+@triton.jit
 def exponent_at(peak, how):
     """The exponent for columns of which ``peak`` is the largest.
 
-    Where x2 is huge, only columns equal to the peak count, and any factor of that size will do: a power of two, with
-    which products are exact. The shift is finite where the peak is -inf, since -inf - -inf is NaN.
+    Where it is huge, any factor of that size will do: a power of two, with which products are exact. The shift is
+    finite where the peak is -inf, for the same reason as :func:`anchor`.
     """
-    is_huge = tl.abs(product(peak, how.factor)) >= HUGE
-    factor = tl.where(is_huge, how.coarse_factor, how.factor)
+    factor = tl.where(is_huge(peak, how), how.coarse_factor, how.factor)
     return Exponent(factor=factor, shift=tl.maximum(product(peak, factor), LOWEST))
 
 

@@ -1,0 +1,96 @@
+"""Rows whose logits are large, which cost a logsumexp in one float32 its digits, held to F.cross_entropy.
+
+A common offset changes no probability, nor does a mask by large finite numbers. So the loss must be as good as that
+of F.cross_entropy in float32, which subtracts a row's largest logit before anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntl_kernels import NTLConfig, NumberTokens
+
+from .problems import FACTOR, SLACK, Answer, Problem
+
+VOCAB_SIZE = 203
+NUMBERS = NumberTokens.from_mapping({3 * i: float(i) for i in range(10)}, VOCAB_SIZE)
+KEPT = 40
+"""Columns that a mask keeps, among them the number tokens."""
+OFFSETS = (0.0, 100.0, -1e3, 1e4, 6e4, -6e4, 1e6)
+LEVELS = (1e9, -1e10, 1e10, -1e30, 1e30, 3e38, -torch.inf)
+"""What all columns of a row are equal to; -inf stands for the lowest finite number."""
+MASKS = (-1e4, -1e9, -2e9, -1e10, -1e20, -1e30, -torch.inf)
+"""What a mask writes, likewise."""
+LEADS = (5.0, 20.0, 40.0, 66.0)
+"""By how much the label's logit leads."""
+
+
+def large_rows(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(logits [N, V], labels [N], half of them numbers)."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(VOCAB_SIZE, generator=generator, dtype=torch.float64) * 2
+    columns = torch.arange(VOCAB_SIZE)
+    rows = [noise + offset for offset in OFFSETS]
+    rows += [torch.full((VOCAB_SIZE,), level, dtype=torch.float64) for level in LEVELS]
+    rows += [torch.where(columns < KEPT, noise, mask) for mask in MASKS]
+    labels = [(6, 30)[i % 2] for i in range(len(rows) + 2 * len(LEADS))]
+    for height in LEADS:
+        for offset in (0.0, 1e4):
+            rows.append(torch.where(columns == labels[len(rows)], height + offset, offset))
+    limits = torch.finfo(dtype)
+    return torch.stack(rows).clamp(limits.min, limits.max).to(dtype), torch.tensor(labels)
+
+
+def large_problem(
+    dtype: torch.dtype, reduction: str, weight: float = 0.0, label_smoothing: float = 0.0, **options: Any
+) -> Problem:
+    """With label smoothing of common offsets only: it makes masked columns cost as much as their size."""
+    logits, labels = large_rows(dtype)
+    if label_smoothing:
+        options["label_smoothing"] = label_smoothing
+        logits, labels = logits[: len(OFFSETS)], labels[: len(OFFSETS)]
+    options |= {"reduction": reduction, "config": NTLConfig(weight=weight)}
+    upstream = torch.linspace(0.5, 1.5, len(labels)) if reduction == "none" else torch.tensor(1.0)
+    return Problem(logits, labels, NUMBERS, options, upstream)
+
+
+def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of F.cross_entropy, computed in a dtype."""
+    logits = problem.logits.detach().to(dtype).requires_grad_()
+    scale, softcap = problem.options.get("logit_scale", 1.0), problem.options.get("softcap")
+    x = scale * logits
+    if softcap is not None:
+        x = softcap * torch.tanh(x / softcap)
+    keywords = {key: problem.options[key] for key in ("reduction", "label_smoothing") if key in problem.options}
+    loss = F.cross_entropy(x, problem.labels, **keywords)
+    (gradient,) = torch.autograd.grad(loss, logits, problem.upstream.to(dtype))
+    return loss.detach(), gradient
+
+
+def check_large(answer: Answer, problem: Problem) -> None:
+    """Hold loss and gradient of a problem without NTL to what F.cross_entropy in float32 loses, and some roundings."""
+    truth, plain = (cross_entropy_and_gradient(problem, dtype) for dtype in (torch.float64, torch.float32))
+    loss, single = answer.output.loss.detach(), SLACK * torch.finfo(torch.float32).eps
+    assert loss.isfinite().all() and answer.gradient.isfinite().all()
+    assert problem.options["reduction"] != "none" or (loss >= 0).all(), "a negative cross-entropy"
+    limit = FACTOR * (plain[0].double() - truth[0]).abs() + single * truth[0].abs().clamp_min(1.0)
+    assert_within(loss, truth[0], limit, f"loss of {problem.options}")
+
+    limits = FACTOR * (plain[1].double() - truth[1]).abs().amax(-1, keepdim=True)
+    limits = limits + single * truth[1].abs().amax(-1, keepdim=True).clamp_min(1e-6)
+    weight = problem.upstream / len(problem.labels) if problem.options["reduction"] == "mean" else problem.upstream
+    # At the label it is p - 1; and the derivative of a softcap, 1 - tanh², cancels, too.
+    is_cancelled = F.one_hot(problem.labels, VOCAB_SIZE) + bool(problem.options.get("softcap"))
+    limits = limits + 2 * single * weight.double().view(-1, 1) * is_cancelled
+    rounding = torch.finfo(answer.gradient.dtype)
+    limits = limits + rounding.eps * truth[1].abs() + rounding.smallest_normal
+    assert_within(answer.gradient, truth[1], limits, f"gradient of {problem.options}")
+
+
+def assert_within(got: Tensor, truth: Tensor, limit: Tensor, what: str) -> None:
+    share = ((got.double() - truth).abs() / limit).max().item()
+    assert share <= 1, f"the {what}: {share:.3g} times what F.cross_entropy may lose"
