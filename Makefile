@@ -12,14 +12,18 @@ PYTEST ?=
 ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys, torch; print(sys.prefix)' 2>/dev/null)
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
 RUN := $(ENVIRONMENT)/bin/python
+OLD_TRITON := triton==3.6.0
+EMULATED = NTL_KERNELS_EMULATE_ALL=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q -rs -n $(WORKERS) --dist load \
+	tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help main test lint types docs tests
+.PHONY: help main test lint types docs tests emulated
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and tests (options: PYTEST=...)"
+	@echo "make emulated   the compiled kernels on an emulated GPU in every way, with two versions of Triton (minutes)"
 
 main: $(ENVIRONMENT)/.installed-bench
 	$(call say,main job: python -m benchmarks.quality $(ARGS))
@@ -46,6 +50,15 @@ tests: $(ENVIRONMENT)/.installed-dev
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile -rs $(PYTEST)
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: the demo in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
+	@$(RUN) -c 'from tests.emulator.needs import missing; missing() and print("\n== NOT TESTED: the compiled kernels;", missing())'
+
+# The oldest Triton that is promised lies beside the environment's.
+emulated: $(ENVIRONMENT)/.installed-dev
+	$(call say,emulated GPU)
+	$(EMULATED) $(PYTEST)
+	$(call say,emulated GPU: $(OLD_TRITON))
+	@test -d build/$(OLD_TRITON) || $(RUN) -m pip install --quiet --no-deps --target build/$(OLD_TRITON) $(OLD_TRITON)
+	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST)
 
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)

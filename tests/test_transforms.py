@@ -579,7 +579,7 @@ NO_FORWARD = Outcome(
 NO_DENOMINATOR = Outcome("Nothing to try: it takes no denominator.", None)
 NO_LAMBDA = Outcome("Nothing to try: it has no lambda, or keeps that of its configuration, as in the row above.", None)
 
-UNTRIED = Outcome("Its test needs a GPU and has run on none so far.", None)
+UNTRIED = Outcome("Its test needs a GPU. None has run it yet; an emulator runs the kernels that it captures.", None)
 
 
 class Transform(NamedTuple):

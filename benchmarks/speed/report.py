@@ -92,7 +92,10 @@ def section(folder: Path) -> str:
         parts += [f"![{plot_text(name)}]({where / name}.png)" for name in plot_names(records)[:1]]
     parts += [sources(device, records) for device, records in found]
     if not any(kind_of(records) == "gpu" for _, records in found):
-        parts.append("No GPU was at hand: **GPU timings are missing**; `benchmarks/on_gpu.sh` makes them.")
+        parts.append(
+            "No GPU has run the kernels yet: **GPU timings are missing**; `benchmarks/on_gpu.sh` makes them. "
+            "An emulator executes the compiled kernels in every test run."
+        )
     return "\n\n".join([*parts, ""])
 
 

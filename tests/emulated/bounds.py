@@ -17,7 +17,7 @@ from ntl_kernels.spec import cost_line
 
 from ..problems import Problem
 from .rounding import APPROXIMATE, UNIT, Rounded, exact, product, rounded
-from .truth import Options, Rows, rows_of
+from .truth import rows_of
 
 TANH = 7e-7
 """The relative error of the kernels' tanh: 4e-7 of its polynomials, and rsqrt's."""

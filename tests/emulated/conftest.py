@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from ..emulator import needs
-from .gpu import GPU, emulated_gpu
+from ..emulator.needs import missing
 
+if TYPE_CHECKING:
+    from .gpu import GPU
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if reason := needs.missing():
-        for item in items:
-            if "tests/emulated/" in item.path.as_posix():
-                item.add_marker(pytest.mark.skip(reason=reason))
-
-
+collect_ignore_glob = ["test_*"] if missing() else []
+"""`tests/emulator/test_needs.py` says why."""
 WAYS = ((0, 0), (1, 7), (5, 11))
 """(order of warps and programs, errors of approximate instructions): see `Emulator.schedule` and `Emulator.noise`."""
 IS_WIDE = "NTL_KERNELS_EMULATE_ALL" in os.environ
@@ -37,6 +34,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def gpu(way: tuple[int, int]) -> Iterator[GPU]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    from .gpu import emulated_gpu
+
     with emulated_gpu() as here:
         here.emulator.schedule, here.emulator.noise = way
         yield here

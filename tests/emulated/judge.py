@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 from ..problems import Answer, Problem, solve
 from .bounds import Bounds
 from .rounding import APPROXIMATE, Rounded

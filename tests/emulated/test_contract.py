@@ -126,7 +126,9 @@ def test_few_columns_and_numbers(columns: int, ids: list[int], dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("layout", "columns", "count"), [("contiguous", 1024, 10), ("gaps", 1003, 10), ("odd", 1301, 1110), ("gaps", 5, 2)])
+@pytest.mark.parametrize(
+    ("layout", "columns", "count"), [("contiguous", 1024, 10), ("gaps", 1003, 10), ("odd", 1301, 1110), ("gaps", 5, 2)]
+)
 def test_number_statistics(layout: str, columns: int, count: int, dtype: torch.dtype) -> None:
     """Expected value and mass of every row, and their gradient, through the public function's road."""
     from ntl_kernels import expectation
@@ -157,7 +159,7 @@ def test_number_statistics(layout: str, columns: int, count: int, dtype: torch.d
 
 
 def test_launches_that_change_from_call_to_call(gpu: GPU) -> None:
-    """Other pointers, alignments, integers and widths: whatever was launched before, it must be Triton's own variant."""
+    """Other pointers, alignments, integers and widths: the variant must be Triton's, whatever was launched before."""
     rng, launch = random.Random(0), gpu.launcher
     gpu.emulator.is_executing = False
 

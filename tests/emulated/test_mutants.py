@@ -46,8 +46,8 @@ def row_losses_with_softcap() -> None:
 
 
 def row_gradients() -> None:
-    config = NTLConfig(kind="huber", reweigh=True)
-    check(problem_of(torch.float16, 9001, layout="gaps", scale=2.0, config=config, reduction="none", z_loss=0.01), "in place")
+    options = {"config": NTLConfig(kind="huber", reweigh=True), "reduction": "none", "z_loss": 0.01}
+    check(problem_of(torch.float16, 9001, layout="gaps", scale=2.0, **options), "in place")
 
 
 def shards() -> None:

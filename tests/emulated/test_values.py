@@ -71,7 +71,9 @@ def test_a_column_far_above_the_rest(reduction: str, dtype: torch.dtype) -> None
     for height in (20.0, 66.0, 1e3, 6e4, 1e6, 1e8, 1e10, 1e30):
         if height > torch.finfo(dtype).max:
             continue
-        problem = number_labels(problem_of(dtype, 1000, reduction=reduction, config=NTLConfig(reweigh=False), scale=1.0))
+        problem = number_labels(
+            problem_of(dtype, 1000, reduction=reduction, config=NTLConfig(reweigh=False), scale=1.0)
+        )
         logits = problem.logits.clone()
         logits[0, 0, problem.labels[0, 0]] = height  # the label's
         logits[0, 1, 7] = height  # another's
@@ -146,5 +148,3 @@ def test_cross_entropy_is_never_negative(dtype: torch.dtype) -> None:
     logits[0, torch.arange(60), torch.arange(60)] = torch.linspace(10, 70, 60)
     answer = check(with_logits(problem, logits))
     assert (answer.output.cross_entropy >= 0).all()
-
-

@@ -1,1 +1,1 @@
-"""An emulated GPU: compiled kernels run without one, through Triton's real launcher. See the README beside this file."""
+"""An emulated GPU: compiled kernels run without a device, through Triton's real launcher. See the README."""

@@ -15,6 +15,7 @@ from .library import BUILD, MOST_REPORTS, Launch, Report, machine
 from .memory import Memory, Roles
 from .ptx import Kernel
 
+
 class Fault(AssertionError):
     """What the emulator found wrong with a launch."""
 

@@ -94,7 +94,7 @@ def one_place_kernel(x, y, BLOCK: tl.constexpr):
 
 @triton.jit
 def products_kernel(x, y, BLOCK: tl.constexpr):
-    """Sums products, the first of which the compiler fuses into the sum: lanes hold sums that differ in the last digit."""
+    """Sums products. The compiler fuses half of them into the sum, so that lanes differ in its last digit."""
     z = tl.load(x + tl.arange(0, BLOCK))
     tl.store(y, tl.sum(z * tl.exp(z), 0))
 

@@ -114,4 +114,3 @@ class Machine:
 @cache
 def machine() -> Machine:
     return Machine()
-

@@ -50,7 +50,7 @@ class Kernel:
         self.constants: dict[str, int] = {}
         self.register_bytes = 0
         for line in header.splitlines():
-            if found := re.match(r"\s*\.param \.(\w+) (?:\.ptr \.global \.align \d+ )?(\w+),?$", line.split("//")[0].rstrip()):
+            if found := re.match(r"\s*\.param \.(\w+) (?:\.ptr \.global \.align \d+ )?(\w+),?\s*$", line):
                 self.parameters.append(Parameter(found[2], WIDTHS[found[1]]))
                 self.widths[found[2]] = WIDTHS[found[1]]
             elif ".param" in line:
@@ -186,9 +186,9 @@ class Kernel:
         known = dict(self.constants)
         known |= {parameter.name: value for parameter, value in zip(self.parameters, values, strict=True)}
         known |= {"%nctaid.x": programs.to_bytes(4, "little"), "%ntid.x": self.threads.to_bytes(4, "little")}
-        for text, offset in self.offsets.items():
-            if text in known:
-                registers[offset : offset + len(known[text]) * LANES] = np.tile(np.frombuffer(known[text], np.uint8), LANES)
+        for text in known.keys() & self.offsets.keys():
+            lanes, offset = np.frombuffer(known[text] * LANES, np.uint8), self.offsets[text]
+            registers[offset : offset + len(lanes)] = lanes
         return registers
 
     def counts(self) -> Counter[str]:

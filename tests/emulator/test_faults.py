@@ -21,10 +21,7 @@ from .memory import Roles
 
 X_TO_Y = Roles(frozenset("y"))
 ROLES = {
-    **dict.fromkeys(
-        ["softmax_kernel", "copy_kernel", "misaligned_kernel", "early_kernel", "input_kernel", "one_place_kernel"], X_TO_Y
-    ),
-    **dict.fromkeys(["same_place_kernel", "products_kernel", "rotate_kernel"], X_TO_Y),
+    **dict.fromkeys([name for name in vars(faulty) if name.endswith("_kernel")], X_TO_Y),
     **dict.fromkeys(["reverse_kernel", "neighbour_kernel"], Roles(frozenset(), updates=frozenset("x"))),
     "racing_branch_kernel": Roles(frozenset("y"), updates=frozenset("x")),
 }
@@ -72,7 +69,13 @@ def test_a_right_kernel_is_silent(shape: tuple[int, int]) -> None:
         (faulty.misaligned_kernel, 1, (torch.randn(1025), zeros(1024)), {"BLOCK": 1024}, "misaligned"),
         (faulty.reverse_kernel, 1, (torch.randn(128),), {"BARRIER": True}, ""),
         (faulty.reverse_kernel, 1, (torch.randn(128),), {"BARRIER": False}, "race within a CTA"),
-        (faulty.reverse_kernel, 1, (torch.randn(32),), {"BARRIER": False, "BLOCK": 32, "num_warps": 1}, "race within a warp"),
+        (
+            faulty.reverse_kernel,
+            1,
+            (torch.randn(32),),
+            {"BARRIER": False, "BLOCK": 32, "num_warps": 1},
+            "race within a warp",
+        ),
         (faulty.rotate_kernel, 1, (torch.randn(128), zeros(128)), {"BARRIER": True}, ""),
         (faulty.rotate_kernel, 1, (torch.randn(128), zeros(128)), {"BARRIER": False}, "race within a CTA"),
         (faulty.same_place_kernel, 1, (zeros(128),), {}, ""),
