@@ -232,7 +232,7 @@ class Bounds:
 
     def over_rows(self, values: Rounded, denominator: Tensor) -> Rounded:
         """sum / denominator [1], 0 for a denominator of 0."""
-        total = Rounded(values.value.T, values.error.T).sum(self.total_error / UNIT)
+        total = values.transposed().sum(self.total_error / UNIT)
         if denominator == 0:
             return exact(torch.zeros(1))
         return (total / Rounded(denominator, self.total_error * denominator.abs()))[0]

@@ -79,6 +79,9 @@ class Rounded:
     def flip(self) -> Rounded:
         return Rounded(self.value.flip(-1), self.error.flip(-1))
 
+    def transposed(self) -> Rounded:
+        return Rounded(self.value.T, self.error.T)
+
     def abs(self) -> Rounded:
         return Rounded(self.value.abs(), self.error)
 
