@@ -35,10 +35,12 @@ def _loop_bounds_as_integers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestInterpreted(TritonCases):
     device = "cpu"
+    every = 3  # minutes otherwise
 
 
 class TestShardsInterpreted(ShardCases):
     device = "cpu"
+    every = 3
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -107,5 +108,5 @@ def described(report: Report, kernel: Kernel) -> str:
 def settings() -> Iterator[None]:
     """Keep what Triton compiles with the rest of the emulator's files, and leave its other settings as they are."""
     with knobs.cache.scope(), knobs.nvidia.scope():
-        knobs.cache.dir = str(BUILD / "triton")
+        knobs.cache.dir = str(BUILD / f"triton{os.environ.get('PYTEST_XDIST_WORKER', '')}")  # each process has its own
         yield
