@@ -208,14 +208,14 @@ class TritonCases:
         """Near p = 1 the label's gradient is p - 1: rounding p first would leave 0."""
         logits = torch.zeros(2, 50)
         logits[0, 4], logits[1, 20] = 11.0, 11.0
-        options = {
-            "reduction": "sum",
-            "config": NTLConfig(reweigh=False),
-        }  # which would add terms a thousand times larger
-        problem = Problem(logits.to(dtype), torch.tensor([4, 20]), DIGITS, options, torch.tensor(1.0))
+        problem = Problem(logits.to(dtype), torch.tensor([4, 20]), DIGITS, {"reduction": "sum"}, torch.tensor(1.0))
         problem = moved(problem, self.device)
         answer = solve(problem, "triton")
-        check(answer, problem)
+        if dtype == torch.float32:  # what is left of a difference of numbers up to 4 has their roundings
+            truth = solve(problem.in_dtype(torch.float64), "reference").gradient
+            torch.testing.assert_close(answer.gradient.double(), truth, rtol=0, atol=8 * 4 * 2.0**-24)
+        else:
+            check(answer, problem)
         assert answer.gradient[1, 20] < -5e-4
 
     @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""The cases that the interpreter and a GPU run, on the emulated GPU: in the wide run alone, since each compiles kernels."""
+"""What the interpreter and a GPU run, on the emulated GPU: in the wide run alone, since each case compiles kernels."""
 
 from __future__ import annotations
 
