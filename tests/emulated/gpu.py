@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import NamedTuple
 from unittest import mock
 
@@ -37,17 +38,23 @@ class GPU(NamedTuple):
     launcher: Launcher
 
 
+@cache
+def launcher() -> Launcher:
+    """It lasts, so that a launch meets those of all tests before it."""
+    return Launcher(emulator())
+
+
 @contextmanager
 def emulated_gpu() -> Iterator[GPU]:
     """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's: launched, compared and executed."""
     emulator().roles.update(ROLES)
     with ExitStack() as stack:
         stack.enter_context(emulator().active())
-        launcher = stack.enter_context(Launcher(emulator()).active())
+        stack.enter_context(launcher().active())
         devices = (*backends.TRITON_DEVICES, "cpu")
         stack.enter_context(mock.patch.object(backends, "TRITON_DEVICES", devices))
         stack.enter_context(mock.patch.object(backends, "HOST_DEVICES", ()))
-        yield GPU(emulator(), launcher)
+        yield GPU(emulator(), launcher())
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -35,6 +35,8 @@ class Launcher:
         self.compared = 0
         """Launches that were compared."""
         self.bindings = 0
+        self.table: dict[Any, Any] = {}
+        """`ntl_kernels.backends.launch.COMPILED`, as launches through the emulator have left it."""
 
     @contextmanager
     def active(self) -> Iterator[Launcher]:
@@ -47,6 +49,8 @@ class Launcher:
 
         real = {module: module.launch for module in MODULES}
         table = dict(launching.COMPILED)
+        launching.COMPILED.clear()
+        launching.COMPILED.update(self.table)
         JITFunction.run = counted
         for module in MODULES:
             module.launch = self
@@ -56,7 +60,8 @@ class Launcher:
             JITFunction.run = run
             for module, function in real.items():
                 module.launch = function
-            launching.COMPILED.clear()  # they belong to the emulator
+            self.table = dict(launching.COMPILED)
+            launching.COMPILED.clear()
             launching.COMPILED.update(table)
 
     def __call__(
