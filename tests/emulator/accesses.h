@@ -141,7 +141,7 @@ static void store_matrices(Cta *cta, const Warp *warp, const Instruction *in, u3
 }
 
 /* shfl.sync: lane i reads lane j's value where j is in its segment, else its own. */
-enum { BUTTERFLY, UP, DOWN, INDEX };
+enum { BUTTERFLY, UP, INDEX };
 static void shuffle(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 mask, u32 first, i32 how) {
     const u32 *value = (u32 *)(warp->registers + in->from[0]), *by = (u32 *)(warp->registers + in->from[1]);
     const u32 *limits = (u32 *)(warp->registers + in->from[2]), *members = (u32 *)(warp->registers + in->from[3]);
@@ -150,7 +150,7 @@ static void shuffle(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u
         if (!(mask >> i & 1)) continue;
         i32 step = by[i] & 31, segment = limits[i] >> 8 & 31, clamp = limits[i] & 31, low = i & segment;
         i32 high = low | (clamp & ~segment);
-        i32 other = how == BUTTERFLY ? (i32)i ^ step : how == UP ? (i32)i - step : how == DOWN ? (i32)i + step : low | (step & ~segment);
+        i32 other = how == BUTTERFLY ? (i32)i ^ step : how == UP ? (i32)i - step : low | (step & ~segment);
         if (how == UP ? other < high : other > high) other = i;
         if (members[i] != mask || !(mask >> other & 1)) report(cta, ABSENT_LANES, at, first + i, other, 0, 0);
         result[i] = value[other];

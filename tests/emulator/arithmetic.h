@@ -22,10 +22,6 @@ static inline f64 noise(f32 exact, f32 operand) {
 }
 static inline f32 noisy(f32 exact, f32 operand) { return (f32)(exact * (1.0 + noise(exact, operand) * 0x1p-22)); }
 static inline f32 power_of_2(f32 x) { return x == rintf(x) ? exp2f(x) : noisy(exp2f(x), x); }
-static inline f32 log_2(f32 x) { /* its error is absolute where the logarithm is small */
-    f32 y = log2f(x);
-    return x > 0.5f && x < 2.0f ? (f32)(y + noise(y, x) * 0x1p-22) : noisy(y, x);
-}
 static inline f32 inverse_root(f32 x) { return noisy((f32)(1.0 / sqrt(x)), x); }
 static inline f32 quotient(f32 a, f32 b) { return noisy(a / b, a + 3 * b); }
 static inline f32 larger(f32 a, f32 b) { return isnan(a) ? b : isnan(b) ? a : a > b || (a == b && !signbit(a)) ? a : b; }
@@ -71,8 +67,6 @@ typedef u8 none;
       with_sign(or_nan(a, b, smaller(fabsf(a), fabsf(b))), a, b))                                                    \
     X(EX2_FTZ_F32, "ex2.approx.ftz.f32", f32, f32, none, none, flushed(power_of_2(flushed(a))))                      \
     X(EX2_F32, "ex2.approx.f32", f32, f32, none, none, power_of_2(a))                                                \
-    X(LG2_FTZ_F32, "lg2.approx.ftz.f32", f32, f32, none, none, log_2(flushed(a)))                                    \
-    X(LG2_F32, "lg2.approx.f32", f32, f32, none, none, log_2(a))                                                     \
     X(RSQRT_FTZ_F32, "rsqrt.approx.ftz.f32", f32, f32, none, none, flushed(inverse_root(flushed(a))))                \
     X(DIV_F32, "div.full.f32", f32, f32, f32, none, quotient(a, b))                                                  \
     X(ADD_S32, "add.s32", u32, u32, u32, none, a + b)                                                                \
@@ -81,17 +75,10 @@ typedef u8 none;
     X(MUL_LO_S32, "mul.lo.s32", u32, u32, u32, none, a * b)                                                          \
     X(MAD_LO_S32, "mad.lo.s32", u32, u32, u32, u32, a * b + c)                                                       \
     X(DIV_S32, "div.s32", i32, i32, i32, none, b == 0 ? -1 : (i64)a / b)                                             \
-    X(DIV_U32, "div.u32", u32, u32, u32, none, b == 0 ? ~0u : a / b)                                                 \
-    X(REM_S32, "rem.s32", i32, i32, i32, none, b == 0 ? a : (i64)a % b)                                              \
-    X(REM_U32, "rem.u32", u32, u32, u32, none, b == 0 ? a : a % b)                                                   \
     X(MIN_S32, "min.s32", i32, i32, i32, none, a < b ? a : b)                                                        \
-    X(MAX_S32, "max.s32", i32, i32, i32, none, a > b ? a : b)                                                        \
-    X(MIN_U32, "min.u32", u32, u32, u32, none, a < b ? a : b)                                                        \
     X(MIN_S64, "min.s64", i64, i64, i64, none, a < b ? a : b)                                                        \
     X(ADD_S64, "add.s64", u64, u64, u64, none, a + b)                                                                \
-    X(SUB_S64, "sub.s64", u64, u64, u64, none, a - b)                                                                \
     X(MUL_LO_S64, "mul.lo.s64", u64, u64, u64, none, a * b)                                                          \
-    X(MAD_LO_S64, "mad.lo.s64", u64, u64, u64, u64, a * b + c)                                                       \
     X(MUL_WIDE_U16, "mul.wide.u16", u32, u16, u16, none, (u32)a * b)                                                 \
     X(MUL_WIDE_S32, "mul.wide.s32", i64, i32, i32, none, (i64)a * b)                                                 \
     X(MUL_WIDE_U32, "mul.wide.u32", u64, u32, u32, none, (u64)a * b)                                                 \
@@ -103,8 +90,6 @@ typedef u8 none;
     X(SHL_B64, "shl.b64", u64, u64, u32, none, b > 63 ? 0 : a << b)                                                  \
     X(SHR_U32, "shr.u32", u32, u32, u32, none, b > 31 ? 0 : a >> b)                                                  \
     X(SHR_S32, "shr.s32", i32, i32, u32, none, a >> (b > 31 ? 31 : b))                                               \
-    X(SHR_U64, "shr.u64", u64, u64, u32, none, b > 63 ? 0 : a >> b)                                                  \
-    X(SHR_S64, "shr.s64", i64, i64, u32, none, a >> (b > 63 ? 63 : b))                                               \
     X(PRMT_B32, "prmt.b32", u32, u32, u32, u32, chosen_bytes(a | (u64)b << 32, c))                                   \
     X(BFE_U32, "bfe.u32", u32, u32, u32, u32, bits_from(a, b, c))                                                    \
     X(AND_B16, "and.b16", u16, u16, u16, none, a & b)                                                                \
@@ -113,11 +98,9 @@ typedef u8 none;
     X(OR_B32, "or.b32", u32, u32, u32, none, a | b)                                                                  \
     X(OR_B64, "or.b64", u64, u64, u64, none, a | b)                                                                  \
     X(XOR_B32, "xor.b32", u32, u32, u32, none, a ^ b)                                                                \
-    X(NOT_B32, "not.b32", u32, u32, none, none, ~a)                                                                  \
     X(AND_B64, "and.b64", u64, u64, u64, none, a & b)                                                                \
     X(AND_PRED, "and.pred", pred, pred, pred, none, a & b)                                                           \
     X(OR_PRED, "or.pred", pred, pred, pred, none, a | b)                                                             \
-    X(XOR_PRED, "xor.pred", pred, pred, pred, none, a ^ b)                                                           \
     X(NOT_PRED, "not.pred", pred, pred, none, none, !a)                                                              \
     X(MOV_PRED, "mov.pred", pred, pred, none, none, a)                                                               \
     X(MOV_B16, "mov.b16", u16, u16, none, none, a)                                                                   \
@@ -140,36 +123,22 @@ typedef u8 none;
     X(SETP_LE_F32, "setp.le.f32", pred, f32, f32, none, a <= b)                                                      \
     X(SETP_GT_F32, "setp.gt.f32", pred, f32, f32, none, a > b)                                                       \
     X(SETP_GE_F32, "setp.ge.f32", pred, f32, f32, none, a >= b)                                                      \
-    X(SETP_LTU_F32, "setp.ltu.f32", pred, f32, f32, none, !(a >= b))                                                 \
-    X(SETP_GEU_F32, "setp.geu.f32", pred, f32, f32, none, !(a < b))                                                  \
     X(SETP_LEU_F32, "setp.leu.f32", pred, f32, f32, none, !(a > b))                                                  \
-    X(SETP_GTU_F32, "setp.gtu.f32", pred, f32, f32, none, !(a <= b))                                                 \
-    X(SETP_NAN_F32, "setp.nan.f32", pred, f32, f32, none, isnan(a) || isnan(b))                                      \
-    X(SETP_NUM_F32, "setp.num.f32", pred, f32, f32, none, !isnan(a) && !isnan(b))                                    \
     X(SETP_EQ_F16, "setp.eq.f16", pred, u16, u16, none, from_f16(a) == from_f16(b))                                  \
     X(SETP_EQ_BF16, "setp.eq.bf16", pred, u16, u16, none, from_bf16(a) == from_bf16(b))                              \
-    X(SETP_EQ_B16, "setp.eq.b16", pred, u16, u16, none, a == b)                                                      \
     X(SETP_NE_B16, "setp.ne.b16", pred, u16, u16, none, a != b)                                                      \
     X(SETP_EQ_B32, "setp.eq.b32", pred, u32, u32, none, a == b)                                                      \
-    X(SETP_EQ_S32, "setp.eq.s32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_NE_B32, "setp.ne.b32", pred, u32, u32, none, a != b)                                                      \
-    X(SETP_NE_S32, "setp.ne.s32", pred, u32, u32, none, a != b)                                                      \
     X(SETP_LT_S32, "setp.lt.s32", pred, i32, i32, none, a < b)                                                       \
     X(SETP_LE_S32, "setp.le.s32", pred, i32, i32, none, a <= b)                                                      \
     X(SETP_GT_S32, "setp.gt.s32", pred, i32, i32, none, a > b)                                                       \
     X(SETP_GE_S32, "setp.ge.s32", pred, i32, i32, none, a >= b)                                                      \
     X(SETP_LT_U32, "setp.lt.u32", pred, u32, u32, none, a < b)                                                       \
-    X(SETP_LE_U32, "setp.le.u32", pred, u32, u32, none, a <= b)                                                      \
     X(SETP_GT_U32, "setp.gt.u32", pred, u32, u32, none, a > b)                                                       \
-    X(SETP_GE_U32, "setp.ge.u32", pred, u32, u32, none, a >= b)                                                      \
     X(SETP_EQ_B64, "setp.eq.b64", pred, u64, u64, none, a == b)                                                      \
-    X(SETP_EQ_S64, "setp.eq.s64", pred, u64, u64, none, a == b)                                                      \
     X(SETP_NE_B64, "setp.ne.b64", pred, u64, u64, none, a != b)                                                      \
-    X(SETP_NE_S64, "setp.ne.s64", pred, u64, u64, none, a != b)                                                      \
     X(SETP_LT_S64, "setp.lt.s64", pred, i64, i64, none, a < b)                                                       \
-    X(SETP_LE_S64, "setp.le.s64", pred, i64, i64, none, a <= b)                                                      \
     X(SETP_GT_S64, "setp.gt.s64", pred, i64, i64, none, a > b)                                                       \
-    X(SETP_GE_S64, "setp.ge.s64", pred, i64, i64, none, a >= b)                                                      \
     X(SETP_LT_U64, "setp.lt.u64", pred, u64, u64, none, a < b)                                                       \
     X(CVT_F32_BF16, "cvt.f32.bf16", f32, u16, none, none, from_bf16(a))                                              \
     X(CVT_F32_F16, "cvt.f32.f16", f32, u16, none, none, from_f16(a))                                                 \

@@ -6,11 +6,11 @@
 /* X(name, PTX) of what is not arithmetic. */
 #define OTHERS(X)                                                                                                    \
     X(POLICY, "createpolicy")                                                                                        \
-    X(PACK_B32, "pack.b32") X(UNPACK_B32, "unpack.b32") X(PACK_B64, "pack.b64") X(UNPACK_B64, "unpack.b64")          \
+    X(PACK_B32, "pack.b32") X(UNPACK_B32, "unpack.b32") X(UNPACK_B64, "unpack.b64")          \
     X(LD_GLOBAL, "ld.global") X(ST_GLOBAL, "st.global") X(LD_SHARED, "ld.shared") X(ST_SHARED, "st.shared")          \
     X(LDMATRIX, "ldmatrix") X(STMATRIX, "stmatrix")                                                                  \
     X(SHFL_BFLY, "shfl.sync.bfly.b32") X(SHFL_UP, "shfl.sync.up.b32")                                                \
-    X(SHFL_DOWN, "shfl.sync.down.b32") X(SHFL_IDX, "shfl.sync.idx.b32")                                              \
+    X(SHFL_IDX, "shfl.sync.idx.b32")                                                                                 \
     X(REDUX_ADD, "redux.sync.add.s32")                                                                               \
     X(WARP_SYNC, "bar.warp.sync") X(BAR_SYNC, "bar.sync") X(BRA, "bra") X(RET, "ret")
 
@@ -79,9 +79,6 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
     case UNPACK_B32:
         IN_LANES(mask, u32 v = REGISTER(u32, in->from[0])[i]; REGISTER(u16, in->to[0])[i] = v; REGISTER(u16, in->to[1])[i] = v >> 16;)
         break;
-    case PACK_B64:
-        IN_LANES(mask, REGISTER(u64, in->to[0])[i] = REGISTER(u32, in->from[0])[i] | (u64)REGISTER(u32, in->from[1])[i] << 32;)
-        break;
     case UNPACK_B64:
         IN_LANES(mask, u64 v = REGISTER(u64, in->from[0])[i]; REGISTER(u32, in->to[0])[i] = v; REGISTER(u32, in->to[1])[i] = v >> 32;)
         break;
@@ -99,7 +96,6 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
         break;
     case SHFL_BFLY: shuffle(cta, warp, in, at, mask, first, BUTTERFLY); break;
     case SHFL_UP: shuffle(cta, warp, in, at, mask, first, UP); break;
-    case SHFL_DOWN: shuffle(cta, warp, in, at, mask, first, DOWN); break;
     case SHFL_IDX: shuffle(cta, warp, in, at, mask, first, INDEX); break;
     case REDUX_ADD: add_lanes(cta, warp, in, at, mask, first); break;
     case WARP_SYNC:

@@ -105,7 +105,6 @@ def test_a_fused_multiply_add_rounds_once() -> None:
     [
         ("bfly.b32 %r2, %r1, 16, 31", [i ^ 16 for i in range(32)]),
         ("up.b32 %r2, %r1, 3, 0", [max(i - 3, i * (i < 3)) for i in range(32)]),
-        ("down.b32 %r2, %r1, 3, 31", [i + 3 if i + 3 < 32 else i for i in range(32)]),
         ("idx.b32 %r2, %r1, 5, 31", [5] * 32),
         ("bfly.b32 %r2, %r1, 4, 6175", [i ^ 4 for i in range(32)]),  # in segments of 8 lanes
     ],
