@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ntl_kernels.backends import triton
-from ntl_kernels.spec import cost_line
+from ntl_kernels.spec import LossSpec, cost_line
 
 from ..problems import Problem
 from .rounding import APPROXIMATE, UNIT, Rounded, exact, product, rounded
@@ -150,8 +150,6 @@ class Bounds:
     @property
     def worst(self) -> Rounded:
         """1.01 * L_max"""
-        from ntl_kernels.spec import LossSpec
-
         return rounded(LossSpec.resolve(self.config, self.problem.numbers).worst_loss)
 
     def number_loss(self) -> Rounded:

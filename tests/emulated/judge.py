@@ -10,9 +10,6 @@ from .bounds import Bounds
 from .rounding import APPROXIMATE, Rounded
 from .truth import independent_gradient
 
-WORST: dict[str, float] = {}
-"""The largest error so far as a share of its bound, by what it is of."""
-
 
 def hold(answer: Answer, problem: Problem, roundings: int = 1, ranks: int = 1) -> None:
     """Raise unless every entry is right.
@@ -47,9 +44,9 @@ def within(name: str, got: Tensor, expected: Tensor, bound: Tensor, problem: Pro
     got, expected = got.detach().double(), expected.detach()
     is_nan = expected.isnan()
     assert torch.equal(got.isnan(), is_nan), f"NaN elsewhere in {name} of {problem}: {got}, expected {expected}"
+    assert bound[expected.isfinite()].isfinite().all(), f"{name} has no bound in {problem}"
     lost = torch.where(is_nan | (got == expected), 0.0, (got - expected).abs() / bound)
     worst = float(lost.max()) if lost.numel() else 0.0
-    WORST[name] = max(WORST.get(name, 0.0), worst)
     if not worst <= 1:
         at = int(lost.nan_to_num(nan=torch.inf).argmax())
         raise AssertionError(
