@@ -52,13 +52,14 @@ tests: $(ENVIRONMENT)/.installed-dev
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 	@$(RUN) -c 'from tests.emulator.needs import missing; missing() and print("\n== NOT TESTED: the compiled kernels;", missing())'
 
-# The oldest Triton that is promised lies beside the environment's.
+# Mutants judge the tests, with the newest Triton alone. The oldest that is promised lies beside the environment's.
 emulated: $(ENVIRONMENT)/.installed-dev
 	$(call say,emulated GPU)
 	$(EMULATED) $(PYTEST)
 	$(call say,emulated GPU: $(OLD_TRITON))
 	@test -d build/$(OLD_TRITON) || $(RUN) -m pip install --quiet --no-deps --target build/$(OLD_TRITON) $(OLD_TRITON)
-	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST)
+	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST) \
+		--ignore tests/emulated/test_mutants.py
 
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
