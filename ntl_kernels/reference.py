@@ -98,14 +98,15 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     ce = cross_entropy(x, labels, problem.spec)
     terms = number_losses(torch.where(is_number[:, None], x, 0.0), targets, table, problem.spec)
     ntl, absolute_error, mass = (torch.where(is_number, term, 0.0) for term in terms)
-    is_correct = counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= x.amax(-1))
+    peak = x.amax(-1)
+    is_correct = counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)
     weights = torch.where(counts, weights, 0.0)
     fields = {
         Field.CROSS_ENTROPY: torch.where(counts, weights * ce, 0.0),
         Field.IS_CORRECT: is_correct.to(logits.dtype),
         Field.WEIGHT: weights,
-        Field.PEAK: torch.where(counts, x.amax(-1), 0.0),
-        Field.TOTAL: torch.where(counts, (x - x.amax(-1, keepdim=True)).exp().sum(-1), 0.0),
+        Field.PEAK: torch.where(counts, peak, 0.0),
+        Field.TOTAL: torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
         Field.NTL: weights * ntl,
         Field.ABSOLUTE_ERROR: absolute_error,
         Field.MASS: mass,

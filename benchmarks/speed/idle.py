@@ -84,6 +84,13 @@ def idle_device() -> Iterator[list[str]]:
     with ExitStack() as stack:
         driver.set_active(DRIVER)
         stack.callback(driver.set_active, None)  # the default one, found when it is asked for
-        stack.enter_context(replaced(backends, "TRITON_DEVICES", (*backends.TRITON_DEVICES, "cpu")))
-        stack.enter_context(replaced(backends, "HOST_DEVICES", ()))  # nobody may look at a device's values
+        stack.enter_context(cpu_as_device())
         yield DRIVER.launched
+
+
+@contextmanager
+def cpu_as_device() -> Iterator[None]:
+    """Let CPU tensors go the way of a GPU's."""
+    devices = (*backends.TRITON_DEVICES, "cpu")
+    with replaced(backends, "TRITON_DEVICES", devices), replaced(backends, "HOST_DEVICES", ()):
+        yield  # nobody may look at a device's values

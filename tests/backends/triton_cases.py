@@ -16,6 +16,7 @@ from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
 from ..large_logits import check_large, large_problem
+from ..parallel.shards import checked
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -399,14 +400,7 @@ def guarded_like(logits: Tensor, device: str) -> tuple[Tensor, Tensor]:
 
 def contract_of(problem: Problem) -> Contract:
     """What the backends' functions take beside the logits, of reduction "sum"."""
-    options = problem.options
-    config = options.get("config", NTLConfig())
-    names = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
-    spec = LossSpec.resolve(config, problem.numbers, **{n: options[n] for n in names if n in options})
-    table = problem.numbers.table(problem.logits.device)
-    weights = options.get("token_weights")
-    rows = problem.labels.reshape(-1), None if weights is None else weights.reshape(-1)
-    return Contract(*rows, None, None, config.weight, table, spec, "sum", "triton")
+    return checked(problem, "triton")._replace(num_tokens=None, num_numbers=None, reduction="sum")
 
 
 def run_contract(problem: Problem, gradient: Tensor) -> Tensor:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import NamedTuple
-from unittest import mock
 
 import torch
 
-from ntl_kernels import backends
+from benchmarks.speed.idle import cpu_as_device
 
 from ..emulator.emulator import Emulator, emulator
 from ..emulator.launches import Launcher
@@ -51,9 +50,7 @@ def emulated_gpu() -> Iterator[GPU]:
     with ExitStack() as stack:
         stack.enter_context(emulator().active())
         stack.enter_context(launcher().active())
-        devices = (*backends.TRITON_DEVICES, "cpu")
-        stack.enter_context(mock.patch.object(backends, "TRITON_DEVICES", devices))
-        stack.enter_context(mock.patch.object(backends, "HOST_DEVICES", ()))
+        stack.enter_context(cpu_as_device())
         yield GPU(emulator(), launcher())
 
 

@@ -21,6 +21,7 @@ from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 from ntl_kernels.tokens import NumberTable
 
+from ..parallel.shards import checked
 from .bounds import Bounds
 from .gpu import DTYPES, GPU
 from .judge import hold_gradient
@@ -30,15 +31,6 @@ from .rounding import APPROXIMATE
 LAYOUTS = ("contiguous", "odd", "gaps", "aligned gaps")
 
 
-def contract_of(problem: Any, reduction: str = "mean") -> Contract:
-    options = dict(problem.options)
-    config, weights = options.pop("config"), options.pop("token_weights", None)
-    del options["reduction"]
-    spec = LossSpec.resolve(config, problem.numbers, **options)
-    rows = problem.labels.reshape(-1), None if weights is None else weights.reshape(-1)
-    return Contract(*rows, None, None, config.weight, problem.numbers.table("cpu"), spec, reduction, "triton")
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torch.dtype) -> None:
@@ -46,7 +38,7 @@ def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torc
     vocab_size = {"contiguous": 50, "odd": 131, "gaps": 1003, "aligned gaps": 11}[layout]
     config = NTLConfig(kind="huber" if layout == "gaps" else "wasserstein")
     problem = problem_of(dtype, vocab_size, layout=layout, config=config, label_smoothing=0.1 * (layout == "odd"))
-    contract = contract_of(problem)
+    contract = checked(problem, "triton")
     contract = contract.counted(*backend.count(contract, vocab_size, torch.float32).unbind())
     right = Bounds(problem).gradient()
     fields = torch.empty(len(Field), 6)
@@ -96,8 +88,7 @@ def test_rows_far_apart(dtype: torch.dtype) -> None:
         far = torch.empty(size, dtype=dtype).as_strided((batch, length, columns), (block, row, 1))
         far.copy_(problem.logits)
         problem = replace(problem, logits=far, options={**problem.options, "num_tokens": 2.0, "num_numbers": 3.0})
-        contract = contract_of(replace(problem, options={"config": NTLConfig(), "reduction": "mean"}))
-        contract = contract._replace(num_tokens=2.0, num_numbers=3.0)
+        contract = checked(problem, "triton")
         target = torch.empty(size, dtype=dtype).as_strided(far.shape, far.stride())
         backend.row_losses(far, contract, torch.empty(len(Field), batch * length), target)
         hold_gradient(target, Bounds(problem).gradient(), problem)

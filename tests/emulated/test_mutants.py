@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from ntl_kernels.backends import NUM_PARTS, Field
 from ntl_kernels.backends import triton as backend
 
 from ..emulator.mutants import mutants_of
+from ..parallel.shards import checked
 from . import test_contract, test_shards
 from .conftest import IS_WIDE
 from .gpu import GPU
@@ -22,6 +24,8 @@ from .problems import check, problem_of
 
 SAMPLE = 30
 """Mutants of a kernel that a run tries; `make emulated` tries them all."""
+MOST_STEPS = 3_000_000
+"""Of a mutant that may be endless."""
 LEAST_FOUND = {
     "barrier removed": 1.0,
     "pair swapped": 1.0,
@@ -73,7 +77,7 @@ def totals() -> None:
     """The kernels over all rows, on more of them than one block holds."""
     torch.manual_seed(0)
     problem = problem_of(torch.float32, 50, shape=(1, 9001), weights=True)
-    contract = test_contract.contract_of(problem)
+    contract = checked(problem, "triton")
     weights, is_counted = contract.token_weights, contract.labels >= 0
     is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
     counted = backend.count(contract, 50, torch.float32)
@@ -122,15 +126,12 @@ def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: GPU)
     mutants.sort(key=lambda mutant: mutant.mutation != "barrier removed")
     found: dict[str, list[bool]] = defaultdict(list)
     survivors = []
-    emulator.most_steps = 3_000_000
-    try:
+    with mock.patch.multiple(emulator, most_steps=MOST_STEPS, replaced={}):
         for mutant in mutants if IS_WIDE else mutants[:SAMPLE]:
-            emulator.replaced = {id(kernel): mutant.kernel()}
+            emulator.replaced[id(kernel)] = mutant.kernel()
             found[mutant.mutation].append(fails(test))
             if not found[mutant.mutation][-1]:
                 survivors.append(f"{mutant.mutation}: {mutant.line}")
-    finally:
-        emulator.replaced, emulator.most_steps = {}, 200_000_000
     assert found
     for mutation, results in found.items():
         least, missed = LEAST_FOUND.get(mutation, 0.9), results.count(False)

@@ -23,7 +23,8 @@ from triton.backends.nvidia import driver as nvidia
 from .library import build
 from .ptx import Kernel
 
-STREAM = 0x5EED0
+DEVICE, STREAM = 1025, 0x5EED0
+"""An index of its own, since Triton and our launches keep compiled kernels by it."""
 SUCCESS, FAILURE = 0, 719  # CUDA_ERROR_LAUNCH_FAILED
 REGISTERS, LOCAL_BYTES, MOST_THREADS, SHARED_BYTES = 4, 3, 0, 1  # CUfunction_attribute
 
@@ -85,7 +86,7 @@ class Driver(nvidia.CudaDriver):
         self.utils = nvidia.CudaUtils()
         self.utils.load_binary = self.raising(self.utils.load_binary)
         self.launcher_cls = self.launcher()
-        self.get_current_device = lambda: 0
+        self.get_current_device = lambda: DEVICE
         self.set_current_device = lambda device: None
         self.get_current_stream = lambda device: STREAM
         self.get_device_capability = lambda device: (9, 0)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 from triton import knobs
 from triton.runtime import driver as active
-from triton.runtime.jit import JITFunction
 
 from .driver import Asked, Driver, Launched
 from .library import BUILD, MOST_REPORTS, Launch, Report, machine
@@ -41,8 +38,6 @@ class Emulator:
         """All launches since the list was last emptied."""
         self.replaced: dict[int, Kernel] = {}
         """Kernels that run in place of others, by these' id."""
-        self.caches: dict[int, Any] = {}
-        """What each kernel was compiled to, by its id."""
         with settings():
             self.driver = Driver(self.launch)
 
@@ -52,7 +47,7 @@ class Emulator:
         active.set_active(self.driver)
         knobs.compilation.listener = self.driver.on_compiled
         try:
-            with settings(), own_caches(self.caches):
+            with settings():
                 yield self
         finally:
             active._active, knobs.compilation.listener = before, listener
@@ -107,26 +102,6 @@ def described(report: Report, kernel: Kernel) -> str:
         f"{machine().kinds[report.kind]}: CTA {report.cta}, thread {report.thread} (other: {report.other}), "
         f"{report.bytes} bytes at {report.address:#x}, by `{kernel.lines[report.at]}` of {kernel.places[report.at]}"
     )
-
-
-@contextmanager
-def own_caches(caches: dict[int, Any]) -> Iterator[None]:
-    """Keep apart what kernels hold that were compiled for the emulator, and for any other driver of this process."""
-    run, others = JITFunction.run, {}
-
-    def with_own_cache(kernel: JITFunction, *arguments: Any, **keywords: Any) -> Any:
-        if id(kernel) not in others:
-            others[id(kernel)] = kernel, kernel.device_caches
-            kernel.device_caches = caches.setdefault(id(kernel), defaultdict(kernel.create_binder))
-        return run(kernel, *arguments, **keywords)
-
-    JITFunction.run = with_own_cache
-    try:
-        yield
-    finally:
-        JITFunction.run = run
-        for kernel, cache in others.values():
-            kernel.device_caches = cache
 
 
 @contextmanager

@@ -35,8 +35,6 @@ class Launcher:
         self.compared = 0
         """Launches that were compared."""
         self.bindings = 0
-        self.table: dict[Any, Any] = {}
-        """`ntl_kernels.backends.launch.COMPILED`, as launches through the emulator have left it."""
 
     @contextmanager
     def active(self) -> Iterator[Launcher]:
@@ -48,9 +46,6 @@ class Launcher:
             return run(*arguments, **keywords)
 
         real = {module: module.launch for module in MODULES}
-        table = dict(launching.COMPILED)
-        launching.COMPILED.clear()
-        launching.COMPILED.update(self.table)
         JITFunction.run = counted
         for module in MODULES:
             module.launch = self
@@ -60,9 +55,6 @@ class Launcher:
             JITFunction.run = run
             for module, function in real.items():
                 module.launch = function
-            self.table = dict(launching.COMPILED)
-            launching.COMPILED.clear()
-            launching.COMPILED.update(table)
 
     def __call__(
         self, kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], **options: Any

@@ -36,7 +36,7 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 CUresult cuGetErrorName(CUresult error, const char **text) { return cuGetErrorString(error, text); }
 
 CUresult cuDeviceGetCount(int *count) { return *count = 1, CUDA_SUCCESS; }
-CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = 0, ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
 CUresult cuDeviceGetName(char *name, int size, CUdevice device) { return snprintf(name, size, "emulated sm_90"), CUDA_SUCCESS; }
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { return *bytes = 141ull << 30, CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
@@ -64,7 +64,7 @@ CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { return missing(__func__); }
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return missing(__func__); }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    return *context = (CUcontext)&primary, device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+    return *context = (CUcontext)&primary, CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return CUDA_SUCCESS; }
 CUresult cuStreamSynchronize(CUstream stream) { return CUDA_SUCCESS; }

@@ -143,7 +143,7 @@ static void run_warp(Cta *cta, u32 number) {
         go_on(warp, lanes, in->operation == BRA && mask ? in->target : (i32)at + 1);
         if ((in->operation == RET || in->operation == BAR_SYNC) && mask) {
             if (mask != ALL_LANES) return stop(cta, PARTED, at, number);
-            warp->is_waiting = in->operation == BAR_SYNC, warp->has_exited = in->operation == RET;
+            warp->has_exited = in->operation == RET;
             return;
         }
         execute(cta, warp, in, at, mask, number * LANES);
@@ -157,7 +157,7 @@ static i32 pass_barrier(Cta *cta) {
         Warp *warp = &cta->warps[n];
         if (warp->has_exited) { exited = n; continue; }
         if (waiting >= 0 && cta->warps[waiting].at != warp->at) stop(cta, BARRIERS_DIFFER, warp->at - 1, n);
-        waiting = n, warp->is_waiting = 0;
+        waiting = n;
     }
     if (waiting >= 0 && exited >= 0) stop(cta, BARRIER_MISSED, cta->warps[waiting].at - 1, exited);
     cta->epoch++;

@@ -94,7 +94,7 @@ typedef struct {
 typedef struct {
     u8 *registers;
     u32 at, sync; /* the next instruction; how many barriers of the warp it has passed */
-    i32 is_waiting, has_exited, is_parted;
+    i32 has_exited, is_parted;
     u32 lane_at[LANES]; /* where each lane is while they are parted */
 } Warp;
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -190,13 +189,6 @@ class Kernel:
             lanes, offset = np.frombuffer(known[text] * LANES, np.uint8), self.offsets[text]
             registers[offset : offset + len(lanes)] = lanes
         return registers
-
-    def counts(self) -> Counter[str]:
-        """Executed instructions of warps by name, since the kernel was made."""
-        counts: Counter[str] = Counter()
-        for line, executed in zip(self.lines, self.executed, strict=True):
-            counts[re.sub(r"^@!?%p\d+\s+", "", line).split()[0]] += int(executed)
-        return counts
 
 
 def bytes_of(text: str, width: int) -> bytes:

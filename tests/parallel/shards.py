@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLOutput
+from ntl_kernels import NTLConfig, NTLOutput
 from ntl_kernels.backends import Field
 from ntl_kernels.backends.layout import gradient_like, loss_dtype
 from ntl_kernels.backends.shards import Merged, load_shard_backend, num_statistics
@@ -34,7 +34,7 @@ def random_bounds(rng: random.Random, vocab_size: int, ranks: int) -> list[tuple
 def checked(problem: Problem, backend: str) -> CheckedProblem:
     """What the backends take."""
     options = problem.options
-    config = options["config"]
+    config = options.get("config", NTLConfig())
     spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})
     dtype, weights = loss_dtype(problem.logits.dtype), options.get("token_weights")
     return CheckedProblem(
