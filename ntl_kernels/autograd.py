@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from . import expectation, linear, ops
-from .backends import load_backend, normalisers_of
+from .backends import NumberField, load_backend, normalisers_of
 from .backends.layout import gradient_like, loss_dtype, rows_of
-from .checks import check_values
-from .linear import Chunking
+from .checks import can_look, check_values
+from .linear import Chunking, rows_that_count
 from .problem import Problem
 from .tokens import NumberTable
-from .tracing import refuse_second_derivative
+from .tracing import is_transformed, refuse_second_derivative, times_upstream
 
 
 def is_one_pass(logits: Tensor, problem: Problem) -> bool:
@@ -62,21 +62,41 @@ class CrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
-        if not torch.is_grad_enabled():
-            return gradient_of_logits(ctx, upstream), None, None
-        with torch.no_grad():
-            gradient = gradient_of_logits(ctx, upstream)
-        refuse_inplace(ctx)
-        return refuse_second_derivative(gradient, ctx.saved_tensors[1]), None, None
+        return gradient_of_logits(ctx, upstream), None, None
 
 
-def refuse_inplace(ctx: Any) -> None:
-    """Raise for create_graph=True where the logits that the gradient depends on are gone."""
-    if ctx.inplace:
-        raise RuntimeError(
-            "create_graph=True through a loss computed with inplace=True: it has no second derivatives, and its logits "
-            "are overwritten by their gradient. Pass inplace=False to differentiate once, backend='reference' for more"
-        )
+class Overwritten(torch.autograd.Function):
+    """Marks logits whose memory holds their gradient by now: using them further has no derivative.
+
+    The graph so far keeps the gradient of the logits as they were; whatever uses the tensor from here on comes here.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.mark_dirty(logits)
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        is_used = upstream != 0  # other rows of a tensor that was overwritten in part come as zeros
+        if can_look(upstream) and is_used.any():
+            raise RuntimeError(
+                "logits given with inplace=True were used after the call, when their memory held their gradient. "
+                "Pass inplace=False, or compute what needs them before the loss"
+            )
+        return torch.where(is_used, torch.nan, 0.0).to(upstream.dtype)
+
+
+def mark_overwritten(logits: Tensor) -> None:
+    """Let whatever uses the logits from here on raise in its backward pass, as far as torch can tell.
+
+    It cannot for views that it does not let anybody change in place: those of ``split`` or ``unbind``, and views that
+    an `autograd.Function` or ``no_grad`` made.
+    """
+    autograd = torch._C._autograd
+    if logits._is_view() and autograd._get_creation_meta(logits) != autograd.CreationMeta.DEFAULT:
+        return
+    Overwritten.apply(logits)
 
 
 def tensors_of(problem: Problem) -> list[Tensor]:
@@ -87,34 +107,70 @@ def tensors_of(problem: Problem) -> list[Tensor]:
 
 def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
     """The gradient, in the shape of the logits."""
-    compute = traced_gradient if torch.compiler.is_compiling() else plain_gradient
-    return compute(ctx, upstream).view(ctx.shape)
+    if torch.compiler.is_compiling():
+        gradient = traced_gradient(ctx, upstream)
+    elif is_transformed(upstream):
+        gradient = transformed_gradient(ctx, upstream)
+    else:
+        gradient = plain_gradient(ctx, upstream)
+    return gradient.view(ctx.shape)
 
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The gradient of the logits.
-
-    That of the forward pass is scaled in place and given away once, since whoever receives it may keep it: a second
-    backward computes a new one.
-    """
+    """The gradient of the logits, that of the forward pass scaled in place."""
     if ctx.is_spent and ctx.inplace:
         raise RuntimeError(
             "second backward through a loss computed with inplace=True: its logits are already overwritten by "
             "their gradient. Pass inplace=False to keep them for retain_graph=True"
         )
-    steps, gradient = load_backend(ctx.problem.backend), ctx.gradient
-    ctx.is_spent, ctx.gradient = True, None
-    if gradient is not None:
-        steps.scale_(gradient, upstream)
-        return gradient
-    fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
-    gradient = logits if ctx.inplace else gradient_like(logits)
+    ctx.is_spent, steps = True, load_backend(ctx.problem.backend)
     if ctx.is_one_pass:
-        steps.forward(logits, ctx.problem, gradient)
+        gradient = unscaled_gradient(ctx)
         steps.scale_(gradient, upstream)
     else:
+        fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
+        gradient = logits if ctx.inplace else gradient_like(logits)
         steps.row_gradients(logits, ctx.problem, normalisers_of(fields), upstream.contiguous(), gradient)
+    if ctx.inplace:
+        torch.autograd.graph.increment_version(gradient)  # so that whoever has saved the logits notices
     return gradient
+
+
+def unscaled_gradient(ctx: Any) -> Tensor:
+    """The gradient of "mean" or "sum" for an upstream gradient of 1.
+
+    That of the forward pass is given away once, since whoever receives it may keep it: after that a new one.
+    """
+    gradient, ctx.gradient = ctx.gradient, None
+    if gradient is None:
+        logits = rows_of(ctx.saved_tensors[1])
+        gradient = gradient_like(logits)
+        load_backend(ctx.problem.backend).forward(logits, ctx.problem, gradient)
+    return gradient
+
+
+def transformed_gradient(ctx: Any, upstream: Tensor) -> Tensor:
+    """The same where the upstream gradient is batched, or differentiated (in which it is linear).
+
+    A derivative by the logits is refused.
+    """
+    if ctx.inplace:
+        raise RuntimeError(
+            "create_graph=True, is_grads_batched=True or a transform of torch.func through the backward pass of a loss "
+            "computed with inplace=True, whose logits are overwritten by their gradient. Pass inplace=False"
+        )
+    fields, given, *_ = ctx.saved_tensors
+    with torch.no_grad():
+        logits = rows_of(given)
+        if ctx.is_one_pass:
+            gradient = unscaled_gradient(ctx)
+        else:  # in the losses' dtype, since in float16 it may underflow before it is multiplied
+            wide, one = logits.to(fields.dtype), fields.new_ones(upstream.shape)
+            gradient = gradient_like(wide)
+            steps = load_backend(ctx.problem.backend)
+            steps.row_gradients(wide, ctx.problem, normalisers_of(fields), one, gradient)
+    gradient = refuse_second_derivative(gradient, given)
+    return times_upstream(gradient, upstream, rows_that_count(ctx.problem)).to(logits.dtype)
 
 
 def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
@@ -124,14 +180,14 @@ def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     if not ctx.is_one_pass:
         return ops.gradients(logits, *operands, normalisers_of(fields), upstream)
     gradient = logits if ctx.inplace else ops.one_pass(logits, *operands)[-1]
-    return gradient * upstream
+    return times_upstream(gradient, upstream, rows_that_count(ctx.problem))
 
 
 class LinearCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of hidden states [N, H], weight [V, H] and bias [V]; only the loss is differentiable.
 
-    "mean" and "sum" compute the gradients in the forward pass and hand them over in the backward pass. "none" has an
-    upstream gradient per row and computes the logits anew in the backward pass.
+    "mean" and "sum" compute the gradients in the forward pass and hand them over in the backward pass; "none", and
+    float16 where it is too narrow (:func:`ntl_kernels.linear.keeps_gradients`), make the logits anew there.
     """
 
     @staticmethod
@@ -139,45 +195,76 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
     ) -> tuple[Tensor, ...]:
         check_values(problem, weight.shape[0])
-        ctx.is_per_row, needs = problem.reduction == "none", ctx.needs_input_grad[:3]
-        result = linear.forward(hidden, weight, bias, problem, chunking, [False] * 3 if ctx.is_per_row else needs)
-        ctx.problem, ctx.chunking = problem, chunking
-        ctx.found = None if ctx.is_per_row else result
+        ctx.is_one_pass, needs = linear.keeps_gradients(problem, hidden.dtype), ctx.needs_input_grad[:3]
+        result = linear.forward(hidden, weight, bias, problem, chunking, needs if ctx.is_one_pass else [False] * 3)
         loss, parts, fields = result.forward
+        if problem.lacks_denominators:
+            problem = problem.counted(parts[2], parts[3])
+        ctx.problem, ctx.chunking = problem, chunking
+        # Not the loss: it refers to this object, and the cycle would keep the gradients of a loss that is dropped.
+        ctx.found = (result.gradients, result.scale) if ctx.is_one_pass else None
         ctx.save_for_backward(fields, hidden, weight, bias, *tensors_of(problem))
         ctx.mark_non_differentiable(parts, fields)
         return loss, parts, fields
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.no_grad():
-            if torch.compiler.is_compiling():
-                found = traced_linear_gradients(ctx, upstream)
-            else:
-                found = plain_linear_gradients(ctx, upstream)
+        if torch.compiler.is_compiling():
+            compute = traced_linear_gradients
+        elif is_transformed(upstream):
+            compute = transformed_linear_gradients
+        else:
+            compute = plain_linear_gradients
+        found = compute(ctx, upstream)
         gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad, strict=False)]
-        if torch.is_grad_enabled():
-            inputs = [tensor for tensor in ctx.saved_tensors[1:4] if tensor is not None]
-            gradients = [refuse_second_derivative(gradient, *inputs) for gradient in gradients]
         return *gradients, None, None
 
 
 def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The gradients of hidden, weight and bias; those of the forward pass are given away once, as of logits."""
-    found, ctx.found = ctx.found, None
-    if found is None:
+    """The gradients of hidden, weight and bias."""
+    if not ctx.is_one_pass:
         fields, hidden, weight, bias, *_ = ctx.saved_tensors
         arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
-        if ctx.is_per_row:
-            gradients = linear.gradients(*arguments, normalisers_of(fields), upstream)
-            return [gradient.to(hidden.dtype) for gradient in gradients]
-        found = linear.forward(*arguments)
-    if found.scale is not None:  # float16: what is in fp32 becomes small only now
-        return linear.scaled(found.gradients, upstream * found.scale, torch.float16)
-    for gradient in found.gradients:
+        gradients = linear.gradients(*arguments, normalisers_of(fields), upstream)
+        return [gradient.to(hidden.dtype) for gradient in gradients]
+    gradients, scale = unscaled_linear_gradients(ctx)
+    if scale is not None:  # float16: what is in fp32 becomes small only now
+        return linear.scaled(gradients, upstream * scale, rows_that_count(ctx.problem), torch.float16)
+    for gradient in gradients:
         if gradient.numel():
             load_backend(ctx.problem.backend).scale_(gradient.view(1, -1, gradient.shape[-1]), upstream)
-    return found.gradients
+    return gradients
+
+
+def unscaled_linear_gradients(ctx: Any) -> tuple[Sequence[Tensor], Tensor | None]:
+    """(gradients, scale) of "mean" or "sum"; those of the forward pass are given away once, as of logits."""
+    found, ctx.found = ctx.found, None
+    if found is None:
+        _, hidden, weight, bias, *_ = ctx.saved_tensors
+        arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
+        result = linear.forward(*arguments)
+        found = result.gradients, result.scale
+    return found
+
+
+def transformed_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
+    """The same where the upstream gradient is batched or differentiated, as of logits.
+
+    Where the logits are made anew, the derivative by the upstream gradient would need them once more. It is refused.
+    """
+    fields, hidden, weight, bias, *_ = ctx.saved_tensors
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    if not ctx.is_one_pass:
+        with torch.no_grad():
+            operands = ops.operands_of(ctx.problem, fields.dtype)
+            arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
+            found = ops.linear_gradients(*arguments, normalisers_of(fields), upstream)
+        return [refuse_second_derivative(gradient.to(hidden.dtype), *inputs, upstream) for gradient in found]
+    with torch.no_grad():
+        gradients, scale = unscaled_linear_gradients(ctx)
+    gradients = [refuse_second_derivative(gradient, *inputs) for gradient in gradients]
+    factor = upstream if scale is None else upstream * scale
+    return linear.scaled(gradients, factor, rows_that_count(ctx.problem), hidden.dtype)
 
 
 def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
@@ -185,11 +272,11 @@ def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     fields, hidden, weight, bias, *_ = ctx.saved_tensors
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
-    if ctx.is_per_row:
+    if not ctx.is_one_pass:
         found = ops.linear_gradients(*arguments, normalisers_of(fields), upstream)
         return [gradient.to(hidden.dtype) for gradient in found]
     *found, scale = ops.linear_losses(*arguments)[3:]
-    return linear.scaled(found, upstream * scale, hidden.dtype)
+    return linear.scaled(found, upstream * scale, rows_that_count(ctx.problem), hidden.dtype)
 
 
 class ExpectedValueAndMass(torch.autograd.Function):
@@ -205,10 +292,26 @@ class ExpectedValueAndMass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> tuple[Tensor | None, ...]:
         logits, statistics = ctx.saved_tensors
+        if not torch.compiler.is_compiling() and (is_transformed(upstream_value) or is_transformed(upstream_mass)):
+            return transformed_statistics_gradient(ctx, upstream_value, upstream_mass), None, None
+        upstreams = torch.stack([upstream_value, upstream_mass])
+        if torch.compiler.is_compiling():
+            gradient = ops.number_statistics_gradients(logits, *ctx.table, ctx.backend, statistics, upstreams)
+        else:
+            gradient = expectation.gradients(logits, ctx.table, ctx.backend, statistics, upstreams)
+        return gradient, None, None
+
+
+def transformed_statistics_gradient(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> Tensor:
+    """The same where the upstream gradients are batched or differentiated, as of the losses."""
+    logits, statistics = ctx.saved_tensors
+    has_number = statistics[NumberField.NUMBER_PEAK] != -torch.inf
+    one, zero = torch.ones_like(statistics[0]), torch.zeros_like(statistics[0])
+    total = torch.zeros((), dtype=statistics.dtype, device=logits.device)
+    for upstream, unit in ((upstream_value, [one, zero]), (upstream_mass, [zero, one])):
         with torch.no_grad():
-            upstreams = torch.stack([upstream_value, upstream_mass])
-            if torch.compiler.is_compiling():
-                gradient = ops.number_statistics_gradients(logits, *ctx.table, ctx.backend, statistics, upstreams)
-            else:
-                gradient = expectation.gradients(logits, ctx.table, ctx.backend, statistics, upstreams)
-        return refuse_second_derivative(gradient, logits), None, None
+            wide = logits.to(statistics.dtype)
+            upstreams = torch.stack(unit).masked_fill_(~has_number, 0.0)  # no number, no gradient
+            gradient = expectation.gradients(wide, ctx.table, ctx.backend, statistics, upstreams)
+        total = total + times_upstream(refuse_second_derivative(gradient, logits), upstream, has_number)
+    return total.to(logits.dtype)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import linear, ops, reference
-from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass
+from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
 from .backends import Field, Forward, load_backend, resolve_backend
 from .backends.layout import loss_dtype, rows_of
 from .checks import (
@@ -27,7 +27,7 @@ from .checks import (
     checked_spec,
 )
 from .config import NTLConfig, NTLOutput
-from .linear import Chunking, default_chunk_size, is_autocast
+from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
 from .problem import Problem
 from .tokens import NumberTokens
 from .tracing import has_dtensor, is_forward_mode, is_plain
@@ -72,7 +72,9 @@ def cross_entropy_ntl(
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor); default: sum of the weights of
             the rows that count. Pass the count of a whole accumulation window for exact gradient accumulation.
         num_numbers: the same for NTL; default: sum of the weights of the rows whose label is a number.
-        inplace: let the gradient overwrite the memory of ``logits``.
+        inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
+            use them afterwards: what autograd can see of that raises an error in the backward pass (on a GPU the
+            gradients become NaN), but a metric, or anything else outside the graph, silently reads the gradient.
         return_parts: return an :class:`NTLOutput` instead of the loss alone.
         backend: "auto" (triton on GPUs, else eager), "triton", "eager" or "reference".
 
@@ -179,7 +181,10 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     if needs_gradient:
         if inplace:
             check_inplace(logits)
-        return Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
+        result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
+        if inplace and is_one_pass(logits, problem):
+            mark_overwritten(logits)
+        return result
     check_values(problem, logits.shape[-1])
     return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
 
@@ -203,7 +208,7 @@ def loss_of_hidden(
         is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient
         needs = [
             needs_gradient
-            and problem.reduction != "none"
+            and keeps_gradients(problem, hidden.dtype)
             and given is not None
             and (given.requires_grad or is_exporting)
             for given in (hidden, weight, bias)

@@ -19,6 +19,8 @@ from torch import Tensor
 from .backends import Field, Forward, load_backend, losses_of_rows
 from .backends.layout import loss_dtype
 from .problem import Problem, in_dtype
+from .reference import divide
+from .tracing import times_upstream
 
 Chunk: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
 """Which rows: a slice, or int64 indices [R]."""
@@ -29,6 +31,10 @@ CHUNK_BYTES = 2**28
 """Logits of a chunk elsewhere, at least; a larger weight affords larger chunks."""
 CHUNK_MULTIPLE = 128
 """Rows come in multiples of the matrix products' tiles."""
+LARGEST_KEPT = 2.0**9
+"""Bound of the float16 gradients that a forward pass keeps: far from underflow, with room for their products."""
+LARGEST_NUMBER_LOSS = 2.0**11
+"""Up to which gradients of the Number Token Loss and of cross-entropy share one float16 unit."""
 
 
 def default_chunk_size(num_rows: int, weight: Tensor) -> int:
@@ -93,10 +99,10 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor, is_first: bool) -> 
         torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
     elif total.is_cuda:
         torch.addmm(total, left, right, out_dtype=total.dtype, beta=0 if is_first else 1, out=total)
-    elif is_first:
-        total.copy_(left @ right)
     else:
-        total.add_(left @ right)
+        if left.dtype == torch.float16:  # the product may be beyond its range
+            left, right = left.to(total.dtype), right.to(total.dtype)
+        total.copy_(left @ right) if is_first else total.add_(left @ right)
 
 
 class LinearGradients:
@@ -137,18 +143,50 @@ class LinearGradients:
         return self.hidden_grad, self.weight_grad.to(self.weight.dtype), self.bias_grad.to(self.weight.dtype)
 
 
-def gradient_unit(problem: Problem, dtype: torch.dtype) -> Tensor | float:
-    """The factor kept out of the logits' gradient until it has become fp32: 1 except for a mean in float16.
+def keeps_gradients(problem: Problem, dtype: torch.dtype) -> bool:
+    """Whether the forward pass computes the gradients and keeps them for the backward pass.
 
-    A float16 gradient of a mean over many tokens would underflow, so it is computed for a mean over one token.
+    Not for reduction "none", which has an upstream gradient per row; nor in float16 for numbers so far apart that one
+    unit (:func:`unit_of`) would be too small for the gradients of other rows: then the backward pass makes the logits
+    anew, when the loss scale is known.
     """
-    if dtype != torch.float16 or problem.reduction != "mean":
-        return 1.0
+    fits = dtype != torch.float16 or problem.spec.worst_loss <= LARGEST_NUMBER_LOSS
+    return problem.reduction != "none" and fits
+
+
+def unit_of(problem: Problem, dtype: torch.dtype) -> Tensor | None:
+    """What the logits' gradient is multiplied with until it has become fp32: a 0-d tensor, or None for 1.
+
+    The upstream gradient, and the loss scale in it, comes too late for gradients that are computed in the forward pass.
+    In float16 a mean over many tokens would underflow until then, and the Number Token Loss of few numbers overflow.
+    In this unit the bound of all rows' gradients is LARGEST_KEPT.
+    """
+    if dtype != torch.float16 or problem.reduction == "none":
+        return None
+    spec, given = problem.spec, (*denominators_of(problem), problem.ntl_weight)
+    tokens, numbers, ntl_weight = (in_dtype(part, torch.float32, problem.labels.device) for part in given)
+    # A derivative by a logit is at most the span of what the softmax takes the mean of.
+    bound = divide(spec.ce_weight, tokens) + divide(ntl_weight * spec.worst_loss, numbers)
+    if problem.token_weights is not None and problem.labels.numel():
+        bound = bound * problem.token_weights.masked_fill(~rows_that_count(problem), 0.0).amax()
+    unit = LARGEST_KEPT / (spec.logit_scale * bound)
+    return torch.where(bound > 0, unit, 1.0)
+
+
+def in_unit(problem: Problem, unit: Tensor | None) -> Problem:
+    """The problem whose reduced loss is that of the given one times the unit."""
+    if unit is None:
+        return problem
+    tokens, numbers = denominators_of(problem)
+    return problem._replace(reduction="mean", num_tokens=tokens / unit, num_numbers=numbers / unit)
+
+
+def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
+    """Of cross-entropy and of NTL; a sum is a mean whose denominators are 1."""
+    if problem.reduction != "mean":
+        return 1.0, 1.0
     assert problem.num_tokens is not None and problem.num_numbers is not None
-    device = problem.labels.device
-    tokens, numbers = (in_dtype(given, torch.float32, device) for given in (problem.num_tokens, problem.num_numbers))
-    unit = torch.where(tokens > 0, tokens, numbers)
-    return torch.where(unit > 0, unit, 1.0)
+    return problem.num_tokens, problem.num_numbers
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,9 +217,15 @@ class Result(NamedTuple):
     """0-d; None for 1."""
 
 
-def scaled(gradients: Sequence[Tensor], factor: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """Gradients times a factor (0-d), multiplied in its precision and only then rounded to ``dtype``."""
-    return [(gradient.to(factor.dtype) * factor).to(dtype) for gradient in gradients]
+def scaled(gradients: Sequence[Tensor], factor: Tensor, counts: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """The gradients of hidden, weight and bias times a factor (0-d), in its precision and then rounded to ``dtype``.
+
+    Hidden states of rows that do not count (``counts`` [N]) keep their gradient of 0 even if the factor is not finite.
+    """
+    hidden_grad, *of_head = (gradient.to(factor.dtype) for gradient in gradients)
+    if hidden_grad.ndim > 1:  # asked for
+        hidden_grad = times_upstream(hidden_grad, factor, counts)
+    return [gradient.to(dtype) for gradient in (hidden_grad, *(gradient * factor for gradient in of_head))]
 
 
 @without_autocast
@@ -192,24 +236,21 @@ def forward(
     steps, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
     if problem.lacks_denominators:
         problem = problem.counted(*steps.count(problem, weight.shape[0], dtype).unbind())
-    unit = gradient_unit(problem, hidden.dtype)
-    scaled = problem
-    if isinstance(unit, Tensor):
-        assert problem.num_tokens is not None and problem.num_numbers is not None
-        scaled = problem._replace(num_tokens=problem.num_tokens / unit, num_numbers=problem.num_numbers / unit)
+    unit = unit_of(problem, hidden.dtype)
+    task = in_unit(problem, unit)
     fields = hidden.new_zeros((len(Field), hidden.shape[0]), dtype=dtype)
     gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
     for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
         chunk_fields = fields.new_empty((len(Field), logits.shape[0]))
         target = logits[None] if any(needs) else None
-        steps.row_losses(logits[None], part_of(scaled, chunk), chunk_fields, target)
+        steps.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
         fields[:, chunk] = chunk_fields
         if target is not None:
             gradients.add(logits, states, chunk)
     loss, parts = steps.finish(fields, problem)
     if problem.reduction == "none":
         loss = losses_of_rows(fields, problem)
-    scale = unit.reciprocal() if isinstance(unit, Tensor) else None
+    scale = None if unit is None else unit.reciprocal()
     return Result(Forward(loss, parts, fields), gradients.finish(), scale)
 
 
@@ -224,11 +265,15 @@ def gradients(
     normalisers: Tensor,
     upstream: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of reduction "none" for an upstream gradient [N], from logits made anew and normalisers [2, N]."""
+    """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew and normalisers [2, N].
+
+    For reduction "mean" the problem has its denominators.
+    """
     steps = load_backend(problem.backend)
     gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
     for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
-        rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), upstream[chunk].contiguous()
+        of_chunk = upstream[chunk].contiguous() if upstream.ndim else upstream
+        rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), of_chunk
         steps.row_gradients(logits[None], *rows, logits[None])
         gradients.add(logits, states, chunk)
     return gradients.finish()

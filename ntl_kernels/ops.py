@@ -26,7 +26,7 @@ from .linear import Chunking
 from .problem import Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
-from .tracing import NoSecondDerivative, needs_function, refuse_second_derivative
+from .tracing import NoSecondDerivative, needs_function, refuse_second_derivative, times_upstream
 
 PROBLEM = (
     "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
@@ -106,7 +106,7 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
 
 @define("linear_gradients", f"({LINEAR}, Tensor normalisers, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
-    """(hidden_grad, weight_grad, bias_grad) for an upstream gradient [N], from logits computed anew."""
+    """(hidden_grad, weight_grad, bias_grad) from logits made anew and an upstream gradient ([N] for "none", else 0-d)."""
     *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
     return linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream)
@@ -225,7 +225,8 @@ class Once(torch.autograd.Function):
 
 def call_once(operator: Any, *arguments: Any) -> Any:
     """The gradient that an operator gives, not differentiable under whatever watches."""
-    return Once.apply(operator, *arguments) if needs_function() else operator(*arguments)
+    is_differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return Once.apply(operator, *arguments) if needs_function() or is_differentiated else operator(*arguments)
 
 
 class OnePass(Formula):
@@ -241,18 +242,19 @@ class OnePass(Formula):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         loss, parts, fields, gradient = output
         ctx.mark_non_differentiable(parts, fields, gradient)
-        ctx.save_for_backward(loss, gradient)
-        ctx.save_for_forward(loss, gradient)
+        ctx.save_for_backward(loss, fields, gradient)
+        ctx.save_for_forward(loss, fields, gradient)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        loss, gradient = ctx.saved_tensors
-        return refuse_second_derivative(gradient * upstream, loss), *(None,) * NUM_OPERANDS
+        loss, fields, gradient = ctx.saved_tensors
+        gradient = refuse_second_derivative(gradient, loss)
+        return times_upstream(gradient, upstream, fields[Field.WEIGHT] != 0), *(None,) * NUM_OPERANDS
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        loss, gradient = ctx.saved_tensors
-        return along(tangent, gradient, loss.dtype).sum(), None, None, None
+        loss, _, gradient = ctx.saved_tensors
+        return along(tangent, refuse_second_derivative(gradient, loss), loss.dtype).sum(), None, None, None
 
 
 class TwoPass(Formula):
@@ -310,7 +312,8 @@ def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
 class Linear(Formula):
     """(loss, parts, fields, three gradients, scale) of hidden states, weight and bias.
 
-    "mean" and "sum" compute the gradients in the forward pass; "none" computes the logits anew in the backward pass.
+    Where the forward pass does not keep the gradients (:func:`ntl_kernels.linear.keeps_gradients`), the backward pass
+    makes the logits anew.
     """
 
     operator = linear_losses
@@ -323,25 +326,27 @@ class Linear(Formula):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         loss, parts, fields, *gradients = output
         ctx.mark_non_differentiable(parts, fields, *gradients)
-        ctx.is_per_row = inputs[3 + NUM_OPERANDS - 2] == "none"
+        problem, *_ = linear_arguments(inputs[3:])
+        ctx.is_one_pass = linear.keeps_gradients(problem, inputs[0].dtype)
         tensors = 3 + NUM_OPERANDS - 3
-        ctx.save_for_backward(loss, *((fields, *inputs[:tensors]) if ctx.is_per_row else gradients))
+        ctx.save_for_backward(loss, parts, fields, *(gradients if ctx.is_one_pass else inputs[:tensors]))
         ctx.options, ctx.dtype = inputs[tensors:], inputs[0].dtype
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        loss, *saved = ctx.saved_tensors
+        loss, parts, fields, *saved = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
-        if ctx.is_per_row:
-            fields, *arguments = saved
-            found = call_once(linear_gradients, *arguments, *ctx.options[:-1], needs, normalisers_of(fields), upstream)
-        else:
+        if ctx.is_one_pass:
             *found, scale = saved
-            found = linear.scaled(found, upstream * scale, ctx.dtype)
-        results = (
-            refuse_second_derivative(gradient.to(ctx.dtype), loss) if needed else None
-            for gradient, needed in zip(found, needs, strict=True)
-        )
+            found = [refuse_second_derivative(gradient, loss) for gradient in found]
+            found = linear.scaled(found, upstream * scale, fields[Field.WEIGHT] != 0, ctx.dtype)
+        else:
+            *options, chunk_size, skip_ignored, _ = ctx.options
+            operands = with_denominators([*saved[3:], *options], parts)
+            arguments = *saved[:3], *operands, chunk_size, skip_ignored, needs
+            found = call_once(linear_gradients, *arguments, normalisers_of(fields), upstream)
+            found = [refuse_second_derivative(gradient.to(ctx.dtype), loss) for gradient in found]
+        results = (gradient if needed else None for gradient, needed in zip(found, needs, strict=True))
         return *results, *(None,) * (NUM_OPERANDS + 3)
 
     @staticmethod

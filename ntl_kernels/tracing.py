@@ -52,13 +52,28 @@ def needs_function() -> bool:
     return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
 
 
+def is_batched(upstream: Tensor) -> bool:
+    """Whether an upstream gradient stands for several at once: is_grads_batched=True, jacobian(vectorize=True)."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_legacy_batchedtensor(upstream))
+
+
+def is_transformed(upstream: Tensor) -> bool:
+    """Whether the product with an upstream gradient is differentiated, in reverse or forward mode, or batched."""
+    return (
+        torch.is_grad_enabled()  # in a backward pass: create_graph=True
+        or is_batched(upstream)
+        or torch._C._are_functorch_transforms_active()
+        or is_forward_mode()
+    )
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether what is saved for the backward pass is packed by somebody (checkpoints, offloading)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class NoSecondDerivative(torch.autograd.Function):
-    """A gradient, whose derivative by what it depends on is refused."""
+    """A gradient, whose derivative by its sources is refused."""
 
     generate_vmap_rule = True
 
@@ -85,9 +100,22 @@ class NoSecondDerivative(torch.autograd.Function):
         )
 
 
-def refuse_second_derivative(gradient: Tensor | None, *sources: Tensor) -> Tensor | None:
+def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
     """Let differentiating a gradient by what ``sources`` depend on raise. (torch's own ``once_differentiable`` does so
     only where the upstream gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
-    if gradient is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling():
         return gradient
-    return NoSecondDerivative.apply(gradient, *sources)
+    if not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or is_forward_mode()):
+        return gradient
+    refused: Tensor = NoSecondDerivative.apply(gradient, *sources)
+    return refused
+
+
+def times_upstream(gradient: Tensor, upstream: Tensor, counts: Tensor) -> Tensor:
+    """A gradient of N rows times the upstream one (0-d or [N]), in operations that torch can differentiate and batch.
+
+    Rows that do not count (``counts`` [N]) stay 0 even if the upstream gradient is not finite.
+    """
+    rows = (*gradient.shape[:-1], 1)
+    factor = upstream.reshape(rows) if upstream.ndim else upstream
+    return (gradient * factor).masked_fill_(~counts.view(rows), 0.0)

@@ -195,11 +195,13 @@ def test_default_never_writes_to_the_logits() -> None:
 
 
 def test_inplace_writes_the_gradient_into_the_logits() -> None:
-    leaf = torch.randn(5, 50, requires_grad=True)
-    logits = leaf * 1
-    loss = cross_entropy_ntl(logits, torch.arange(5), DIGITS, inplace=True)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert gradient.data_ptr() == logits.data_ptr()
+    for reduction in ("mean", "none"):
+        leaf = torch.randn(5, 50, requires_grad=True)
+        logits = leaf * 1
+        received: list[int] = []
+        logits.register_hook(lambda gradient, received=received: received.append(gradient.data_ptr()))
+        cross_entropy_ntl(logits, torch.arange(5), DIGITS, inplace=True, reduction=reduction).sum().backward()
+        assert received == [logits.data_ptr()]
 
 
 def test_every_element_of_the_gradient_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

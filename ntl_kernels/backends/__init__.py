@@ -81,7 +81,10 @@ class Backend(Protocol):
         ...
 
     def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
-        """gradient [B, T, V] *= upstream (0-d), without touching memory when upstream is exactly 1."""
+        """gradient [B, T, V] *= upstream (0-d), without touching memory when upstream is exactly 1.
+
+        A row of zeros, such as one that does not count, stays one even if upstream is not finite.
+        """
         ...
 
     def number_statistics(self, logits: Tensor, table: NumberTable) -> Tensor:

@@ -12,6 +12,7 @@ What rows hold stands in columns [n, 1] inside a block, since that is what multi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, Union
 
@@ -150,8 +151,14 @@ def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstrea
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
-    if upstream.device.type != "cpu" or upstream.item() != 1:  # asking a GPU would wait for it
-        gradient.mul_(upstream)
+    if upstream.device.type == "cpu":  # asking a GPU would wait for it
+        factor = upstream.item()
+        if math.isfinite(factor):
+            if factor != 1:
+                gradient.mul_(upstream)
+            return
+    is_zero = torch.linalg.vector_norm(gradient, torch.inf, -1, keepdim=True) == 0
+    gradient.mul_(torch.where(is_zero, 0.0, upstream))
 
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:

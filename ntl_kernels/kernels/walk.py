@@ -159,6 +159,12 @@ def write_gradient(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexp
 
 
 @triton.jit
+def scaled(g, factor):
+    """g * factor, and 0 where g is 0: rows that do not count have no part in a factor that is not finite."""
+    return tl.where(g == 0.0, 0.0, product(g, factor))
+
+
+@triton.jit
 def scale_row(row, factor, TILE: tl.constexpr):
     """row *= factor."""
     THREADS: tl.constexpr = TILE.threads
@@ -169,12 +175,12 @@ def scale_row(row, factor, TILE: tl.constexpr):
         edges, is_edge = edge_columns(row, VECTOR)
         g_edge = tl.load(row.start + edges, mask=is_edge, other=0.0).to(tl.float32)
         tl.debug_barrier()  # every thread has read the edges, which one of them writes
-        tl.store(row.start + edges, product(g_edge, factor).to(dtype), mask=is_edge)
+        tl.store(row.start + edges, scaled(g_edge, factor).to(dtype), mask=is_edge)
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, row.body_size, UNROLL * THREADS * VECTOR):
         inside = offset + columns < row.body_size
         g = tl.load(row.body + (offset + columns), mask=inside, other=0.0).to(tl.float32)
-        tl.store(row.body + (offset + columns), product(g, factor).to(dtype), mask=inside)
+        tl.store(row.body + (offset + columns), scaled(g, factor).to(dtype), mask=inside)
 
 
 @triton.jit

@@ -23,10 +23,10 @@ from ..functional import DEFAULT_CONFIG, as_number, as_output, autocast, in_shap
 from ..linear import Chunking, default_chunk_size
 from ..problem import Problem
 from ..tokens import NumberTokens
-from ..tracing import is_forward_mode, is_plain
+from ..tracing import is_plain
 from .collectives import checked_group, group_size
 from .hidden import VocabParallelLinearCrossEntropyNTL
-from .logits import Split, VocabParallelCrossEntropyNTL
+from .logits import Split, VocabParallelCrossEntropyNTL, check_transforms
 from .whole import all_columns, summed_gradient
 
 
@@ -210,12 +210,3 @@ def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, ch
     if num_rows <= chunk_size or group_size(split.group) == 1:
         return max(min(chunk_size, num_rows), 1)
     return -(-chunk_size // 2)
-
-
-def check_transforms() -> None:
-    """Raise under what no collective can be part of."""
-    if torch._C._are_functorch_transforms_active() or is_forward_mode():
-        raise RuntimeError(
-            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) "
-            "nor forward-mode derivatives; use autograd (backward, torch.autograd.grad)"
-        )

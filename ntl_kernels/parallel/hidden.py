@@ -16,12 +16,23 @@ from ..autograd import tensors_of
 from ..backends import Field, load_backend
 from ..backends.layout import loss_dtype
 from ..backends.shards import Merged
-from ..linear import Chunk, Chunking, LinearGradients, gradient_unit, part_of, without_autocast
+from ..linear import (
+    Chunk,
+    Chunking,
+    LinearGradients,
+    in_unit,
+    keeps_gradients,
+    part_of,
+    rows_that_count,
+    scaled,
+    unit_of,
+    without_autocast,
+)
 from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
 from .collectives import finished, sum_ranks
-from .logits import Exchange, Merge, Split, exchange, merge
+from .logits import Exchange, Merge, Split, check_transforms, exchange, merge
 
 
 class Head(NamedTuple):
@@ -89,17 +100,16 @@ def forward(
     chunking: Chunking,
     needs: Sequence[bool],
 ) -> Result:
-    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
-    if problem.lacks_denominators:
-        problem = problem.counted(*steps.count(problem, hidden).unbind())
-    unit, scaled = gradient_unit(problem, hidden.dtype), problem
-    if isinstance(unit, Tensor):
-        assert problem.num_tokens is not None and problem.num_numbers is not None
-        scaled = problem._replace(num_tokens=problem.num_tokens / unit, num_numbers=problem.num_numbers / unit)
+    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names.
+
+    For reduction "mean" the problem has its denominators.
+    """
+    unit = unit_of(problem, hidden.dtype)
+    task = in_unit(problem, unit)
     found = nothing_merged(hidden, problem)
     gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
     one = torch.ones((), dtype=found.fields.dtype, device=hidden.device)
-    for chunk in sent_chunks(hidden, head, scaled, split, chunking):
+    for chunk in sent_chunks(hidden, head, task, split, chunking):
         fields, merged, number_logits = merge(chunk.sent, chunk.problem)
         found.fields[:, chunk.rows], found.merged[:, chunk.rows] = fields, merged
         if found.number_logits is not None and number_logits is not None:
@@ -108,7 +118,7 @@ def forward(
             arguments = chunk.logits, chunk.problem, split.first, merged, number_logits, one
             gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], chunk.hidden, chunk.rows)
     loss, parts = steps.finish(found.fields, problem)
-    scale = unit.reciprocal() if isinstance(unit, Tensor) else None
+    scale = None if unit is None else unit.reciprocal()
     return Result(loss, parts, found.fields, found, gradients.finish(), scale)
 
 
@@ -116,14 +126,14 @@ def nothing_merged(hidden: Tensor, problem: Problem) -> Merge:
     """Room for what all ranks know of all rows; 0 for rows that are not walked."""
     count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
     number_logits = None
-    if problem.spec.label_sigma > 0 and problem.reduction == "none":
+    if problem.spec.label_sigma > 0 and not keeps_gradients(problem, hidden.dtype):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
     fields, merged = (hidden.new_zeros((len(kind), count), dtype=dtype) for kind in (Field, Merged))
     return Merge(fields, merged, number_logits)
 
 
 @without_autocast
-def per_row_gradients(
+def later_gradients(
     hidden: Tensor,
     head: Head,
     problem: Problem,
@@ -134,12 +144,13 @@ def per_row_gradients(
     number_logits: Tensor | None,
     upstream: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of reduction "none" for an upstream gradient [N], from logits made anew. Nothing is sent."""
+    """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew. Nothing is sent."""
     gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
     for rows in chunking.of(problem):
         states, chunk_merged = hidden[rows], merged[:, rows].contiguous()
         columns = None if number_logits is None else number_logits[rows]
-        arguments = head.logits(states), part_of(problem, rows), split.first, chunk_merged, columns, upstream[rows]
+        of_rows = upstream[rows] if upstream.ndim else upstream
+        arguments = head.logits(states), part_of(problem, rows), split.first, chunk_merged, columns, of_rows
         gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], states, rows)
     return gradients.finish()
 
@@ -147,8 +158,8 @@ def per_row_gradients(
 class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of hidden states [N, H] and this rank's weight [W, H] and bias [W].
 
-    "mean" and "sum" compute the gradients in the forward pass and hand them over in the backward pass; "none" makes
-    the logits anew there. The hidden states' gradient is summed over the ranks once, in the backward pass, in float32.
+    The gradients are computed in the forward pass and handed over in the backward pass, or the logits made anew there,
+    as on one device. The hidden states' gradient is summed over the ranks once, in the backward pass, in float32.
     """
 
     @staticmethod
@@ -162,39 +173,43 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         chunking: Chunking,
         sums_hidden: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.is_per_row, ctx.needs = problem.reduction == "none", list(ctx.needs_input_grad[:3])
+        if problem.lacks_denominators:
+            problem = problem.counted(*steps.count(problem, hidden).unbind())
+        ctx.is_one_pass, ctx.needs = keeps_gradients(problem, hidden.dtype), list(ctx.needs_input_grad[:3])
         ctx.arguments, ctx.sums_hidden = (problem, split, chunking), sums_hidden
-        found = forward(hidden, Head(weight, bias), *ctx.arguments, [False] * 3 if ctx.is_per_row else ctx.needs)
+        found = forward(hidden, Head(weight, bias), *ctx.arguments, ctx.needs if ctx.is_one_pass else [False] * 3)
         ctx.is_traced = not is_plain(hidden)
-        ctx.found = None if ctx.is_per_row or ctx.is_traced else (*found.gradients, found.scale)
+        ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None
         kept = (*found.gradients, found.scale) if ctx.is_traced else (None,) * 4
-        merged = found.merge[1:] if ctx.is_per_row else (None, None)
+        merged = (None, None) if ctx.is_one_pass else found.merge[1:]
         ctx.save_for_backward(found.loss, hidden, weight, bias, *merged, *kept, *tensors_of(problem))
         ctx.mark_non_differentiable(found.parts, found.fields)
         return found.loss, found.parts, found.fields
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        check_transforms(upstream)
         with torch.no_grad():
-            hidden_grad, weight_grad, bias_grad = per_row(ctx, upstream) if ctx.is_per_row else reduced(ctx, upstream)
+            gradients = kept_gradients(ctx, upstream) if ctx.is_one_pass else gradients_anew(ctx, upstream)
+            hidden_grad, weight_grad, bias_grad = gradients
             if ctx.needs[0] and ctx.sums_hidden:
                 _, split, _ = ctx.arguments
                 total = sum_ranks(hidden_grad.to(loss_dtype(hidden_grad.dtype)), split.group)
                 hidden_grad = finished(total).to(hidden_grad.dtype)
         loss, *_ = ctx.saved_tensors
         found = zip((hidden_grad, weight_grad, bias_grad), ctx.needs, strict=True)
-        gradients = (refuse_second_derivative(part if needed else None, loss) for part, needed in found)
-        return *gradients, None, None, None, None
+        refused = (refuse_second_derivative(part, loss, upstream) if needed else None for part, needed in found)
+        return *refused, None, None, None, None
 
 
-def per_row(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The gradients of reduction "none"; hidden's is this rank's share."""
+def gradients_anew(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
+    """The gradients from logits made anew; hidden's is this rank's share."""
     _, hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
     arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, merged, number_logits, upstream
-    return [gradient.to(hidden.dtype) for gradient in per_row_gradients(*arguments)]
+    return [gradient.to(hidden.dtype) for gradient in later_gradients(*arguments)]
 
 
-def reduced(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
+def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The gradients of the forward pass times the upstream gradient; hidden's is this rank's share.
 
     They are given away once, since whoever receives them may keep them: a second backward computes new ones.
@@ -207,7 +222,7 @@ def reduced(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     *gradients, scale = found
     factor = upstream if scale is None else upstream * scale
     if ctx.is_traced or scale is not None:
-        return [(part.to(factor.dtype) * factor).to(hidden.dtype) for part in gradients]
+        return scaled(gradients, factor, rows_that_count(ctx.arguments[0]), hidden.dtype)
     for gradient in gradients:
         if gradient.numel():
             load_backend(ctx.arguments[0].backend).scale_(gradient.view(1, -1, gradient.shape[-1]), factor)

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from ..autograd import tensors_of
 from ..problem import Problem
-from ..tracing import refuse_second_derivative
+from ..tracing import is_batched, is_forward_mode, refuse_second_derivative
 from . import steps
 from .collectives import finished, gather_ranks, sum_ranks
 
@@ -58,6 +58,15 @@ def merge(sent: Exchange, problem: Problem) -> Merge:
     return Merge(*steps.merge_shards(statistics, number_logits, problem), number_logits)
 
 
+def check_transforms(*upstreams: Tensor) -> None:
+    """Raise under what no collective can be part of, also in the backward pass with its upstream gradient."""
+    if torch._C._are_functorch_transforms_active() or is_forward_mode() or any(map(is_batched, upstreams)):
+        raise RuntimeError(
+            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) "
+            "nor forward-mode derivatives nor is_grads_batched=True; use autograd (backward, torch.autograd.grad)"
+        )
+
+
 class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of this rank's logits [B, T, W]; only the loss (0-d, or [N] for "none") is differentiable.
 
@@ -84,9 +93,10 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
                 "second backward through a loss computed with inplace=True: its logits are already overwritten by "
                 "their gradient. Pass inplace=False to keep them for retain_graph=True"
             )
+        check_transforms(upstream)
         ctx.is_spent = True
         logits, merged, number_logits, loss, *_ = ctx.saved_tensors
         gradient = steps.shard_gradients(
             logits, ctx.problem, ctx.split.first, merged, number_logits, upstream, ctx.inplace
         )
-        return refuse_second_derivative(gradient, loss), None, None, None
+        return refuse_second_derivative(gradient, loss, upstream), None, None, None

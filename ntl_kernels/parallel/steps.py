@@ -56,6 +56,8 @@ def shard_gradients(
         gradient = logits if inplace else gradient_like(logits)
         steps = load_shard_backend(problem.backend)
         steps.shard_gradients(logits, problem, first, merged, number_logits, upstream, gradient)
+        if inplace:
+            torch.autograd.graph.increment_version(logits)  # so that whoever has saved them notices
     return gradient
 
 

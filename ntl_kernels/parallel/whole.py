@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Problem
+from ..tracing import refuse_second_derivative
 from .collectives import finished, sum_ranks
 from .logits import Split
 
@@ -27,7 +28,8 @@ class AllColumns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        return upstream[..., ctx.columns], None, None
+        # Its derivative by another rank's columns would be that rank's, and is lost here.
+        return refuse_second_derivative(upstream[..., ctx.columns], upstream), None, None
 
 
 class SummedGradient(torch.autograd.Function):
@@ -40,7 +42,7 @@ class SummedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return finished(sum_ranks(upstream, ctx.split.group)), None
+        return refuse_second_derivative(finished(sum_ranks(upstream.detach(), ctx.split.group)), upstream), None
 
 
 def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
