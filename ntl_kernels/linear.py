@@ -31,7 +31,7 @@ CHUNK_BYTES = 2**28
 """Logits of a chunk elsewhere, at least; a larger weight affords larger chunks."""
 CHUNK_MULTIPLE = 128
 """Rows come in multiples of the matrix products' tiles."""
-LARGEST_KEPT = 2.0**9
+LARGEST_KEPT = 2.0**11
 """Bound of the float16 gradients that a forward pass keeps: far from underflow, with room for their products."""
 LARGEST_NUMBER_LOSS = 2.0**11
 """Up to which gradients of the Number Token Loss and of cross-entropy share one float16 unit."""

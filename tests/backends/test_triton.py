@@ -17,6 +17,7 @@ from torch.autograd import DeviceType
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
+from ..gradient_cases import GradientCases
 from ..graphs import captured, warm_up
 from ..problems import check, random_problem, solve
 from .triton_cases import DIGITS, DTYPES, TritonCases, moved
@@ -42,6 +43,12 @@ def test_cases_under_the_interpreter() -> None:
 class TestOnTheGpu(TritonCases):
     device = "cuda"
     every = 10  # nearly every problem compiles kernels of its own
+
+
+@pytest.mark.gpu
+class TestGradientsOnTheGpu(GradientCases):
+    backend = "triton"
+    device = "cuda"
 
 
 def big_problem(dtype: torch.dtype, vocab_size: int = 50257, rows: int = 512) -> tuple[Tensor, Tensor, NumberTokens]:
