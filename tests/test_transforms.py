@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
 import pytest
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
-from torch.func import functional_call
+from torch.func import functional_call, grad, jacfwd, jacrev
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ntl_kernels import (
@@ -463,9 +463,57 @@ def double_backward(network: Any) -> None:
     torch.autograd.grad(found[1].square().sum(), h)
 
 
-def hessian(network: Any) -> None:
+Derivative: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]
+
+
+def along_ones(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The derivative along a tangent of ones."""
+    return lambda x: torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
+
+
+def second(network: Any, outer: Derivative, inner: Derivative) -> None:
+    """Raises whether gradients are enabled outside or not: a transform brings its own."""
     x, labels = sample(4)
-    torch.func.hessian(lambda z: total(network(z, labels)))(x)
+    derivative = outer(lambda z: inner(lambda y: total(network(y, labels)))(z))
+    with torch.no_grad(), pytest.raises(RuntimeError, match="ntl_kernels have no second|no forward-mode|forward AD"):
+        derivative(x)
+    derivative(x)
+
+
+def reverse_over_dual(network: Any) -> None:
+    """The tangent of a dual tensor, differentiated in reverse mode."""
+    x, labels = sample()
+    x.requires_grad_()
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(network(forward_ad.make_dual(x * 1, torch.ones_like(x)), labels))
+        found.tangent.sum().backward()
+
+
+def by_upstream(network: Any) -> None:
+    """The derivative of a gradient by the upstream one, in which it is linear, and what torch makes of that."""
+    x, labels = sample()
+    found, expected = (derivatives_by_upstream(function, x, labels) for function in (network, network.truth))
+    assert_same(found, expected, FORWARD_TOLERANCE)
+    tangent = torch.randn_like(x)
+    pushed = torch.autograd.functional.jvp(lambda z: network(z, labels), x, tangent)[1]
+    assert_same([pushed], [torch.autograd.functional.jvp(lambda z: network.truth(z, labels), x, tangent)[1]], 1e-4)
+
+
+def derivatives_by_upstream(function: Any, x: Tensor, labels: Tensor) -> list[Tensor]:
+    """A gradient, and the derivative of a sum of its entries by learned weights of the outputs."""
+    x = x.clone().requires_grad_()
+    output = function(x * 1, labels)
+    weights = torch.linspace(0.5, 1.5, max(output.numel(), 1)).view(output.shape).requires_grad_()
+    (gradient,) = torch.autograd.grad((output * weights).sum(), x, create_graph=True)
+    return [gradient.detach(), *torch.autograd.grad(total(gradient), weights)]
+
+
+def vectorized(network: Any) -> None:
+    """Many upstream gradients at once (``is_grads_batched=True``)."""
+    x, labels = sample(4)
+    found = torch.autograd.functional.jacobian(lambda z: network(z, labels), x, vectorize=True)
+    expected = torch.autograd.functional.jacobian(lambda z: network.truth(z, labels), x)
+    assert_same([found], [expected])
 
 
 def deterministic(network: Any) -> None:
@@ -576,6 +624,14 @@ NO_FORWARD = Outcome(
     "`cross_entropy_ntl` on the logits.",
     r"linear_cross_entropy_ntl has no forward-mode derivative.*backend='reference'",
 )
+NO_SILU = Outcome(
+    "torch has no second forward-mode derivative of the model's activation, and says so.", "silu_backward"
+)
+NO_UPSTREAM = Outcome(
+    'With reduction `"none"` the gradients from hidden states have no derivative by the upstream gradient and say so: '
+    'use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
+    r"ntl_kernels have no second derivatives.*with backend='reference'",
+)
 NO_DENOMINATOR = Outcome("Nothing to try: it takes no denominator.", None)
 NO_LAMBDA = Outcome("Nothing to try: it has no lambda, or keeps that of its configuration, as in the row above.", None)
 
@@ -652,7 +708,35 @@ TABLE = {
     "jacfwd": Transform("`jacfwd`", partial(jacobian, transform=torch.func.jacfwd), FORWARD_MODE),
     "dual": Transform("dual tensors", dual, FORWARD_MODE),
     "double": Transform("second derivative by `create_graph=True`", double_backward, everyone(NO_SECOND)),
-    "hessian": Transform("`hessian`", hessian, everyone(NO_SECOND) | FORWARD_MODE),
+    "hessian": Transform(
+        "`hessian`, `jacfwd(jacrev)`", partial(second, outer=jacfwd, inner=jacrev), everyone(NO_SECOND) | FORWARD_MODE
+    ),
+    "jacrev-jacrev": Transform("`jacrev(jacrev)`", partial(second, outer=jacrev, inner=jacrev), everyone(NO_SECOND)),
+    "jacrev-jacfwd": Transform(
+        "`jacrev(jacfwd)`", partial(second, outer=jacrev, inner=jacfwd), everyone(NO_SECOND) | FORWARD_MODE
+    ),
+    "jacfwd-jacfwd": Transform(
+        "`jacfwd(jacfwd)`",
+        partial(second, outer=jacfwd, inner=jacfwd),
+        everyone(NO_SECOND) | FORWARD_MODE | {"model": NO_SILU},
+    ),
+    "grad-jvp": Transform(
+        "`grad(jvp)`, Hessian-vector products",
+        partial(second, outer=grad, inner=along_ones),
+        everyone(NO_SECOND) | FORWARD_MODE,
+    ),
+    "jvp-jvp": Transform(
+        "`jvp(jvp)`",
+        partial(second, outer=along_ones, inner=along_ones),
+        everyone(NO_SECOND) | FORWARD_MODE | {"model": NO_SILU},
+    ),
+    "reverse-dual": Transform("reverse mode over dual tensors", reverse_over_dual, everyone(NO_SECOND) | FORWARD_MODE),
+    "upstream": Transform(
+        "derivative of the gradient by the upstream one, `autograd.functional.jvp`",
+        by_upstream,
+        {"linear-none": NO_UPSTREAM},
+    ),
+    "vectorized": Transform("`is_grads_batched=True`, `jacobian(vectorize=True)`", vectorized),
     "deterministic": Transform("deterministic algorithms", deterministic),
     "inference": Transform("inference mode", inference),
     "fake": Transform("fake tensors", fake),

@@ -14,7 +14,6 @@ from ntl_kernels.kernels.numbers import running_sum
 from ntl_kernels.kernels.softcap import softcap, softcap_grad
 from ntl_kernels.kernels.walk import edge_columns, row_of
 
-from ..gradient_cases import GradientCases
 from ..parallel.shard_cases import ShardCases
 from .triton_cases import TritonCases
 
@@ -37,11 +36,6 @@ def _loop_bounds_as_integers(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestInterpreted(TritonCases):
     device = "cpu"
     every = 3  # minutes otherwise
-
-
-class TestGradientsInterpreted(GradientCases):
-    backend = "triton"
-    device = "cpu"
 
 
 class TestShardsInterpreted(ShardCases):

@@ -1,12 +1,18 @@
-"""What the interpreter and a GPU run, on the emulated GPU: in the wide run alone, since each case compiles kernels."""
+"""What the interpreter and a GPU run, on the emulated GPU; what compiles for long in the wide run alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from ..backends.triton_cases import TritonCases
+from ..gradient_cases import GradientCases
 from ..parallel.shard_cases import ShardCases
 from .conftest import IS_WIDE
+
+
+class TestGradientsEmulated(GradientCases):
+    backend = "triton"
+    device = "cpu"
 
 
 @pytest.mark.skipif(not IS_WIDE, reason="part of `make emulated`")

@@ -11,6 +11,7 @@
     X(LDMATRIX, "ldmatrix") X(STMATRIX, "stmatrix")                                                                  \
     X(SHFL_BFLY, "shfl.sync.bfly.b32") X(SHFL_UP, "shfl.sync.up.b32")                                                \
     X(SHFL_IDX, "shfl.sync.idx.b32")                                                                                 \
+    X(SETP_EQ_F16X2, "setp.eq.f16x2") X(SETP_EQ_BF16X2, "setp.eq.bf16x2")                                            \
     X(REDUX_ADD, "redux.sync.add.s32")                                                                               \
     X(WARP_SYNC, "bar.warp.sync") X(BAR_SYNC, "bar.sync") X(BRA, "bra") X(RET, "ret")
 
@@ -58,6 +59,12 @@ static u32 lanes_where(const Warp *warp, const Instruction *in) {
     return mask;
 }
 
+/* Of two packed numbers each. */
+#define EQUAL_HALVES(widened)                                                                                        \
+    IN_LANES(mask, u32 a = REGISTER(u32, in->from[0])[i]; u32 b = REGISTER(u32, in->from[1])[i];                      \
+             REGISTER(pred, in->to[0])[i] = widened(a) == widened(b);                                                 \
+             REGISTER(pred, in->to[1])[i] = widened(a >> 16) == widened(b >> 16);)
+
 /* Everything that goes on to the next instruction. */
 static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mask, u32 first) {
     switch (in->operation) {
@@ -82,6 +89,8 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
     case UNPACK_B64:
         IN_LANES(mask, u64 v = REGISTER(u64, in->from[0])[i]; REGISTER(u32, in->to[0])[i] = v; REGISTER(u32, in->to[1])[i] = v >> 32;)
         break;
+    case SETP_EQ_F16X2: EQUAL_HALVES(from_f16); break;
+    case SETP_EQ_BF16X2: EQUAL_HALVES(from_bf16); break;
     case LD_GLOBAL: load(cta, warp, in, at, mask, first, 0); break;
     case LD_SHARED: load(cta, warp, in, at, mask, first, 1); break;
     case ST_GLOBAL: store(cta, warp, in, at, mask, first, 0); break;

@@ -144,6 +144,9 @@ class Kernel:
             self.set_operands(result, split_group(operands[0]), split_group(operands[1]))
             if len(split_group(operands[is_packing])) != 2:
                 raise UnknownPTX(line)
+        elif re.fullmatch(r"setp\.eq\.b?f16x2", name):
+            result.operation = operations[name]
+            self.set_operands(result, operands[0].split("|"), operands[1:])
         elif name == "cvt.s64.s32" and self.width(operands[1]) == 8:  # the lower half
             result.operation = operations["cvt.s64.s32 of b64"]
             self.set_operands(result, operands[:1], operands[1:])

@@ -92,6 +92,22 @@ def test_rounding_is_torch_s(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(y[~y.isnan()].view(torch.int32), expected[~y.isnan()].view(torch.int32))
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
+def test_two_packed_numbers_are_compared(name: str, dtype: torch.dtype) -> None:
+    """A zero of either sign equals zero, NaN nothing."""
+    values = torch.tensor([0.0, -0.0, 1.0, torch.nan, torch.inf, 6e-8, -2.0, 0.5], dtype=dtype)
+    pairs = torch.stack([values.repeat_interleave(4), values.repeat(4)], -1).view(torch.int32).flatten()
+    body = f"""
+        mov.b32 %r2, 0;
+        setp.eq.{name}x2 %p1|%p2, %r1, %r2;
+        selp.b32 %r2, 1, 0, %p1;
+        selp.b32 %r3, 2, 0, %p2;
+        add.s32 %r2, %r2, %r3;
+    """
+    expected = (pairs.view(dtype).view(-1, 2) == 0).int() @ torch.tensor([1, 2], dtype=torch.int32)
+    assert computed(body, pairs).tolist() == expected.tolist()
+
+
 def test_a_fused_multiply_add_rounds_once() -> None:
     x = torch.randn(32)
     fused = (x.double() * x.double() + 1.5).float()
