@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
 from .large_logits import check_large, large_problem
@@ -208,6 +209,68 @@ def test_float16_survives_loss_scaling() -> None:
     truth = linear_cross_entropy_ntl(*exact, labels, DIGITS, num_tokens=10**6, num_numbers=10**6, backend="reference")
     for g, t in zip(got, torch.autograd.grad(truth * scale, exact), strict=True):
         torch.testing.assert_close(g.double(), t, rtol=0.02, atol=0.01 * t.abs().max().item())
+
+
+HALF = {
+    "digits": (1, None, {}),
+    "few digits": (1, None, {"rows": 1024, "number_rows": 1}),
+    "distances to 999": (99, None, {}),
+    "one far number": (99, 76561, {}),
+    "mse to 999": (99, None, {"config": NTLConfig(kind="mse")}),
+    "few mse to 999": (99, None, {"config": NTLConfig(kind="mse", reweigh=False), "number_rows": 16}),
+    "large lambda": (30, None, {"config": NTLConfig(weight=100.0)}),
+    "lambda 0": (99, None, {"config": NTLConfig(kind="mse", weight=0.0)}),
+    "sum": (99, None, {"reduction": "sum"}),
+    "sum of mse": (99, None, {"config": NTLConfig(kind="mse"), "reduction": "sum"}),
+    "large weights": (99, None, {"token_weights": 1e5}),
+    "small weights": (99, None, {"token_weights": 1e-5}),
+    "given denominators": (99, None, {"num_tokens": 10**6, "num_numbers": torch.tensor(5)}),
+    "no tokens": (1, None, {"num_tokens": 0}),
+    "softcap and scale": (99, None, {"softcap": 30.0, "logit_scale": 4.0}),
+}
+"""The distance of neighbouring numbers, the value of one more, and options: gradients of any orders of magnitude."""
+
+
+@pytest.mark.parametrize(("step", "far", "options"), HALF.values(), ids=list(HALF))
+@pytest.mark.parametrize("road", ["plain", "hooks"])
+def test_float16_keeps_the_range_of_full_logits(step: int, far: int | None, options: dict[str, Any], road: str) -> None:
+    """At the largest loss scale that full logits in float16 survive, as a scaler finds it: finite, and row by row as
+    near to the truth."""
+    torch.manual_seed(0)
+    options = dict(options)
+    rows, number_rows = options.pop("rows", 256), options.pop("number_rows", 64)
+    numbers = NumberTokens.from_mapping({i: step * i for i in range(10)} | ({10: far} if far else {}), 50)
+    hidden, weight = torch.randn(rows, 12).half(), torch.randn(50, 12).half()
+    labels = torch.randint(11, 50, (rows,))
+    labels[:number_rows], labels[-3:] = torch.randint(0, 10, (number_rows,)), -100
+    if "token_weights" in options:
+        options["token_weights"] = torch.rand(rows) * options["token_weights"]
+
+    def gradients(dtype: torch.dtype, scale: float, is_full: bool, backend: str = "auto") -> list[torch.Tensor]:
+        leaves = [hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()]
+        if is_full:
+            loss = cross_entropy_ntl(F.linear(*leaves), labels, numbers, backend=backend, **options)
+        else:
+            loss = linear_cross_entropy_ntl(*leaves, labels, numbers, chunk_size=100, **options)
+        return [gradient.double() for gradient in torch.autograd.grad(loss * scale, leaves)]
+
+    scale = 2.0**26
+    plain = gradients(torch.float16, scale, True)
+    while not all(gradient.isfinite().all() for gradient in plain):
+        scale /= 4
+        plain = gradients(torch.float16, scale, True)
+    truth = gradients(torch.float64, scale, True, "reference")
+    for hooks in (
+        nullcontext(),
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+    ):
+        with hooks:
+            found = gradients(torch.float16, scale, False)
+        for got, p, t in zip(found, plain, truth, strict=True):
+            lost, allowed = ((answer - t).norm(dim=-1) for answer in (got, p))
+            # Rows of other tokens share their unit with number rows whose gradients are orders of magnitude larger.
+            limit = 4 * allowed + t.norm(dim=-1) * 2.0**-8 + t.norm(dim=-1).max() * 2.0**-20
+            assert (lost <= limit).all(), f"{(lost / limit).max():.3g} times what full logits lose, scale {scale:g}"
 
 
 def test_default_chunks_fit_the_budget() -> None:
