@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig, NumberTokens
 
-from .problems import FACTOR, SLACK, Answer, Problem
+from .problems import FACTOR, SLACK, Answer, Problem, solve
 
 VOCAB_SIZE = 203
 NUMBERS = NumberTokens.from_mapping({3 * i: float(i) for i in range(10)}, VOCAB_SIZE)
@@ -90,6 +90,37 @@ def check_large(answer: Answer, problem: Problem) -> None:
     rounding = torch.finfo(answer.gradient.dtype)
     limits = limits + rounding.eps * truth[1].abs() + rounding.smallest_normal
     assert_within(answer.gradient, truth[1], limits, f"gradient of {problem.options}")
+
+
+def offset_problem(reduction: str, weight: float = 0.0, label_smoothing: float = 0.0) -> Problem:
+    """Random rows in float32, each with an offset that the softmax does not see, and labels of both kinds."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3 * len(OFFSETS), VOCAB_SIZE, generator=generator) * 2
+    logits = rows + torch.tensor(OFFSETS).repeat(3)[:, None]
+    labels = torch.randint(0, 30, (len(logits),), generator=generator)
+    config = NTLConfig(weight=weight)
+    options: dict[str, Any] = {"reduction": reduction, "config": config, "label_smoothing": label_smoothing}
+    upstream = torch.ones(len(labels)) if reduction == "none" else torch.tensor(1.0)
+    return Problem(logits, labels, NUMBERS, options, upstream)
+
+
+OFFSET_PROBLEMS = [
+    (reduction, weight, smoothing)
+    for reduction in ("mean", "sum", "none")
+    for weight, smoothing in ((0.0, 0.0), (0.0, 0.1), (0.3, 0.0))
+]
+
+
+def check_offsets(answer: Answer, problem: Problem) -> None:
+    """Absolute limits: 1e-5 of a row's loss (of losses above 1, relative), and 1e-6 of a row's gradient."""
+    truth = solve(problem.in_dtype(torch.float64), "reference")
+    rows = len(problem.labels) if problem.options["reduction"] == "sum" else 1
+    loss = truth.output.loss.detach()
+    lost = (answer.output.loss.detach().double() - loss).abs()
+    assert (lost <= 1e-5 * loss.abs().clamp_min(rows)).all(), f"the loss is off by {lost.max():.3g}"
+    effect = 1 + problem.options["config"].weight * NUMBERS.largest_distance
+    lost = (answer.gradient.double() - truth.gradient).abs().max()
+    assert lost <= 1e-6 * effect, f"the gradient is off by {lost:.3g}"
 
 
 def assert_within(got: Tensor, truth: Tensor, limit: Tensor, what: str) -> None:

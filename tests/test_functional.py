@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends import eager
 
-from .large_logits import check_large, large_problem
+from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from .problems import Problem, check, random_problem, solve
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -165,6 +165,13 @@ def test_second_backward_after_inplace_raises(dtype: torch.dtype) -> None:
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="inplace=True"):
         loss.backward()
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_a_common_offset_costs_no_digits(backend: str) -> None:
+    for options in OFFSET_PROBLEMS:
+        problem = offset_problem(*options)
+        check_offsets(solve(problem, backend), problem)
 
 
 def test_second_derivatives_raise() -> None:

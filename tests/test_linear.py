@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
-from .large_logits import check_large, large_problem
-from .problems import Answer, assert_as_good_as_plain, random_config, random_labels, random_numbers
+from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from .problems import Answer, Problem, assert_as_good_as_plain, random_config, random_labels, random_numbers
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -397,13 +397,23 @@ def test_gpu_equals_the_reference_without_waiting(dtype: torch.dtype, reduction:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_large_logits_lose_no_more_than_torch(reduction: str, dtype: torch.dtype) -> None:
-    """With the identity for a head, hidden states are the logits, and so are their gradients."""
     problem = large_problem(dtype, reduction)
-    hidden = problem.logits.requires_grad_()
-    weight = torch.eye(hidden.shape[1], dtype=dtype)
+    check_large(solve_as_hidden(problem), problem)
+
+
+def test_a_common_offset_costs_no_digits() -> None:
+    for options in OFFSET_PROBLEMS:
+        problem = offset_problem(*options)
+        check_offsets(solve_as_hidden(problem), problem)
+
+
+def solve_as_hidden(problem: Problem) -> Answer:
+    """With the identity for a head, hidden states are the logits, and so are their gradients."""
+    hidden = problem.logits.detach().requires_grad_()
+    weight = torch.eye(hidden.shape[1], dtype=hidden.dtype)
     output = linear_cross_entropy_ntl(
         hidden, weight, problem.labels, problem.numbers, chunk_size=16, return_parts=True, **problem.options
     )
     assert isinstance(output, NTLOutput)
     (gradient,) = torch.autograd.grad(output.loss, hidden, problem.upstream)
-    check_large(Answer(output, gradient), problem)
+    return Answer(output, gradient)

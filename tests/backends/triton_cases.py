@@ -15,7 +15,7 @@ from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
-from ..large_logits import check_large, large_problem
+from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..parallel.shards import checked
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
 
@@ -236,6 +236,11 @@ class TritonCases:
             torch.testing.assert_close(answer.output.loss.double(), truth.output.loss, rtol=2e-6, atol=2e-6)
             rounding = torch.finfo(dtype).eps
             torch.testing.assert_close(answer.gradient.double(), truth.gradient, rtol=rounding, atol=2e-6)
+
+    def test_a_common_offset_costs_no_digits(self) -> None:
+        for options in OFFSET_PROBLEMS:
+            problem = moved(offset_problem(*options), self.device)
+            check_offsets(solve(problem, "triton"), problem)
 
     def test_number_statistics_of_large_logits(self) -> None:
         from ntl_kernels.statistics import number_statistics

@@ -11,7 +11,7 @@ from ntl_kernels.backends.eager_shards import is_covered
 from ntl_kernels.backends.shards import Bound, Statistic
 from ntl_kernels.parallel.bounds import check_cover
 
-from ..large_logits import check_large, large_problem
+from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..problems import Problem, check, random_problem
 from .shard_cases import ShardCases
 from .shards import random_bounds, solve_in_shards
@@ -38,6 +38,12 @@ def test_large_logits_lose_no_more_than_torch(reduction: str, dtype: torch.dtype
 def check_in_shards(problem: Problem) -> None:
     for bounds in ([(0, 203)], [(0, 10), (10, 0), (10, 120), (130, 73)]):
         check_large(solve_in_shards(problem, bounds, "eager"), problem)
+
+
+def test_a_common_offset_costs_no_digits() -> None:
+    for options in OFFSET_PROBLEMS:
+        problem = offset_problem(*options)
+        check_offsets(solve_in_shards(problem, [(0, 10), (10, 120), (130, 73)], "eager"), problem)
 
 
 @pytest.mark.gpu
