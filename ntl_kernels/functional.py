@@ -181,8 +181,9 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     if needs_gradient:
         if inplace:
             check_inplace(logits)
+        version = logits._version
         result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
-        if inplace and is_one_pass(logits, problem):
+        if logits._version != version:  # not where "none" or float16 waits, or the rows are a copy
             mark_overwritten(logits)
         return result
     check_values(problem, logits.shape[-1])

@@ -106,7 +106,7 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
 
 @define("linear_gradients", f"({LINEAR}, Tensor normalisers, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
-    """(hidden_grad, weight_grad, bias_grad) from logits made anew; the upstream gradient is [N] for "none", else 0-d."""
+    """(hidden_grad, weight_grad, bias_grad) from logits made anew; upstream is [N] for "none", else 0-d."""
     *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
     return linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream)

@@ -252,6 +252,17 @@ class GradientCases:
         (gradient,) = torch.autograd.grad(total + logits[6].sum(), leaf)
         torch.testing.assert_close(gradient, expected)
 
+    def test_logits_that_were_copied_may_be_used(self) -> None:
+        """No two strides express their rows, so nothing of the caller's is overwritten."""
+        (leaf,) = make_leaves("logits", torch.float32, self.device)
+        logits = (leaf * 1).t().contiguous().t()
+        before = logits.detach().clone()
+        loss = self.loss("logits", [logits], inplace=True)
+        (gradient,) = torch.autograd.grad(loss + logits.sum(), leaf)
+        (expected,) = torch.autograd.grad(self.loss("logits", [leaf]) + leaf.sum(), leaf)
+        assert torch.equal(logits, before)
+        torch.testing.assert_close(gradient, expected)
+
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_views_that_torch_lets_nobody_change_may_be_overwritten(self, reduction: str) -> None:
         """They cannot be marked."""
