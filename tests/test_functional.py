@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends import eager
 
+from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from .large_logits import check_large, large_problem
 from .problems import Problem, check, random_problem, solve
 
@@ -402,6 +403,17 @@ def test_large_logits_lose_no_more_than_torch(reduction: str, backend: str, dtyp
     for options in ({}, {"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5}):
         problem = large_problem(dtype, reduction, **options)
         check_large(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_impossible_labels_have_the_loss_that_torch_gives_them(
+    reduction: str, backend: str, dtype: torch.dtype
+) -> None:
+    for label_smoothing in SMOOTHINGS:
+        problem = impossible_problem(dtype, reduction, label_smoothing)
+        check_impossible(solve(problem, backend), problem)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

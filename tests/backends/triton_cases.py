@@ -15,6 +15,7 @@ from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
+from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import check_large, large_problem
 from ..parallel.shards import checked
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
@@ -226,6 +227,13 @@ class TritonCases:
         for options in ({}, *(more if reduction == "sum" else ())):
             problem = moved(large_problem(dtype, reduction, **options), self.device)
             check_large(solve(problem, "triton"), problem)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_impossible_labels_have_the_loss_that_torch_gives_them(self, reduction: str, dtype: torch.dtype) -> None:
+        for label_smoothing in SMOOTHINGS if dtype == torch.float32 else SMOOTHINGS[1::3]:
+            problem = moved(impossible_problem(dtype, reduction, label_smoothing), self.device)
+            check_impossible(solve(problem, "triton"), problem)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_the_number_loss_of_large_logits(self, dtype: torch.dtype) -> None:
