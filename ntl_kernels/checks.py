@@ -9,24 +9,21 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from . import backends
-from .config import LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number, shown
+from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
 from .problem import Problem, is_ignored
-from .spec import LossSpec, values_of
+from .spec import LossSpec, check_options, values_of
 from .tokens import Distances, NumberTokens
 from .tracing import is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
-LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
-"""Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
@@ -175,36 +172,6 @@ def new_spec(
 
 
 cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0
-
-
-def check_options(
-    ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float
-) -> None:
-    """Raise unless every option has the right type and range."""
-    check_ignore_index(ignore_index)
-    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
-    check_number("z_loss", z_loss, minimum=0.0)
-    check_number("logit_scale", logit_scale, above=0.0, maximum=LARGEST_FACTOR)
-    if softcap is None:
-        return
-    check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
-    if is_symbolic(softcap) or is_symbolic(logit_scale):
-        return
-    if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
-        raise ValueError(
-            f"softcap and logit_scale lie too far apart: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
-            f"{LARGEST_FLOAT32:g}, as float32 holds it; got softcap={softcap!r} and logit_scale={logit_scale!r}"
-        )
-
-
-def check_ignore_index(ignore_index: int) -> None:
-    """Raise unless ``ignore_index`` is an integer that int64 holds."""
-    if is_symbolic(ignore_index):
-        return
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
-    if not -(2**63) <= ignore_index < 2**63:
-        raise ValueError(f"ignore_index must fit int64, the labels' largest type; got {shown(ignore_index)}")
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:

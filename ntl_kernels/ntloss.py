@@ -41,12 +41,12 @@ from torch import Tensor
 
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
-from .checks import check_ignore_index, check_label_values, check_tensor
+from .checks import check_label_values, check_tensor
 from .config import NTLConfig
 from .functional import in_shape, loss_of_logits
 from .problem import Problem, is_ignored
 from .reference import divide
-from .spec import WORST_FACTOR, LossSpec, cost_line
+from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens
 from .tracing import has_values

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
-from .config import KINDS, LARGEST_FLOAT32, NTLConfig
+from .config import KINDS, LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number, shown
 from .tokens import Distances, NumberTokens
+from .tracing import is_symbolic
 
 WORST_FACTOR = 1.01
 """With reweigh, no probability on number tokens costs this many times the largest number loss."""
 SLOPE_ROOM = {"mse": 4.0, "huber": 4.0}
 """The gradients of these kinds are made of terms up to so many times the largest loss, of the others of none beyond."""
+LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
+"""Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
 WORD = 2**32
 
 
@@ -106,18 +111,63 @@ class LossSpec:
         ``ignore_index`` goes in two halves: one float holds no int64 beyond 2**53 exactly.
         """
         kind, reweigh, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
-        numbers = [math.nan if number is None else float(number) for number in rest]
+        numbers = [math.inf if number is None else float(number) for number in rest]  # an infinite softcap is none
         halves = [float(ignore_index // WORD), float(ignore_index % WORD)]
         return [float(KINDS.index(kind)), float(reweigh), *numbers, *halves]
 
     @classmethod
     def unpack(cls, packed: list[float]) -> LossSpec:
-        """The inverse of :meth:`pack`."""
-        *numbers, high, low = packed
-        entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
-        entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
-        entries["softcap"] = None if math.isnan(entries["softcap"]) else entries["softcap"]
-        return cls(**entries)
+        """The inverse of :meth:`pack`.
+
+        Raises:
+            ValueError: a number is out of range, which a trace that took it for any number could not see.
+        """
+        return unpacked(tuple(packed))
+
+
+@lru_cache(maxsize=256)
+def unpacked(packed: tuple[float, ...]) -> LossSpec:
+    """:meth:`LossSpec.unpack`, once for each choice of options."""
+    *numbers, high, low = packed
+    entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
+    entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
+    entries["softcap"] = None if entries["softcap"] == math.inf else entries["softcap"]
+    spec = LossSpec(**entries)
+    check_options(spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale)
+    check_number("label_sigma", spec.label_sigma, minimum=0.0)
+    check_number("huber_delta", spec.huber_delta, above=0.0)
+    check_number("the rise of the costs by squash_factor", spec.cost_slope, minimum=0.0)
+    return spec
+
+
+def check_options(
+    ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float
+) -> None:
+    """Raise unless every option of a function has the right type and range; a configuration checks its own."""
+    check_ignore_index(ignore_index)
+    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
+    check_number("z_loss", z_loss, minimum=0.0)
+    check_number("logit_scale", logit_scale, above=0.0, maximum=LARGEST_FACTOR)
+    if softcap is None:
+        return
+    check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
+    if is_symbolic(softcap) or is_symbolic(logit_scale):
+        return
+    if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"softcap and logit_scale lie too far apart: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
+            f"{LARGEST_FLOAT32:g}, as float32 holds it; got softcap={softcap!r} and logit_scale={logit_scale!r}"
+        )
+
+
+def check_ignore_index(ignore_index: int) -> None:
+    """Raise unless ``ignore_index`` is an integer that int64 holds."""
+    if is_symbolic(ignore_index):
+        return
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index must fit int64, the labels' largest type; got {shown(ignore_index)}")
 
 
 def values_of(config: NTLConfig, numbers: NumberTokens) -> tuple[str, bool, float | None, float, float, Distances]:
@@ -137,7 +187,7 @@ def visible_sigma(label_sigma: float, distances: Distances) -> float:
 
     Below a hundredth of the smallest distance the Gaussian is one-hot to the last bit of float64.
     """
-    return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else 0.0
+    return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else float(label_sigma)
 
 
 FIELD_NAMES = tuple(field.name for field in fields(LossSpec))
