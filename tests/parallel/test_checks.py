@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ntl_kernels import NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..wrong_numbers import every_wrong_number
@@ -27,7 +29,7 @@ def alone() -> Iterator[dist.ProcessGroup]:
     dist.destroy_process_group()
 
 
-def roads(group: dist.ProcessGroup, labels: torch.Tensor = LABELS) -> list[Callable[..., torch.Tensor]]:
+def roads(group: dist.ProcessGroup, labels: torch.Tensor = LABELS) -> list[partial[Any]]:
     where = {"group": group, "vocab_start": 0}
     return [
         partial(vocab_parallel_cross_entropy_ntl, HIDDEN @ WEIGHT.t(), labels, DIGITS, **where),
@@ -54,6 +56,21 @@ def test_an_ignore_index_is_no_other_label(reduction: str, backend: str, alone: 
         for dtype in (torch.int32, torch.int64):
             for loss in roads(alone, labels.to(dtype)):
                 torch.testing.assert_close(loss(**given), expected)
+
+
+def test_a_call_keeps_nothing_alive(alone: dist.ProcessGroup) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for loss in roads(alone):
+            numbers, config = NumberTokens.from_mapping({4: 0.0, 5: 7.0}, 50), NTLConfig(weight=torch.tensor(0.3))
+            assert isinstance(config.weight, torch.Tensor)
+            kept = weakref.ref(numbers), weakref.ref(config.weight)
+            loss.func(*loss.args[:-1], numbers, config=config, **loss.keywords)
+            del numbers, config
+            assert [reference() for reference in kept] == [None] * 2
+    finally:
+        gc.enable()
 
 
 def test_wrong_heads_are_named(alone: dist.ProcessGroup) -> None:
