@@ -126,6 +126,34 @@ class TritonCases:
             assert gradient.isnan().any(-1).tolist() == gradient.isnan().all(-1).tolist() == [True] * 5 + [False] * 4
             assert loss.isnan().tolist() == (True if reduction == "sum" else [True] * 5 + [False] * 4)
 
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_an_ignore_index_is_no_other_label(self, reduction: str, dtype: torch.dtype) -> None:
+        """One that int32 does not hold would wrap around to a label there."""
+        labels = torch.tensor([0, 4, 20, 49, 0, 4])
+        for ignore_index in (4, 2**31, 2**32, 2**32 + 4, -(2**32) + 20, 2**53 + 1, 2**63 - 1, -(2**63)):
+            options = {"reduction": reduction, "ignore_index": ignore_index}
+            problem = Problem(torch.randn(6, 50), labels.to(dtype), DIGITS, options, torch.ones(6))
+            problem.upstream = problem.upstream if reduction == "none" else torch.tensor(1.0)
+            problem = moved(problem, self.device)
+            answer = solve(problem, "triton")
+            check(answer, problem)
+            assert ((answer.gradient == 0).all(-1).cpu() == (labels == ignore_index)).all()
+
+    def test_the_largest_factors_of_logits(self) -> None:
+        """float32 holds them times log2(e), too; and what is beyond raises."""
+        labels = torch.tensor([4, 20, 30, 5])
+        for options in ({"softcap": 2.3e38, "logit_scale": 1e3}, {"softcap": 8e37}, {"logit_scale": 2.3e38}):
+            logits = torch.randn(4, 50) * (1e-3 if "softcap" in options else 1e-38)
+            given = {"reduction": "sum", "config": NTLConfig(weight=0.0), **options}
+            problem = moved(Problem(logits, labels, DIGITS, given, torch.tensor(1e-38)), self.device)
+            answer, expected = solve(problem, "triton"), solve(problem.in_dtype(torch.float64), "reference")
+            assert answer.gradient.isfinite().all() and answer.gradient.any()
+            torch.testing.assert_close(answer.output.loss.double(), expected.output.loss, rtol=1e-5, atol=1e-5)
+        for options in ({"softcap": 3e38}, {"logit_scale": 3e38}):
+            with pytest.raises(ValueError, match=r"at most 2\.35866e\+38"):
+                solve(moved(Problem(logits, labels, DIGITS, options, torch.tensor(1.0)), self.device), "triton")
+
     def test_counts_and_finish_equal_eager(self) -> None:
         from ntl_kernels.backends import triton
 
