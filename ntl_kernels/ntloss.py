@@ -4,8 +4,9 @@
 What differs:
 
 - The tokenizer is never changed. Digits that it lacks are reported in the log, as there, but not added.
-- Numbers are written in ASCII: "1_0" and the digits of other scripts are none. Fewer than two number values, or a
-  number that is no token of the logits, raise a ValueError.
+- Numbers are written in ASCII: "1_0" and the digits of other scripts are none. Those beyond 8e37, whose differences
+  float32 might not hold, are left out and logged. Fewer than two number values, or a number that is no token of the
+  logits, raise a ValueError.
 - A batch without numbers gives a zero that ``backward`` accepts.
 - Losses are float32 for half-precision logits, and softmax and sums are computed in it.
 - A word's row may have -inf for every number; there, such a row makes the whole gradient NaN.
@@ -139,7 +140,7 @@ class AbstractNTLoss:
             labels: int64 or int32.
             loss_weights: [B, T], not negative.
             reduction: "mean" (weighted), "sum" or "none".
-            ignore_index: label of positions that do not count.
+            ignore_index: label of positions that do not count, any int64.
 
         Returns:
             0-d for "mean" and "sum", [B, T] for "none"; float32 (float64 for float64 logits).
