@@ -536,8 +536,8 @@ def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
     if distance is not None:
-        # No lerp: between two that are infinite, or from one far from the other, it would be inf - inf.
-        loss = (1 - spec.label_smoothing) * loss + spec.label_smoothing * (log_total - distance)
+        # No lerp: where one of the two is infinite, it may be inf - inf.
+        loss = torch.add((1 - spec.label_smoothing) * loss, log_total - distance, alpha=spec.label_smoothing)
     if spec.z_loss:  # 0 times the square of a large lse would be NaN
         loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight
