@@ -6,19 +6,20 @@ where looking does not wait for a GPU.
 
 from __future__ import annotations
 
+import math
 import os
 from functools import lru_cache
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from . import backends
-from .config import NTLConfig, check_number
+from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
-from .problem import Problem
-from .spec import LossSpec
-from .tokens import NumberTokens
+from .problem import Problem, is_ignored
+from .spec import LossSpec, check_options, values_of
+from .tokens import Distances, NumberTokens
+from .tracing import is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -58,8 +59,12 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
         raise ValueError(
             f"hidden [..., H] and weight [V, H] must share H; got {tuple(hidden.shape)} and {tuple(weight.shape)}"
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
+    if hidden.shape[-1] == 0:
+        raise ValueError(f"hidden [..., H] and weight [V, H] must have H of at least 1; got {tuple(hidden.shape)}")
+    if bias is not None:
+        check_tensor("bias", bias)
+        if bias.shape != weight.shape[:1]:
+            raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
     is_cast = is_autocast(hidden)
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in others.items():
@@ -115,63 +120,68 @@ def checked_spec(
     softcap: float | None,
     logit_scale: float,
 ) -> LossSpec:
-    """The options in one place, settled once for each choice of them; raises unless each has its type and range."""
-    options = config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    """The options in one place, settled once for each choice of them; raises unless each has its type and range.
+
+    What is kept are values alone: no lambda, so that a schedule settles nothing anew, and nothing that holds tensors.
+    """
+    if not isinstance(config, NTLConfig):
+        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
+    options = *values_of(config, numbers), ignore_index, label_smoothing, z_loss, softcap, logit_scale
     if torch.compiler.is_compiling():  # a trace would keep what it makes; it runs once anyway
-        return new_spec(*options)
-    try:
-        return cached_spec(*options)
-    except TypeError:  # not hashable, or of a wrong type: the message says which
-        return new_spec(*options)
+        spec, largest_weight = new_spec(*options)
+    else:
+        try:
+            spec, largest_weight = cached_spec(*options)
+        except TypeError:  # not hashable, or of a wrong type: the message says which
+            spec, largest_weight = new_spec(*options)
+        if type(config.weight) is float and config.weight <= largest_weight:  # asked in few steps of the usual one
+            return spec
+    check_weight("weight", config.weight, spec)
+    return spec
 
 
 def new_spec(
-    config: NTLConfig,
-    numbers: NumberTokens,
+    kind: str,
+    reweigh: bool,
+    squash_factor: float | None,
+    label_sigma: float,
+    huber_delta: float,
+    distances: Distances,
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
     softcap: float | None,
     logit_scale: float,
-) -> LossSpec:
-    """Check and resolve."""
-    check_options(config, ignore_index, "mean", label_smoothing, z_loss, softcap, logit_scale)
-    return LossSpec.resolve(
-        config,
-        numbers,
+) -> tuple[LossSpec, float]:
+    """Check and resolve; with the largest lambda that goes with it."""
+    check_options(ignore_index, label_smoothing, z_loss, softcap, logit_scale)
+    spec = LossSpec.of_values(
+        kind,
+        reweigh,
+        squash_factor,
+        label_sigma,
+        huber_delta,
+        distances,
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         z_loss=z_loss,
         softcap=softcap,
         logit_scale=logit_scale,
     )
+    return spec, spec.largest_weight
 
 
 cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0
 
 
-def check_options(
-    config: NTLConfig,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    softcap: float | None,
-    logit_scale: float,
-) -> None:
-    """Raise unless every option has the right type and range."""
-    if not isinstance(config, NTLConfig):
-        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
-    check_reduction(reduction)
-    check_number("label_smoothing", label_smoothing, minimum=0.0)
-    if label_smoothing > 1:
-        raise ValueError(f"label_smoothing must be at most 1; got {label_smoothing!r}")
-    check_number("z_loss", z_loss, minimum=0.0)
-    if softcap is not None:
-        check_number("softcap", softcap, above=0.0)
-    check_number("logit_scale", logit_scale, above=0.0)
+def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
+    """Raise unless the product of lambda and the largest number loss fits float32; :func:`check_values` has tensors."""
+    if isinstance(weight, Tensor) or is_symbolic(weight) or weight <= spec.largest_weight:
+        return
+    raise ValueError(
+        f"{name} must be at most {spec.largest_weight:g}, or its product with the largest number loss "
+        f"{spec.worst_loss:g} (or that product's gradient) is beyond float32; got {shown(weight)}"
+    )
 
 
 def check_reduction(reduction: str) -> None:
@@ -198,7 +208,7 @@ def check_shares(
         if isinstance(given, Tensor):
             check_scalar_tensor(name, given, device)
         else:
-            check_number(name, given, minimum=0.0)
+            check_number(name, given, minimum=0.0, divides=True)
 
 
 def check_inplace(logits: Tensor) -> None:
@@ -212,7 +222,9 @@ def check_inplace(logits: Tensor) -> None:
 
 
 def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
-    """Raise unless a tensor in place of a number is 0-d, on the logits' device, and detached."""
+    """Raise unless a tensor in place of a number is a real one, 0-d, on the logits' device, and detached."""
+    if given.is_complex() or given.dtype == torch.bool:
+        raise TypeError(f"{name} must be a real number or a 0-d tensor of one; got {given.dtype}")
     if given.ndim != 0:
         raise ValueError(f"{name} must be a number or a 0-d tensor; got shape {tuple(given.shape)}")
     if given.device != device:
@@ -235,12 +247,19 @@ def check_values(problem: Problem, vocab_size: int) -> None:
         return
     check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
     weights = problem.token_weights
-    if weights is not None and not (weights >= 0).all():
-        raise ValueError(f"token_weights must not be negative or NaN; got {weights[~(weights >= 0)][0].item()}")
-    for name in ("num_tokens", "num_numbers", "ntl_weight"):
+    if weights is not None and weights.numel():
+        smallest, largest = torch.aminmax(weights)  # NaN if any is
+        if not (smallest.item() >= 0 and largest.item() < math.inf):
+            wrong = weights[~((weights >= 0) & (weights < math.inf))]
+            raise ValueError(f"token_weights must not be negative, infinite or NaN; got {wrong[0].item()}")
+    for name in ("num_tokens", "num_numbers"):
         given = getattr(problem, name)
-        if isinstance(given, Tensor) and not given >= 0:
-            raise ValueError(f"{name} must not be negative or NaN; got {given.item()}")
+        if isinstance(given, Tensor):
+            check_number(name, given.item(), minimum=0.0, divides=True)
+    if isinstance(problem.ntl_weight, Tensor):
+        weight = problem.ntl_weight.item()
+        check_number("ntl_weight", weight, minimum=0.0)
+        check_weight("ntl_weight", weight, problem.spec)
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:
@@ -250,7 +269,7 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     smallest, largest = torch.aminmax(labels)
     if smallest.item() >= 0 and largest.item() < vocab_size:  # the usual case, in one pass
         return
-    wrong = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
+    wrong = ((labels < 0) | (labels >= vocab_size)) & ~is_ignored(labels, ignore_index)
     if wrong.any():
         raise IndexError(
             f"labels must lie in [0, {vocab_size}) or be ignore_index {ignore_index}; got {labels[wrong][0].item()}"

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
-from numbers import Real
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from .tracing import is_symbolic
+
 KINDS = ("wasserstein", "mse", "mae", "huber")
+LARGEST_FLOAT32 = 3.4028234663852886e38
+SMALLEST_FLOAT32 = 2.0**-126
+"""The smallest that float32 holds with all its digits; the reciprocal of a smaller one may be beyond it."""
 
 
 @dataclass(frozen=True)
 class NTLConfig:
     """Which Number Token Loss to add, and how strongly.
 
+    Numbers must fit float32, in which the losses are computed; those of float64 logits have the same limits.
+
     Args:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
         weight: lambda, the factor of the NTL term beside cross-entropy; 0 gives plain cross-entropy. Where numbers
             could only be estimated, more than 0.3 brought answers no nearer to the truth and cost likelihood
-            (``benchmarks/results/quality/advice.md``). A 0-d tensor on the logits' device may change in place from
-            step to step: a schedule then recompiles nothing, and a captured graph follows it.
+            (``benchmarks/results/quality/advice.md``). Its product with the largest loss must fit
+            float32. A 0-d tensor on the logits' device may change in place from step to step: a schedule then
+            recompiles nothing, and a captured graph follows it.
         reweigh: interpolate between the NTL (all probability on number tokens) and 1.01 times its largest
             possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
             Where a number's end is uncertain, this makes numbers longer (docs, Mathematics, eq. 35); without it,
@@ -100,21 +108,59 @@ def check_weight_tensor(weight: Tensor) -> None:
 
 
 def check_number(
-    name: str, value: object, *, minimum: float | None = None, above: float | None = None, below: float | None = None
+    name: str,
+    value: object,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    maximum: float | None = None,
+    divides: bool = False,
 ) -> None:
-    """Raise unless ``value`` is a finite real number (Python's or NumPy's) within the bounds given."""
+    """Raise unless ``value`` is a real number (Python's or NumPy's) that float32 holds, within the bounds given.
+
+    One that must be above 0, or that ``divides`` something (where it may be 0), must not be so small that float32 makes
+    it 0 or its reciprocal infinite. In a trace constants are checked, and numbers that stand for any that a later call
+    brings are not.
+    """
+    if is_symbolic(value):
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} must be a number; got {value!r}")
-    if torch.compiler.is_compiling():  # the number may be symbolic, and stands for any that a later call brings
-        return
-    number = float(value)
-    bounds = {"at least": minimum, "above": above, "below": below}
+    number = as_float(value)
+    bounds = {"at least": minimum, "above": above, "at most": maximum, "below": below}
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
     fits = (
         math.isfinite(number)
         and (minimum is None or number >= minimum)
         and (above is None or number > above)
         and (below is None or number < below)
+        and (maximum is None or number <= maximum)
     )
     if not fits:
-        raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {value!r}")
+        raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {shown(value)}")
+    if abs(number) > LARGEST_FLOAT32:
+        raise ValueError(
+            f"{name} must be at most {LARGEST_FLOAT32:g}, the largest float32, in which the losses are computed; "
+            f"got {shown(value)}"
+        )
+    if (divides or above == 0) and 0 < number < SMALLEST_FLOAT32:
+        raise ValueError(
+            f"{name} must be {'0 or ' if divides else ''}at least {SMALLEST_FLOAT32:g}, the smallest normal float32, "
+            f"in which the losses are computed; got {shown(value)}"
+        )
+
+
+def as_float(value: Any) -> float:
+    """The nearest float64; for an int or a fraction beyond it the largest."""
+    try:
+        return float(value)
+    except OverflowError:
+        return sys.float_info.max if value > 0 else -sys.float_info.max
+
+
+def shown(value: object) -> str:
+    """A number in an error message, where hundreds of digits tell nothing."""
+    if isinstance(value, Integral) and int(value).bit_length() > 128:
+        return f"an int of {int(value).bit_length()} bits"
+    return repr(value)

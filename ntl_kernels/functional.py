@@ -61,16 +61,18 @@ def cross_entropy_ntl(
         labels: [...] int64 or int32, each in [0, V) or ``ignore_index``.
         numbers: the number tokens of a vocabulary of V tokens.
         config: kind and weight (lambda) of the Number Token Loss.
-        ignore_index: rows with this label do not count, wherever it lies.
+        ignore_index: rows with this label do not count, wherever it lies; any int64, also for int32 labels.
         reduction: "mean" is ``sum(w CE) / num_tokens + lambda * sum(w NTL) / num_numbers`` (a term whose
             denominator is 0 is 0), "sum" the same undivided, "none" ``w (CE + lambda NTL)`` in the labels' shape.
-        label_smoothing: epsilon in [0, 1]; this share of the target is spread over the whole vocabulary.
+        label_smoothing: epsilon in [0, 1]; this share of the target is spread over the whole vocabulary. A column of
+            -inf makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, which keeps the logsumexp near 0.
         softcap: logits become ``softcap * tanh(logits / softcap)``, after the scale.
         logit_scale: factor of the logits, above 0.
-        token_weights: [...] non-negative weight w of each row; 0 takes the row out like ``ignore_index``.
-        num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor); default: sum of the weights of
-            the rows that count. Pass the count of a whole accumulation window for exact gradient accumulation.
+        token_weights: [...] finite non-negative weight w of each row; 0 takes the row out like ``ignore_index``.
+        num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
+            sum of the weights of the rows that count. Pass the count of a whole accumulation window for exact gradient
+            accumulation.
         num_numbers: the same for NTL; default: sum of the weights of the rows whose label is a number.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
             use them afterwards: what autograd can see of that raises an error in the backward pass (on a GPU the
@@ -82,7 +84,10 @@ def cross_entropy_ntl(
         The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
 
     Raises:
-        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range.
+        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range. Numbers must fit float32,
+            in which the losses are computed, also where logits are float64; ``softcap`` and ``logit_scale`` go up to
+            2.3e38, and ``logit_scale / softcap`` must be a normal float32, too. Tensors in place of numbers are looked
+            at where labels are. Compiled code checks constants as it is traced, and numbers that change where it runs.
         IndexError: a label outside [0, V) that is not ``ignore_index``. On a GPU, where looking would wait for the
             device, the loss is NaN instead, unless the environment has NTL_KERNELS_VALIDATE=1.
 
@@ -134,7 +139,7 @@ def linear_cross_entropy_ntl(
     :func:`torch.nn.functional.linear` do.
 
     Args:
-        hidden: [..., H] float32, bfloat16 or float16 (float64 not on Triton).
+        hidden: [..., H] float32, bfloat16 or float16 (float64 not on Triton), H at least 1.
         weight: [V, H] of the same dtype.
         labels: [...] int64 or int32, each in [0, V) or ``ignore_index``.
         numbers: the number tokens of a vocabulary of V tokens.

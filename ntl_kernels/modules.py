@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import check_numbers, check_options
+from .checks import check_numbers, check_reduction, checked_spec
 from .config import NTLConfig, NTLOutput
 from .functional import DEFAULT_CONFIG, cross_entropy_ntl, linear_cross_entropy_ntl
 from .tokens import NumberTokens
@@ -31,7 +31,8 @@ class NTLLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        check_options(config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale)
+        check_reduction(reduction)
+        checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
         self.numbers = numbers
         self.options: dict[str, Any] = {
             "config": config,

@@ -4,8 +4,9 @@
 What differs:
 
 - The tokenizer is never changed. Digits that it lacks are reported in the log, as there, but not added.
-- Numbers are written in ASCII: "1_0" and the digits of other scripts are none. Fewer than two number values, or a
-  number that is no token of the logits, raise a ValueError.
+- Numbers are written in ASCII: "1_0" and the digits of other scripts are none. Those beyond 8e37, whose differences
+  float32 might not hold, are left out and logged. Fewer than two number values, or a number that is no token of the
+  logits, raise a ValueError.
 - A batch without numbers gives a zero that ``backward`` accepts.
 - Losses are float32 for half-precision logits, and softmax and sums are computed in it.
 - A word's row may have -inf for every number; there, such a row makes the whole gradient NaN.
@@ -44,11 +45,11 @@ from .backends.layout import loss_dtype
 from .checks import check_label_values, check_tensor
 from .config import NTLConfig
 from .functional import in_shape, loss_of_logits
-from .problem import Problem
+from .problem import Problem, is_ignored
 from .reference import divide
-from .spec import WORST_FACTOR, LossSpec, cost_line
+from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
 from .statistics import number_statistics
-from .tokens import NumberTokens
+from .tokens import LARGEST_SPAN, NumberTokens
 from .tracing import has_values
 
 __all__ = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]
@@ -103,8 +104,10 @@ class AbstractNTLoss:
     def setup_number_tokens(self) -> None:
         """Read the number tokens off the tokenizer's vocabulary."""
         found = {token: float(text) for text, token in self.tokenizer.get_vocab().items() if self.is_number(text)}
-        limit = torch.finfo(torch.float32).max
-        self.numbers = NumberTokens.from_mapping({t: v for t, v in found.items() if abs(v) <= limit}, self.vocab_size)
+        held = {token: value for token, value in found.items() if abs(value) <= LARGEST_SPAN / 2}
+        if len(held) < len(found):
+            LOGGER.warning("%s tokens are numbers that float32 losses do not hold; left out", len(found) - len(held))
+        self.numbers = NumberTokens.from_mapping(held, self.vocab_size)
         if len(self.numbers) == self.vocab_size:
             raise ValueError("at least one token must be no number; all are")
         if self.digit_level and len(self.numbers) != 10:
@@ -137,7 +140,7 @@ class AbstractNTLoss:
             labels: int64 or int32.
             loss_weights: [B, T], not negative.
             reduction: "mean" (weighted), "sum" or "none".
-            ignore_index: label of positions that do not count.
+            ignore_index: label of positions that do not count, any int64.
 
         Returns:
             0-d for "mean" and "sum", [B, T] for "none"; float32 (float64 for float64 logits).
@@ -189,9 +192,10 @@ class AbstractNTLoss:
                 raise ValueError(f"{name} must be on the logits' device {logits.device}; got {tensor.device}")
         # the operators check again, under the name that they know; a graph or a transform leaves it to them
         if loss_weights is not None and loss_weights.device.type == "cpu" and has_values(loss_weights):
-            fits = loss_weights >= 0
+            fits = (loss_weights >= 0) & (loss_weights != torch.inf)
             if not fits.all():
-                raise ValueError(f"loss_weights must not be negative or NaN; got {loss_weights[~fits][0].item()}")
+                given = loss_weights[~fits][0].item()
+                raise ValueError(f"loss_weights must not be negative, infinite or NaN; got {given}")
 
     def fused_loss(
         self,
@@ -205,6 +209,7 @@ class AbstractNTLoss:
         """The Number Token Loss alone, by the kernels."""
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
+        check_ignore_index(ignore_index)
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
         problem = Problem(
             labels,
@@ -254,7 +259,7 @@ class NTLoss(AbstractNTLoss):
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
         """Set the costs, for reading them; the kernels compute them from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
-        offset, slope = cost_line(self.numbers, squash_factor)
+        offset, slope = cost_line(self.numbers.distances, squash_factor)
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()
         self.dist_lookup = torch.where(distances > 0, offset + slope * distances, 0.0)
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)
@@ -331,10 +336,11 @@ class NTLossDotProduct(AbstractNTLoss):
         """(values, weights) [B, T] of the labels; weights are 0 off the number tokens, NaN for labels out of range."""
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
+        check_ignore_index(ignore_index)
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
-        counts = labels != ignore_index
+        counts = ~is_ignored(labels, ignore_index)
         is_valid = (labels >= 0) & (labels < self.vocab_size)
         index = table.lookup[torch.where(counts & is_valid, labels, self.nan_id).long()].long()
         weights = (index >= 0).to(dtype)
@@ -406,7 +412,7 @@ class NumberLevelLoss(NTLossDotProduct):
     def joints(self, labels: Tensor, ignore_index: int | None = None) -> Tensor:
         """bool [B, T]: where a "." may join the digits on both sides of it."""
         is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
-        return is_dot if ignore_index is None else is_dot & (labels != ignore_index)
+        return is_dot if ignore_index is None else is_dot & ~is_ignored(labels, ignore_index)
 
     def forward(
         self,

@@ -61,6 +61,14 @@ class Problem(NamedTuple):
         )
 
 
+def is_ignored(labels: Tensor, ignore_index: int) -> Tensor:
+    """bool, of the labels' shape: which of them are ``ignore_index``, any int64.
+
+    Compared in int64: torch would wrap one that int32 does not hold to another label.
+    """
+    return labels.long() == ignore_index
+
+
 def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """A scalar as a 0-d tensor, which a graph takes as an operand: a new value is no new graph."""
     return scalar if scalar is None or isinstance(scalar, Tensor) else filled(scalar, dtype, device)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
-from .config import KINDS, NTLConfig
-from .tokens import NumberTokens
+from .config import KINDS, LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number, shown
+from .tokens import Distances, NumberTokens
+from .tracing import is_symbolic
 
-LARGEST_FLOAT32 = 3.4028234663852886e38
 WORST_FACTOR = 1.01
 """With reweigh, no probability on number tokens costs this many times the largest number loss."""
+SLOPE_ROOM = {"mse": 4.0, "huber": 4.0}
+"""The gradients of these kinds are made of terms up to so many times the largest loss, of the others of none beyond."""
+LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
+"""Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
+WORD = 2**32
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,19 @@ class LossSpec:
     ignore_index: int
 
     @classmethod
-    def resolve(
+    def resolve(cls, config: NTLConfig, numbers: NumberTokens, **options: Any) -> LossSpec:
+        """:meth:`of_values` for a configuration and numbers."""
+        return cls.of_values(*values_of(config, numbers), **options)
+
+    @classmethod
+    def of_values(
         cls,
-        config: NTLConfig,
-        numbers: NumberTokens,
+        kind: str,
+        reweigh: bool,
+        squash_factor: float | None,
+        label_sigma: float,
+        huber_delta: float,
+        distances: Distances,
         *,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
@@ -54,69 +70,146 @@ class LossSpec:
         """Put the options and what follows from the number values together.
 
         Raises:
-            ValueError: the largest possible loss is beyond float32.
+            ValueError: the largest possible loss, or a cost's slope, is beyond float32.
         """
-        offset, slope = cost_line(numbers, config.squash_factor)
-        if config.kind == "wasserstein":
-            line = (0.0, 1.0) if config.label_sigma > 0 else (offset, slope)
-            largest = line[0] + line[1] * numbers.largest_distance
+        offset, slope = cost_line(distances, squash_factor)
+        if kind == "wasserstein":
+            line = (0.0, 1.0) if label_sigma > 0 else (offset, slope)
+            largest = line[0] + line[1] * distances.largest
         else:
-            largest = value_loss(config.kind, numbers.largest_distance, config.huber_delta)
-        if not WORST_FACTOR * largest <= LARGEST_FLOAT32:
+            largest = value_loss(kind, distances.largest, huber_delta)
+        if not SLOPE_ROOM.get(kind, 1.0) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
+            cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
             raise ValueError(
-                f"the values of {numbers!r} lie {numbers.largest_distance:g} apart, and the loss {config.kind!r} of "
-                f"that distance is beyond float32; scale the values"
+                f"the number values lie {distances.largest:g} apart, and the loss {kind!r} of that distance{cause}, or "
+                f"its gradient, is beyond float32; scale the values"
             )
         return cls(
-            kind=config.kind,
-            reweigh=config.reweigh,
+            kind=kind,
+            reweigh=reweigh,
             cost_offset=offset,
             cost_slope=slope,
-            label_sigma=visible_sigma(config.label_sigma, numbers),
-            huber_delta=float(config.huber_delta),
+            label_sigma=visible_sigma(label_sigma, distances),
+            huber_delta=float(huber_delta),
             worst_loss=WORST_FACTOR * largest,
             ce_weight=ce_weight,
             label_smoothing=float(label_smoothing),
             z_loss=float(z_loss),
             softcap=None if softcap is None else float(softcap),
             logit_scale=float(logit_scale),
-            ignore_index=ignore_index,
+            ignore_index=int(ignore_index),
         )
 
+    @property
+    def largest_weight(self) -> float:
+        """The largest lambda whose product with any loss and its gradient float32 holds."""
+        return LARGEST_FLOAT32 / (SLOPE_ROOM.get(self.kind, 1.0) * self.worst_loss)
+
     def pack(self) -> list[float]:
-        """As a flat list of floats, the form in which a custom operator's schema can carry it."""
-        kind, reweigh, *rest = (getattr(self, name) for name in FIELD_NAMES)
-        return [float(KINDS.index(kind)), float(reweigh)] + [math.nan if r is None else float(r) for r in rest]
+        """As a flat list of floats, the form in which a custom operator's schema can carry it.
+
+        ``ignore_index`` goes in two halves: one float holds no int64 beyond 2**53 exactly.
+        """
+        kind, reweigh, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
+        numbers = [math.inf if number is None else float(number) for number in rest]  # an infinite softcap is none
+        halves = [float(ignore_index // WORD), float(ignore_index % WORD)]
+        return [float(KINDS.index(kind)), float(reweigh), *numbers, *halves]
 
     @classmethod
     def unpack(cls, packed: list[float]) -> LossSpec:
-        """The inverse of :meth:`pack`."""
-        entries: dict[str, Any] = dict(zip(FIELD_NAMES, packed, strict=True))
-        entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
-        entries["softcap"] = None if math.isnan(entries["softcap"]) else entries["softcap"]
-        entries["ignore_index"] = int(entries["ignore_index"])
-        return cls(**entries)
+        """The inverse of :meth:`pack`.
+
+        Raises:
+            ValueError: a number is out of range, which a trace that took it for any number could not see.
+        """
+        return unpacked(tuple(packed))
 
 
-def visible_sigma(label_sigma: float, numbers: NumberTokens) -> float:
+@lru_cache(maxsize=256)
+def unpacked(packed: tuple[float, ...]) -> LossSpec:
+    """:meth:`LossSpec.unpack`, once for each choice of options."""
+    *numbers, high, low = packed
+    entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
+    entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
+    entries["softcap"] = None if entries["softcap"] == math.inf else entries["softcap"]
+    spec = LossSpec(**entries)
+    check_options(spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale)
+    check_number("label_sigma", spec.label_sigma, minimum=0.0)
+    check_number("huber_delta", spec.huber_delta, above=0.0)
+    check_number("the rise of the costs by squash_factor", spec.cost_slope, minimum=0.0)
+    return spec
+
+
+def check_options(
+    ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float
+) -> None:
+    """Raise unless every option of a function has the right type and range; a configuration checks its own."""
+    check_ignore_index(ignore_index)
+    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
+    check_number("z_loss", z_loss, minimum=0.0)
+    check_number("logit_scale", logit_scale, above=0.0, maximum=LARGEST_FACTOR)
+    if softcap is None:
+        return
+    check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
+    if is_symbolic(softcap) or is_symbolic(logit_scale):
+        return
+    if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"softcap and logit_scale lie too far apart: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
+            f"{LARGEST_FLOAT32:g}, as float32 holds it; got softcap={softcap!r} and logit_scale={logit_scale!r}"
+        )
+
+
+def check_ignore_index(ignore_index: int) -> None:
+    """Raise unless ``ignore_index`` is an integer that int64 holds."""
+    if is_symbolic(ignore_index):
+        return
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index must fit int64, the labels' largest type; got {shown(ignore_index)}")
+
+
+def values_of(config: NTLConfig, numbers: NumberTokens) -> tuple[str, bool, float | None, float, float, Distances]:
+    """What a LossSpec follows from, as values alone: neither lambda nor anything that holds tensors."""
+    return (
+        config.kind,
+        config.reweigh,
+        config.squash_factor,
+        config.label_sigma,
+        config.huber_delta,
+        numbers.distances,
+    )
+
+
+def visible_sigma(label_sigma: float, distances: Distances) -> float:
     """A standard deviation that float32 can compute with and that gives the same target.
 
     Below a hundredth of the smallest distance the Gaussian is one-hot to the last bit of float64.
     """
-    return max(float(label_sigma), numbers.smallest_distance / 100) if label_sigma > 0 else 0.0
+    return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else float(label_sigma)
 
 
 FIELD_NAMES = tuple(field.name for field in fields(LossSpec))
 
 
-def cost_line(numbers: NumberTokens, squash_factor: float | None) -> tuple[float, float]:
-    """(offset, slope) of the cost over distance, so that the furthest costs ``squash_factor`` times the nearest."""
+def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float, float]:
+    """(offset, slope) of the cost over distance, so that the furthest costs ``squash_factor`` times the nearest.
+
+    Raises:
+        ValueError: the slope is beyond float32.
+    """
     if squash_factor is None:
         return 0.0, 1.0
-    nearest, furthest = numbers.smallest_distance, numbers.largest_distance
+    nearest, furthest = distances
     if nearest == furthest:  # two distinct values: one distance, which costs 1
         return 1.0, 0.0
     slope = (squash_factor - 1) / (furthest - nearest)
+    if not slope <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"squash_factor={squash_factor!r} makes costs rise by more than float32 holds between number values that "
+            f"are {nearest:g} and {furthest:g} apart; scale the values"
+        )
     return 1.0 - slope * nearest, slope
 
 

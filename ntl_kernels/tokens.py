@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,10 +29,23 @@ DRESSED = re.compile(
 """Tokens that mean a number in another dress. Not "<0x37>", "<extra_id_7>" or "[unused7]", which mean none."""
 LARGEST_SPAN = 1.6e38
 """Half of what float32 holds: a loss is up to 1.01 times the distance of two values, and sums must have room."""
+LARGEST_DIGITS = 39
+"""No number of fewer characters is beyond it."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """What stands for a leading space in byte-level, SentencePiece and plain vocabularies."""
 CPU = torch.device("cpu")
 DIGITS = tuple(float(digit) for digit in range(10))
+Vocab: TypeAlias = Sequence[tuple[str, int]]
+"""(text, id) of every token: two tokens, one of bytes and one of str, may have one text."""
+
+
+class Distances(NamedTuple):
+    """All that the options of a loss need of the number values."""
+
+    smallest: float
+    """Between two distinct values."""
+    largest: float
+    """Between the smallest and the largest value."""
 
 
 class NumberTable(NamedTuple):
@@ -82,7 +95,7 @@ class NumberTokens:
         self._pairs = tuple((token, value) for value, token in pairs)
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
-        self._distances = min(distances), pairs[-1][0] - pairs[0][0]
+        self._distances = Distances(min(distances), pairs[-1][0] - pairs[0][0])
         self._hash = hash((self._pairs, self._vocab_size))
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
@@ -109,12 +122,13 @@ class NumberTokens:
         """The tokens of a tokenizer whose whole text is a number: ASCII digits with at most one point between them.
 
         Warns if ``digits_only`` finds some of the ten digits but not all, and if tokens mean numbers in another dress
-        ("##34", "7</w>", "<num_7>", "_7_0_"): labels with those get no number loss. :meth:`from_mapping` takes any
-        token. :meth:`describe` says so, too, and which further tokens the other options would count.
+        ("##34", "7</w>", "<num_7>", "_7_0_") or are worth more than float32 losses hold (1.6e38): labels with those
+        get no number loss. :meth:`from_mapping` takes any token with a value that they hold. :meth:`describe` says so,
+        too, and which further tokens the other options would count.
 
         Args:
-            tokenizer: anything with ``get_vocab()``, whose tokens are str or bytes: a ``transformers`` tokenizer or
-                ``tokenizers.Tokenizer``. It is only read.
+            tokenizer: anything with ``get_vocab()``, whose tokens are str, bytes or some of both: a ``transformers``
+                tokenizer or ``tokenizers.Tokenizer``. It is only read. Tokens of one text are several tokens.
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's.
                 Default: the number of ids of the tokenizer.
             digits_only: only the digits 0 to 9, as in the paper's experiments; else also "42", "007" and "3.14".
@@ -127,10 +141,11 @@ class NumberTokens:
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have get_vocab(); got {type(tokenizer).__name__}")
-        vocab = {text_of(token): identity for token, identity in tokenizer.get_vocab().items()}
-        names = {token: text for text, token in vocab.items() if is_number(text, digits_only, space_prefixed)}
+        vocab = [(text_of(token), identity) for token, identity in tokenizer.get_vocab().items()]
+        names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
         more, dressed = more_numbers(vocab, digits_only, space_prefixed), numbers_in_other_dress(vocab)
-        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, dressed) if way)
+        large = numbers_too_large(vocab, digits_only, space_prefixed)
+        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, dressed, large) if way)
         if not names:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
@@ -149,9 +164,10 @@ class NumberTokens:
         gaps = f"digits without a token: {absent}" if absent else ""
         if gaps and digits_only:
             warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        if dressed:
-            warnings.warn(dressed, stacklevel=2)
-        notes = [gaps, dressed, more and f"other options: {more}"]
+        for left_out in (dressed, large):
+            if left_out:
+                warnings.warn(left_out, stacklevel=2)
+        notes = [gaps, dressed, large, more and f"other options: {more}"]
         return cls(values, size, names, [note for note in notes if note])
 
     @property
@@ -176,14 +192,19 @@ class NumberTokens:
         return self._vocab_size
 
     @property
+    def distances(self) -> Distances:
+        """The smallest and the largest distance of two distinct values."""
+        return self._distances
+
+    @property
     def smallest_distance(self) -> float:
         """Between two distinct values."""
-        return self._distances[0]
+        return self._distances.smallest
 
     @property
     def largest_distance(self) -> float:
         """Between the smallest and the largest value."""
-        return self._distances[1]
+        return self._distances.largest
 
     def table(self, device: torch.device | str) -> NumberTable:
         """The tensors on ``device``; the first call for a device copies them, later ones only look them up.
@@ -223,8 +244,13 @@ class NumberTokens:
         """What a person wants to check before training: how many numbers, their range, and the first of them.
 
         Args:
-            most: how many values to list, each with its tokens.
+            most: how many values to list, each with its tokens; 0 lists none.
+
+        Raises:
+            ValueError: ``most`` is no int, or negative.
         """
+        if isinstance(most, bool) or not isinstance(most, Integral) or most < 0:
+            raise ValueError(f"most must be an int of at least 0; got {most!r}")
         groups = [(value, [token for token, _ in pairs]) for value, pairs in groupby(self._pairs, lambda pair: pair[1])]
         lines = [repr(self), *(f"  {value:g}  {self._listed(tokens)}" for value, tokens in groups[:most])]
         if len(groups) > most:
@@ -270,8 +296,21 @@ def copied(table: NumberTable, device: torch.device) -> NumberTable:
 
 def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
     """Whether a token's text counts as a number."""
+    return is_written_number(text, digits_only, space_prefixed) and not is_too_large(text)
+
+
+def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
+    """Whether a token's text is that of a number, however large."""
     text = without_mark(text) if space_prefixed else text
     return NUMBER.fullmatch(text) is not None and (len(text) == 1 or not digits_only)
+
+
+def is_too_large(text: str) -> bool:
+    """Whether the text of a number is worth more than the losses hold, once it is rounded to float32."""
+    if len(text) < LARGEST_DIGITS:
+        return False
+    value = float(without_mark(text))
+    return value > LARGEST_SPAN or to_float32(value, 0) > LARGEST_SPAN
 
 
 def without_mark(text: str) -> str:
@@ -280,7 +319,7 @@ def without_mark(text: str) -> str:
 
 
 def text_of(token: Any) -> str:
-    """A token as text; a byte becomes the character of its number, so that no two tokens become one.
+    """A token as text; a byte becomes the character of its number, so that no two tokens of bytes become one.
 
     Raises:
         TypeError: it is neither str nor bytes.
@@ -292,42 +331,61 @@ def text_of(token: Any) -> str:
     return token
 
 
-def id_count(tokenizer: Any, vocab: Mapping[str, int]) -> int:
+def id_count(tokenizer: Any, vocab: Vocab) -> int:
     """How many ids a tokenizer has, gaps included."""
     length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
-    return max(length, max(vocab.values(), default=-1) + 1)
+    return max(length, max((token for _, token in vocab), default=-1) + 1)
 
 
 NO_OPTION_HELPS = "no option finds more (a number is ASCII digits with at most one point, and the whole token)"
 
 
-def more_numbers(vocab: Mapping[str, int], digits_only: bool, space_prefixed: bool) -> str:
+def more_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
     """How many tokens each wider choice of options counts; empty if none counts more than this one."""
     options = {
         "digits_only=False": (False, space_prefixed),
         "space_prefixed=True": (digits_only, True),
         "digits_only=False with space_prefixed=True": (False, True),
     }
-    most, wider = sum(is_number(text, digits_only, space_prefixed) for text in vocab), []
+    most, wider = sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab), []
     for option, arguments in options.items():
-        count = sum(is_number(text, *arguments) for text in vocab)
+        count = sum(is_number(text, *arguments) for text, _ in vocab)
         if count > most:
             wider.append(f"{option} counts {count}")
             most = count
     return ", ".join(wider)
 
 
-def numbers_in_other_dress(vocab: Mapping[str, int], most: int = 3) -> str:
+def numbers_in_other_dress(vocab: Vocab) -> str:
     """How many tokens mean a number but are not just its digits, and what to do about them; empty if none."""
-    found = sorted((token, text) for text, token in vocab.items() if DRESSED.fullmatch(text))
+    found = sorted((token, text) for text, token in vocab if DRESSED.fullmatch(text))
     if not found:
         return ""
-    examples = [f"{text!r} (id {token})" for token, text in found[:most]]
-    shown = ", ".join([*examples, *(["..."] if len(found) > most else [])])
     return (
-        f"{len(found)} tokens look like numbers in another dress ({shown}) and get no number loss as labels; "
+        f"{len(found)} tokens look like numbers in another dress ({examples(found)}) and get no number loss as labels; "
         "NumberTokens.from_mapping takes them"
     )
+
+
+def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
+    """How many tokens are numbers that the losses do not hold; empty if none."""
+    found = sorted(
+        (token, text)
+        for text, token in vocab
+        if is_written_number(text, digits_only, space_prefixed) and is_too_large(text)
+    )
+    if not found:
+        return ""
+    return (
+        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which float32 losses do not "
+        "hold, and get no number loss as labels"
+    )
+
+
+def examples(found: list[tuple[int, str]], most: int = 3, longest: int = 24) -> str:
+    """The first few of (id, text), long texts shortened."""
+    texts = [(token, text if len(text) <= longest else f"{text[:longest]}...") for token, text in found[:most]]
+    return ", ".join([*(f"{text!r} (id {token})" for token, text in texts), *(["..."] if len(found) > most else [])])
 
 
 def checked_size(vocab_size: Any) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import SymFloat, SymInt, Tensor, nn
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 PLAIN_TYPES = (Tensor, nn.Parameter)
 
@@ -30,6 +31,22 @@ def has_values(*tensors: Tensor) -> bool:
     return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and all(
         type(tensor) in PLAIN_TYPES and tensor.device.type != "meta" for tensor in tensors
     )
+
+
+def is_symbolic(number: object) -> bool:
+    """Whether a number stands for any that a later call of a trace brings, so that asking for its value would tie the
+    trace to it. A constant of a trace does not, and is known.
+
+    Names no module of torch, nor does :func:`ntl_kernels.config.check_number`: where a graph breaks, they run by
+    themselves, and a compiler that found one there would trace them alone, with every argument that changes symbolic.
+    """
+    if isinstance(number, (SymInt, SymFloat)):
+        return True
+    if not is_compiling() or not isinstance(number, (int, float)):
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # a compiler has it loaded; plain calls need not
+
+    return not has_static_value(number)
 
 
 def has_dtensor(*tensors: Tensor | None) -> bool:

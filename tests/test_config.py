@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
 
 from ntl_kernels import NTLConfig
 
@@ -36,8 +39,29 @@ def test_is_frozen_and_comparable() -> None:
         ({"label_sigma": 1.0, "kind": "mae"}, ValueError, "label_sigma.*'mae'"),
         ({"label_sigma": 1.0, "squash_factor": 2.0}, ValueError, "exclude each other"),
         ({"huber_delta": 0.0}, ValueError, "huber_delta.*above 0"),
+        ({"huber_delta": 1e39}, ValueError, r"huber_delta must be at most 3\.40282e\+38.*float32.*1e\+39"),
+        ({"huber_delta": 1e-40}, ValueError, r"huber_delta must be at least 1\.17549e-38.*float32.*1e-40"),
+        ({"label_sigma": 1e39}, ValueError, "label_sigma must be at most.*float32"),
+        ({"squash_factor": 10**39}, ValueError, "squash_factor must be at most.*got an int of 130 bits"),
+        ({"weight": 1e39}, ValueError, "weight must be at most.*float32"),
+        ({"weight": 10**400}, ValueError, "weight must be at most.*got an int of 1329 bits"),
+        ({"weight": -(10**400)}, ValueError, "weight must be.*at least 0.*got an int of 1329 bits"),
+        ({"weight": 10**5000}, ValueError, "weight must be at most.*got an int of 16610 bits"),
+        ({"weight": Fraction(10**400)}, ValueError, "weight must be at most"),
+        ({"weight": np.float64(1e39)}, ValueError, "weight must be at most"),
+        ({"weight": 1j}, TypeError, "weight.*1j"),
+        ({"weight": torch.tensor(1 + 1j)}, ValueError, "weight.*complex64"),
+        ({"weight": torch.tensor(True)}, ValueError, "weight.*bool"),
     ],
 )
 def test_bad_options_are_named(options: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         NTLConfig(**options)
+
+
+def test_the_largest_and_smallest_numbers_of_float32_are_options() -> None:
+    largest, smallest = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+    NTLConfig(kind="huber", huber_delta=largest, weight=largest)
+    NTLConfig(kind="huber", huber_delta=smallest, weight=1e-300)
+    NTLConfig(label_sigma=largest)
+    NTLConfig(squash_factor=largest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import torch.nn.functional as F
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends import eager
 
+from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from .problems import Problem, check, random_problem, solve
+from .wrong_numbers import LARGEST, every_wrong_number
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 SEEDS_PER_TEST = 50
@@ -268,11 +271,15 @@ def test_labels_out_of_range(label: int, backend: str) -> None:
         cross_entropy_ntl(LOGITS, torch.tensor([1, label, 2, 3]), DIGITS, backend=backend)
 
 
-@pytest.mark.parametrize("weight", [-0.5, float("nan")])
+@pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("backend", ["eager", "reference"])
-def test_weights_out_of_range(weight: float, backend: str) -> None:
-    with pytest.raises(ValueError, match="token_weights must not be negative"):
-        cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=torch.tensor([1, weight, 1, 1]), backend=backend)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_weights_out_of_range(weight: float, backend: str, dtype: torch.dtype) -> None:
+    weights = torch.tensor([1, weight, 1, 1], dtype=dtype)
+    with pytest.raises(ValueError, match=f"token_weights must not be negative, infinite or NaN; got {weight}"):
+        cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=weights, backend=backend)
+    with pytest.raises(ValueError, match="token_weights must not be"):  # in the losses' dtype
+        cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=torch.tensor([1, 1e39, 1, 1], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -310,6 +317,76 @@ def test_bad_input_is_named(options: dict, error: type[Exception], message: str)
     arguments = {"logits": LOGITS, "labels": LABELS, "numbers": DIGITS, **options}
     with pytest.raises(error, match=message):
         cross_entropy_ntl(**arguments)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@every_wrong_number
+def test_numbers_beyond_float32_are_named(
+    options: dict[str, Any], error: type[Exception], message: str, backend: str
+) -> None:
+    """Alike for every dtype: float64 logits have the same limits."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        with pytest.raises(error, match=message):
+            cross_entropy_ntl(LOGITS.to(dtype), LABELS, DIGITS, backend=backend, **options)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("options", LARGEST)
+def test_numbers_at_the_limits_are_computed_with(options: dict[str, Any], backend: str) -> None:
+    for dtype, reduction in ((torch.float32, "mean"), (torch.float64, "mean"), (torch.float16, "none")):
+        if reduction != "mean" and "num_tokens" in options:
+            continue
+        logits = (LOGITS * 1e-3).to(dtype).requires_grad_()
+        loss = cross_entropy_ntl(logits, LABELS, DIGITS, backend=backend, reduction=reduction, **options)
+        (gradient,) = torch.autograd.grad(loss.sum() * 1e-38, logits)
+        assert loss.isfinite().all() and gradient.isfinite().all()
+
+
+IGNORE_INDICES = (-100, -1, 0, 4, 20, 2**31 - 1, 2**31, 2**32, 2**32 + 4, 2**53 + 1, 2**63 - 1, -(2**31), -(2**32) + 4)
+IGNORE_INDICES += (-(2**63), np.int64(2**32), np.int32(-100))
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 1.0])])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_ignore_index_is_no_other_label(reduction: str, backend: str, weights: torch.Tensor | None) -> None:
+    """One that int32 does not hold would wrap around to a label there."""
+    logits, labels = torch.randn(6, 50), torch.tensor([0, 4, 20, 49, 0, 4])
+    for ignore_index, dtype in product(IGNORE_INDICES, (torch.int32, torch.int64)):
+        keep = labels != int(ignore_index)
+        found = []
+        for rows, row_weights, given in (
+            (labels.to(dtype), weights, {"ignore_index": ignore_index}),
+            (labels, keep.float() if weights is None else keep * weights, {"ignore_index": -100}),
+        ):
+            leaf = logits.clone().requires_grad_()
+            loss = cross_entropy_ntl(
+                leaf, rows, DIGITS, reduction=reduction, backend=backend, token_weights=row_weights, **given
+            )
+            found.append((loss.detach(), *torch.autograd.grad(loss.sum(), leaf)))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("ignore_index", [2**32 - 1, 2**32 + 999, -(2**32) - 1])
+def test_a_label_out_of_range_is_no_wrapped_ignore_index(ignore_index: int, backend: str) -> None:
+    wrapped = torch.tensor([ignore_index]).int()
+    labels = torch.cat([torch.tensor([1, 2, 3], dtype=torch.int32), wrapped])
+    with pytest.raises(IndexError, match=rf"ignore_index {ignore_index}; got {wrapped.item()}"):
+        cross_entropy_ntl(LOGITS, labels, DIGITS, ignore_index=ignore_index, backend=backend)
+
+
+def test_a_compiled_ignore_index_beyond_a_float_is_exact() -> None:
+    """It crosses the operators' schema."""
+    torch.compiler.reset()
+    labels = torch.tensor([1, 2**53 + 1, 20, 3])
+    compiled = torch.compile(
+        lambda x, y: cross_entropy_ntl(x, y, DIGITS, ignore_index=2**53 + 1), backend="aot_eager", fullgraph=True
+    )
+    plain = cross_entropy_ntl(LOGITS, labels, DIGITS, ignore_index=2**53 + 1)
+    torch.testing.assert_close(compiled(LOGITS, labels), plain)
+    with pytest.raises(IndexError, match=f"{2**53}"):
+        compiled(LOGITS, torch.tensor([1, 2**53, 20, 3]))
 
 
 def test_triton_without_a_gpu_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +488,17 @@ def test_large_logits_lose_no_more_than_torch(reduction: str, backend: str, dtyp
     for options in ({}, {"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5}):
         problem = large_problem(dtype, reduction, **options)
         check_large(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_impossible_labels_have_the_loss_that_torch_gives_them(
+    reduction: str, backend: str, dtype: torch.dtype
+) -> None:
+    for label_smoothing in SMOOTHINGS:
+        problem = impossible_problem(dtype, reduction, label_smoothing)
+        check_impossible(solve(problem, backend), problem)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -16,6 +16,7 @@ from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
 from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from .problems import Answer, Problem, assert_as_good_as_plain, random_config, random_labels, random_numbers
+from .wrong_numbers import every_wrong_number
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -302,12 +303,92 @@ HIDDEN, WEIGHT, LABELS = torch.randn(4, 8), torch.randn(50, 8), torch.arange(4)
         ({"chunk_size": 0}, ValueError, "chunk_size.*0"),
         ({"num_tokens": torch.tensor(-1.0)}, ValueError, "num_tokens.*-1"),
         ({"reduction": "avg"}, ValueError, "avg"),
+        ({"bias": [0.0] * 50}, TypeError, "bias must be a float32.*got list"),
+        ({"bias": 0.0}, TypeError, "bias must be a float32.*got float"),
+        ({"bias": torch.zeros(50, dtype=torch.int64)}, TypeError, "bias must be a float32.*int64"),
+        ({"bias": torch.tensor(0.0)}, ValueError, "bias must have at least one dimension"),
+        ({"weight": WEIGHT.tolist()}, TypeError, "weight must be a float32.*got list"),
+        ({"weight": None}, TypeError, "weight must be a float32.*got NoneType"),
+        ({"weight": WEIGHT.long()}, TypeError, "weight must be a float32.*int64"),
+        ({"hidden": HIDDEN.tolist()}, TypeError, "hidden must be a float32.*got list"),
     ],
 )
 def test_bad_input_is_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     arguments = {"hidden": HIDDEN, "weight": WEIGHT, "labels": LABELS, "numbers": DIGITS, **options}
     with pytest.raises(error, match=message):
         linear_cross_entropy_ntl(**arguments)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@every_wrong_number
+def test_numbers_beyond_float32_are_named(
+    options: dict[str, Any], error: type[Exception], message: str, backend: str
+) -> None:
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        with pytest.raises(error, match=message):
+            linear_cross_entropy_ntl(HIDDEN.to(dtype), WEIGHT.to(dtype), LABELS, DIGITS, backend=backend, **options)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("bias", [None, torch.randn(50)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_hidden_states_without_features_are_refused(
+    dtype: torch.dtype, bias: torch.Tensor | None, backend: str
+) -> None:
+    hidden, weight = torch.empty(4, 0, dtype=dtype), torch.empty(50, 0, dtype=dtype)
+    bias = None if bias is None else bias.to(dtype)
+    with pytest.raises(ValueError, match=r"H of at least 1; got \(4, 0\)"):
+        linear_cross_entropy_ntl(hidden, weight, LABELS, DIGITS, bias=bias, backend=backend)
+
+
+@pytest.mark.parametrize("skip_ignored", [True, False])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_ignore_index_is_no_other_label(reduction: str, chunk_size: int | None, skip_ignored: bool) -> None:
+    """One that int32 does not hold would wrap around to a label there, and its rows would be left out."""
+    labels, weights = torch.tensor([0, 4, 20, 49, 0, 4]), torch.tensor([1.0, 1.0, 2.0, 0.5, 1.0, 0.0])
+    hidden, head = torch.randn(6, 8), torch.randn(50, 8)
+    for ignore_index in (-100, 4, 2**31, 2**32, 2**32 + 4, -(2**32) + 20, 2**53 + 1, 2**63 - 1, -(2**63)):
+        keep = labels != ignore_index
+        found = []
+        for dtype, row_weights, index in (
+            (torch.int32, weights, ignore_index),
+            (torch.int64, weights, ignore_index),
+            (torch.int64, weights * keep, -100),
+        ):
+            leaves = hidden.clone().requires_grad_(), head.clone().requires_grad_()
+            loss = linear_cross_entropy_ntl(
+                *leaves,
+                labels.to(dtype),
+                DIGITS,
+                ignore_index=index,
+                token_weights=row_weights,
+                reduction=reduction,
+                chunk_size=chunk_size,
+                skip_ignored=skip_ignored,
+            )
+            found.append((loss.detach(), *torch.autograd.grad(loss.sum(), leaves)))
+        torch.testing.assert_close(found[0], found[2])
+        torch.testing.assert_close(found[1], found[2])
+
+
+@pytest.mark.parametrize("label_smoothing", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_impossible_labels_have_the_loss_that_torch_gives_them(reduction: str, label_smoothing: float) -> None:
+    """A bias of -inf takes columns out, among them a label's."""
+    bias, labels = torch.randn(50), torch.tensor([4, 20, 30, 5])
+    bias[[20, 5, 49]] = -torch.inf
+    hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    loss = linear_cross_entropy_ntl(
+        hidden, weight, labels, DIGITS, bias=bias, config=NTLConfig(weight=0.0), chunk_size=2, **options
+    )
+    expected = F.cross_entropy(F.linear(hidden, weight, bias), labels, **options)
+    assert expected.isinf().any()
+    torch.testing.assert_close(loss, expected)
+    got, want = (torch.autograd.grad(total.sum(), (hidden, weight)) for total in (loss, expected))
+    assert all(gradient.isfinite().all() for gradient in got)
+    torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("changed", ["labels", "token_weights", "hidden", "weight"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,13 +16,15 @@ from ntl_kernels import (
     linear_cross_entropy_ntl,
 )
 
+from .wrong_numbers import DENOMINATORS, OPTIONS
+
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
-OPTIONS = {"label_smoothing": 0.1, "z_loss": 1e-3, "softcap": 20.0, "logit_scale": 0.5, "ignore_index": 2}
+FIXED = {"label_smoothing": 0.1, "z_loss": 1e-3, "softcap": 20.0, "logit_scale": 0.5, "ignore_index": 2}
 
 
 def test_logits_module_is_the_function() -> None:
     logits, labels, weights = torch.randn(3, 4, 50), torch.randint(0, 50, (3, 4)), torch.rand(3, 4)
-    module = CrossEntropyNTLLoss(DIGITS, NTLConfig(kind="mse"), inplace=True, return_parts=True, **OPTIONS)
+    module = CrossEntropyNTLLoss(DIGITS, NTLConfig(kind="mse"), inplace=True, return_parts=True, **FIXED)
     got = module(logits, labels, weights, num_tokens=5, num_numbers=torch.tensor(2.0))
     expected = cross_entropy_ntl(
         logits,
@@ -31,7 +35,7 @@ def test_logits_module_is_the_function() -> None:
         num_tokens=5,
         num_numbers=2,
         return_parts=True,
-        **OPTIONS,
+        **FIXED,
     )
     torch.testing.assert_close(tuple(got), tuple(expected))
 
@@ -43,9 +47,9 @@ def test_linear_module_is_the_function() -> None:
         torch.randn(50),
         torch.randint(0, 50, (3, 4)),
     )
-    module = LinearCrossEntropyNTLLoss(DIGITS, chunk_size=5, skip_ignored=False, reduction="none", **OPTIONS)
+    module = LinearCrossEntropyNTLLoss(DIGITS, chunk_size=5, skip_ignored=False, reduction="none", **FIXED)
     got = module(hidden, weight, labels, bias)
-    expected = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, bias=bias, reduction="none", **OPTIONS)
+    expected = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, bias=bias, reduction="none", **FIXED)
     torch.testing.assert_close(got, expected)
 
 
@@ -58,3 +62,24 @@ def test_options_are_checked_when_the_module_is_made(module: type[CrossEntropyNT
     with pytest.raises(TypeError, match="smoothing"):
         module(DIGITS, smoothing=0.1)
     assert "wasserstein" in repr(module(DIGITS))
+
+
+@pytest.mark.parametrize("module", [CrossEntropyNTLLoss, LinearCrossEntropyNTLLoss])
+@pytest.mark.parametrize(("options", "error", "message"), OPTIONS)
+def test_numbers_beyond_float32_are_named_when_the_module_is_made(
+    module: type[CrossEntropyNTLLoss], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        module(DIGITS, **options)
+
+
+@pytest.mark.parametrize(("options", "error", "message"), DENOMINATORS)
+def test_numbers_beyond_float32_are_named_when_the_module_is_called(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    config = {"config": options["config"]} if "config" in options else {}
+    rows = {name: value for name, value in options.items() if name != "config"}
+    with pytest.raises(error, match=message):
+        CrossEntropyNTLLoss(DIGITS, **config)(torch.randn(4, 50), torch.arange(4), **rows)
+    with pytest.raises(error, match=message):
+        LinearCrossEntropyNTLLoss(DIGITS, **config)(torch.randn(4, 8), torch.randn(50, 8), torch.arange(4), **rows)

@@ -441,6 +441,44 @@ def test_bad_input_is_named(loss: type, arguments: tuple, error: type[Exception]
         loss(tokenizer_of(WORDS))(*arguments)
 
 
+@pytest.mark.parametrize("name", [*NAMES, "twice_mse"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_ignore_index_is_no_other_label(name: str, reduction: str) -> None:
+    """One that int32 does not hold would wrap around to a label there."""
+    options = {"loss_function": twice_mse} if name == "twice_mse" else {}
+    loss = getattr(ours, "NTLossDotProduct" if options else name)(tokenizer_of(WORDS), **options)
+    logits, labels = torch.randn(1, 6, len(WORDS)), torch.tensor([[4, 3, 0, 7, 2, 4]])
+    for ignore_index in (4, 2**31, 2**32, 2**32 + 4, -(2**32) + 7, 2**53 + 1, 2**63 - 1, -(2**63)):
+        given = labels.masked_fill(labels == ignore_index, -100)
+        expected = loss(logits, given, reduction=reduction)
+        for dtype in (torch.int32, torch.int64):
+            got = loss(logits, labels.to(dtype), reduction=reduction, ignore_index=ignore_index)
+            torch.testing.assert_close(got, expected)
+    for ignore_index, error in ((2**70, ValueError), (-(2**63) - 1, ValueError), (1.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="ignore_index must"):
+            loss(logits, labels, ignore_index=ignore_index)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weight", [torch.inf, torch.nan, -torch.inf])
+def test_weights_that_are_not_finite_are_named(loss: type, weight: float) -> None:
+    weights = torch.tensor([[1.0, weight]])
+    with pytest.raises(ValueError, match=f"loss_weights must not be negative, infinite or NaN; got {weight}"):
+        loss(tokenizer_of(WORDS))(torch.randn(1, 2, len(WORDS)), torch.tensor([[4, 5]]), weights)
+
+
+@pytest.mark.parametrize("name", ["NTLoss", "NTLossDotProduct"])
+def test_numbers_that_no_loss_holds_are_left_out_and_logged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also those whose differences alone are beyond float32."""
+    words = ["a", "1" * 40, "3", "-9e37", "9e37", "1" + "0" * 38, "4.5", "-8e37", "1e999"]
+    options = {"loss_function": F.l1_loss} if name == "NTLossDotProduct" else {}
+    with caplog.at_level("WARNING"):
+        loss = getattr(ours, name)(tokenizer_of(words), digit_level=False, **options)
+    assert loss.number_values_dense.tolist() == [3.0, 4.5, pytest.approx(-8e37)]
+    assert "5 tokens are numbers that float32 losses do not hold" in caplog.text
+    assert loss(torch.randn(1, 2, len(words)), torch.tensor([[2, 7]])).isfinite()
+
+
 def test_bad_vocabularies_are_named() -> None:
     with pytest.raises(ValueError, match="no number token"):
         ours.NTLoss(tokenizer_of(["a", "b"]))

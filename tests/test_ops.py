@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl, ops
+from ntl_kernels import (
+    CrossEntropyNTLLoss,
+    NTLConfig,
+    NumberTokens,
+    cross_entropy_ntl,
+    linear_cross_entropy_ntl,
+    ops,
+)
 from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
 
@@ -99,6 +107,99 @@ def test_compile_linear_without_graph_break(reduction: str) -> None:
     assert graphs.frame_count == 1
     torch.testing.assert_close(compiled, expected)
     torch.testing.assert_close(torch.autograd.grad(3 * compiled, inputs), torch.autograd.grad(3 * expected, inputs))
+
+
+HIDDEN, WEIGHT = torch.randn(2, 3, 8), torch.randn(50, 8)
+LOGITS = HIDDEN @ WEIGHT.t()
+ROADS: dict[str, Any] = {
+    "logits": partial(cross_entropy_ntl, LOGITS, LABELS, DIGITS),
+    "hidden": partial(linear_cross_entropy_ntl, HIDDEN, WEIGHT, LABELS, DIGITS),
+    "logits, none": partial(cross_entropy_ntl, LOGITS, LABELS, DIGITS, reduction="none"),
+    "reference": partial(cross_entropy_ntl, LOGITS, LABELS, DIGITS, backend="reference"),
+    "module": lambda **options: CrossEntropyNTLLoss(DIGITS, **options)(LOGITS, LABELS),
+}
+CONFIGURED = ("weight", "squash_factor", "label_sigma", "huber_delta")
+WRONG: dict[str, tuple[float, ...]] = {
+    "label_smoothing": (-0.5, 1.5, torch.nan),
+    "z_loss": (-1.0, torch.inf),
+    "logit_scale": (-1.0, 0.0, 1e39),
+    "softcap": (0.0, -2.0),
+    "ignore_index": (2**70,),
+    "weight": (-1.0, 1e38),
+    "squash_factor": (0.5,),
+    "label_sigma": (-1.0,),
+    "huber_delta": (-1.0, 1e39),
+    "num_tokens": (-3, -0.5, torch.inf),
+    "num_numbers": (-1, 1e-45),
+}
+
+
+def given(name: str, value: Any) -> dict[str, Any]:
+    """An option as a function takes it."""
+    if name not in CONFIGURED:
+        return {name: value}
+    return {"config": NTLConfig(kind="huber" if name == "huber_delta" else "wasserstein", **{name: value})}
+
+
+def pairs_of(road: str) -> list[tuple[str, float]]:
+    wrong = {name: values for name, values in WRONG.items() if road in ("logits", "hidden") or "num_" not in name}
+    return [(name, value) for name, values in wrong.items() for value in values]
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("road", ROADS)
+def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> None:
+    """One after another, as a process meets them: where a graph breaks, what runs by itself has seen other numbers."""
+    graphs = Graphs()
+    for name, value in pairs_of(road):
+        if fullgraph:
+            torch.compiler.reset()
+        compiled = torch.compile(
+            lambda n=name, v=value: ROADS[road](**given(n, v)), backend=graphs, fullgraph=fullgraph
+        )
+        with pytest.raises(Exception if fullgraph else ValueError, match=None if fullgraph else name):
+            compiled()
+    torch.compiler.reset()
+
+
+def test_constants_of_a_compiled_module_are_checked() -> None:
+    for name, value in pairs_of("module"):
+        if name in CONFIGURED:
+            continue
+        loss_fn = CrossEntropyNTLLoss(DIGITS)
+        loss_fn.options[name] = value
+        compiled = torch.compile(loss_fn, backend=Graphs())
+        with pytest.raises(ValueError, match=name):
+            compiled(LOGITS, LABELS)
+
+
+RIGHT: dict[str, tuple[float, ...]] = {
+    "label_smoothing": (0.1, 0.2, 0.3),
+    "z_loss": (0.1, 0.2, 0.3),
+    "logit_scale": (0.5, 0.6, 0.7),
+    "softcap": (10.0, 11.0, 12.0),
+    "ignore_index": (-100, 3, 5),
+    "weight": (0.1, 0.2, 0.3),
+    "squash_factor": (2.0, 3.0, 4.0),
+    "label_sigma": (0.5, 1.0, 2.0),
+    "huber_delta": (1.0, 2.0, 3.0),
+    "num_tokens": (5, 6, 7),
+    "num_numbers": (5.5, 6.5, 7.5),
+}
+
+
+@pytest.mark.parametrize(("road", "dynamic"), [("logits", None), ("hidden", True)])
+@pytest.mark.parametrize("name", WRONG)
+def test_numbers_that_change_are_checked_too(name: str, road: str, dynamic: bool | None) -> None:
+    """Those that a trace takes for any number, where the operators see them."""
+    compiled = torch.compile(
+        lambda value: ROADS[road](**given(name, value)), backend=Graphs(), fullgraph=True, dynamic=dynamic
+    )
+    for value in RIGHT[name]:
+        torch.testing.assert_close(compiled(value), ROADS[road](**given(name, value)))
+    for value in WRONG[name]:
+        with pytest.raises(Exception):  # noqa: B017 - dynamo wraps some, and all that matters is that no loss comes
+            compiled(value)
 
 
 def test_labels_are_checked_under_compile_too() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.spec import WORST_FACTOR, LossSpec, value_loss
 
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
@@ -18,6 +21,85 @@ UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
 def test_packing_is_reversible(kind: str, softcap: float | None) -> None:
     spec = LossSpec.resolve(NTLConfig(kind=kind, reweigh=False), UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
     assert LossSpec.unpack(spec.pack()) == spec
+
+
+@pytest.mark.parametrize("near", [-(2**63), -(2**53), -(2**32), -100, 0, 2**31, 2**32, 2**53, 2**62, 2**63 - 1])
+def test_packing_is_exact_for_every_int64(near: int) -> None:
+    """One float is not beyond 2**53."""
+    for step in range(-3, 4):
+        if -(2**63) <= near + step < 2**63:
+            spec = LossSpec.resolve(NTLConfig(), UNEVEN, ignore_index=near + step)
+            packed = spec.pack()
+            assert all(type(entry) is float and entry == entry for entry in packed)
+            assert LossSpec.unpack(packed).ignore_index == near + step
+
+
+def test_packing_is_exact_for_every_float() -> None:
+    config = NTLConfig(kind="huber", huber_delta=1 / 3)
+    for options in (
+        {"softcap": 1e36, "logit_scale": 0.1},
+        {"softcap": 2.0**-60},
+        {"label_smoothing": 1.0, "z_loss": 3e38},
+    ):
+        spec = LossSpec.resolve(config, UNEVEN, **options)
+        assert LossSpec.unpack(spec.pack()) == spec
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("label_smoothing", -0.5),
+        ("label_smoothing", 1.5),
+        ("z_loss", -1.0),
+        ("z_loss", float("nan")),
+        ("softcap", 0.0),
+        ("softcap", -1.0),
+        ("logit_scale", -1.0),
+        ("logit_scale", 1e39),
+        ("label_sigma", -1.0),
+        ("huber_delta", 0.0),
+        ("cost_slope", -0.1),
+    ],
+)
+def test_what_a_trace_could_not_check_is_checked_where_it_is_unpacked(name: str, value: float) -> None:
+    spec = LossSpec.resolve(NTLConfig(squash_factor=2.0), UNEVEN, softcap=5.0)
+    message = "squash_factor" if name == "cost_slope" else name
+    with pytest.raises(ValueError, match=message):
+        LossSpec.unpack(dataclasses.replace(spec, **{name: value}).pack())
+
+
+@pytest.mark.parametrize("unit", [1e-40, 1e-44])
+def test_costs_that_rise_too_fast_are_named(unit: float) -> None:
+    """The distances are float32, their reciprocals are not."""
+    numbers = NumberTokens.from_mapping({0: 0.0, 1: unit, 2: 3 * unit}, 5)
+    with pytest.raises(ValueError, match=r"squash_factor=3\.0.*values that are .*e-4\d and .*e-4\d apart"):
+        LossSpec.resolve(NTLConfig(squash_factor=3.0), numbers)
+    assert LossSpec.resolve(NTLConfig(), numbers).worst_loss > 0
+    small = NumberTokens.from_mapping({0: 0.0, 1: 1e-30, 2: 3e-30}, 5)
+    assert LossSpec.resolve(NTLConfig(squash_factor=3.0), small).cost_slope == pytest.approx(1e30)
+
+
+def test_a_squash_factor_beyond_float32_is_named() -> None:
+    with pytest.raises(ValueError, match=r"apart.*squash_factor=3\.4e\+38.*beyond float32"):
+        LossSpec.resolve(NTLConfig(squash_factor=3.4e38), DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "largest"), [("wasserstein", 1.5e38), ("mae", 1.5e38), ("mse", 9e18), ("huber", 1.2e19)]
+)
+def test_losses_of_the_largest_distance_have_finite_gradients(kind: str, largest: float) -> None:
+    """And those of twice the distance are refused, or their numbers are."""
+    for reweigh, backend in product((True, False), ("eager", "reference")):
+        config = NTLConfig(kind=kind, huber_delta=3e38, reweigh=reweigh, weight=1.0)
+        numbers = NumberTokens.from_mapping({0: 0.0, 1: largest / 2, 2: largest}, 5)
+        logits = torch.tensor([[9.0, -9, 0, 0, 0], [-90.0, 90, 0, 0, 0], [0.0, 0, 90, 0, 90]], requires_grad=True)
+        loss = cross_entropy_ntl(
+            logits, torch.tensor([2, 0, 0]), numbers, config=config, backend=backend, reduction="none"
+        )
+        (gradient,) = torch.autograd.grad(loss, logits, torch.ones(3))
+        assert loss.isfinite().all() and gradient.isfinite().all()
+        with pytest.raises(ValueError, match=r"beyond float32|must lie within"):
+            LossSpec.resolve(config, NumberTokens.from_mapping({0: 0.0, 1: largest, 2: 2 * largest}, 5))
 
 
 def test_plain_cost_is_the_distance() -> None:

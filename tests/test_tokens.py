@@ -339,6 +339,76 @@ def test_word_pieces_of_a_real_tokenizer() -> None:
     assert numbers.values.tolist() == [7.0, 8.0, 12.0]
 
 
+@pytest.mark.parametrize("digits_only", [True, False])
+@pytest.mark.parametrize("are_bytes_first", [True, False])
+def test_one_text_as_bytes_and_as_str(are_bytes_first: bool, digits_only: bool) -> None:
+    """As in tiktoken's vocabularies with tokens added by hand: each id keeps its number."""
+    of_bytes: dict[Any, int] = {str(digit).encode(): digit for digit in range(10)} | {b"42": 10, b"##7": 11, b"a": 12}
+    of_str: dict[Any, int] = {"3": 20, "7": 21, "42": 22, "##7": 23, "a": 24, "<|end|>": 25, "\u00e9": 26}
+    of_bytes[b"\xe9"] = 13  # the byte of that character
+    tokenizer = FakeTokenizer()
+    tokenizer.vocab = of_bytes | of_str if are_bytes_first else of_str | of_bytes
+    with pytest.warns(UserWarning, match=r"2 tokens look like.*\('##7' \(id 11\), '##7' \(id 23\)\)"):
+        numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=digits_only)
+    expected = {**{digit: float(digit) for digit in range(10)}, 20: 3.0, 21: 7.0}
+    expected |= {} if digits_only else {10: 42.0, 22: 42.0}
+    assert dict(zip(numbers.ids.tolist(), numbers.values.tolist(), strict=True)) == expected
+    assert numbers.vocab_size == 27
+    text = numbers.describe()
+    assert "  3  id 3 '3', id 20 '3'" in text.splitlines()
+    assert not digits_only or "digits_only=False counts 14" in text
+    assert f"values with several tokens: {2 if digits_only else 3}" in text
+
+
+HUGE = ["9" * 40, "1" + "0" * 400, f"{'0' * 30}{'7' * 39}.5", "2" + "0" * 38]
+"""Numbers that no loss holds: beyond float32, beyond float64, and one only within what differences need."""
+LONG = ["0" * 50 + "7", "3." + "1" * 60, "1" * 38]
+"""Numbers as long, which are small enough."""
+
+
+@pytest.mark.parametrize("space_prefixed", [False, True])
+@pytest.mark.parametrize("texts", [HUGE[:1], HUGE[1:2], HUGE], ids=["one", "beyond float64", "all"])
+def test_numbers_that_no_loss_holds_are_left_out_and_named(texts: list[str], space_prefixed: bool) -> None:
+    marked = [f"\u0120{text}" for text in texts] if space_prefixed else texts
+    tokenizer = FakeTokenizer(*"0123456789", *LONG, *marked)
+    message = f"{len(texts)} tokens are numbers beyond 1.6e+38 ({marked[0][:24] + '...'!r} (id 13)"
+    with pytest.warns(UserWarning, match=re.escape(message)) as record:
+        numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False, space_prefixed=space_prefixed)
+    assert len(record) == 1 and record[0].filename == __file__
+    assert f"  {message}" in numbers.describe() and max(map(len, numbers.describe().splitlines())) < 300
+    assert sorted(numbers.ids.tolist()) == list(range(13))
+    assert numbers.largest_distance == pytest.approx(float(LONG[2]))
+    logits, labels = torch.randn(2, len(tokenizer.vocab)), torch.tensor([3, 13])
+    assert cross_entropy_ntl(logits, labels, numbers).isfinite()
+
+
+def test_numbers_that_no_loss_holds_count_nowhere() -> None:
+    """Not among what an option would find, nor where they are all there is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # digits alone were asked for
+        numbers = NumberTokens.from_tokenizer(FakeTokenizer(*"0123456789", *HUGE))
+    assert "other options" not in numbers.describe() and "beyond" not in numbers.describe()
+    with pytest.raises(
+        ValueError, match=r"no number token.*1 tokens are numbers beyond 1\.6e\+38 \('9{24}\.\.\.' \(id 1\)"
+    ):
+        NumberTokens.from_tokenizer(FakeTokenizer("a", HUGE[0]), digits_only=False)
+    with pytest.raises(ValueError, match=r"two distinct values.*'7' \(id 0\);.*1 tokens are numbers beyond"):
+        NumberTokens.from_tokenizer(FakeTokenizer("7", HUGE[0]), digits_only=False)
+    for text in HUGE:
+        with pytest.raises(ValueError, match="finite in float32|must lie within"):
+            NumberTokens.from_mapping({0: 0.0, 1: float(text)}, 2)
+
+
+def test_the_largest_numbers_that_a_loss_holds() -> None:
+    """float32 rounds to either side of the limit: what is counted is what a mapping takes."""
+    for text in ("159999999999999999999999999999999999999", "160000000000000000000000000000000000000", "1" + "6" * 38):
+        value = float(np.float32(float(text)))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            numbers = NumberTokens.from_tokenizer(FakeTokenizer("0", "1", text), digits_only=False)
+        assert (len(numbers) == 3) == (value <= 1.6e38) == (not caught)
+
+
 def test_tokens_that_are_bytes() -> None:
     """As tiktoken's vocabularies have them; bytes that are no text stay apart."""
     vocab = {bytes([byte]): byte for byte in range(256)} | {b" 7": 256, b"42": 257, "٣".encode(): 258}
@@ -646,6 +716,18 @@ def test_descriptions() -> None:
         "  digits without a token: 0, 1, 2, 3, 4, 5, 6, 8, 9",
         "  other options: space_prefixed=True counts 5",
     ]
+
+
+@pytest.mark.parametrize("most", [-1, -100, 2.0, "3", None, True])
+def test_a_description_lists_no_negative_number_of_values(most: Any) -> None:
+    numbers = NumberTokens.from_mapping({i: i for i in range(15)}, 20)
+    with pytest.raises(ValueError, match=f"most must be an int of at least 0; got {re.escape(repr(most))}"):
+        numbers.describe(most)
+    for shown in (0, np.int64(3), 15, 10**30):
+        lines = numbers.describe(shown).splitlines()
+        rest = max(15 - shown, 0)
+        assert len(lines) == 1 + min(shown, 15) + (rest > 0)
+        assert (lines[-1] == f"  ... and {rest} more values") == (rest > 0)
 
 
 def test_descriptions_of_mappings_have_no_strings() -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ..problem import Problem, in_dtype
+from ..problem import Problem, in_dtype, is_ignored
 from ..reference import costs, divide, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
@@ -320,9 +320,9 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     counts = None
     if weights is not None:
         weights = weights.view(-1)
-        counts = (labels != problem.spec.ignore_index) & (weights != 0)
+        counts = ~is_ignored(labels, problem.spec.ignore_index) & (weights != 0)
     elif not are_all_above(labels, problem.spec.ignore_index):
-        counts = labels != problem.spec.ignore_index
+        counts = ~is_ignored(labels, problem.spec.ignore_index)
     is_bad = None
     if labels.device.type != "cpu":  # on a CPU they have been checked
         is_bad = (labels < 0) | (labels >= vocab_size)
@@ -543,7 +543,8 @@ def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
     if distance is not None:
-        loss = torch.lerp(loss, log_total - distance, spec.label_smoothing)
+        # No lerp: where one of the two is infinite, it may be inf - inf.
+        loss = torch.add((1 - spec.label_smoothing) * loss, log_total - distance, alpha=spec.label_smoothing)
     if spec.z_loss:  # 0 times the square of a large lse would be NaN
         loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight

@@ -11,7 +11,6 @@ two together.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -104,10 +103,18 @@ def part_of(argument: Any, is_unspecialised: bool) -> Any:
     return tuple([part_of(part, False) for part in argument])
 
 
-@lru_cache(maxsize=64)
 def layout_of_numbers(numbers: Numbers) -> tuple[Any, ...]:
-    """The same for a table, which stays as it is."""
-    return tuple([part_of(part, False) for part in numbers])
+    """The same for a table, whose dtypes are always those of a NumberTable.
+
+    Looked at anew each time: what kept it would keep the tables of vocabularies that nobody uses any more.
+    """
+    ids, value, lookup, size = numbers
+    return (
+        ids.data_ptr() % VECTOR_BYTES == 0,
+        value.data_ptr() % VECTOR_BYTES == 0,
+        lookup.data_ptr() % VECTOR_BYTES == 0,
+        size,
+    )
 
 
 UNSPECIALISED: dict[int, tuple[bool, ...]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,12 +46,17 @@ NUMBERS = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zer
 SCALARS = (2.0, None, torch.tensor(3), torch.tensor(3.0), at_offset(1, torch.float32, 1)[0])
 
 
+SHIFTED = Numbers(*(torch.cat([part, part])[1:][: len(part)] for part in NUMBERS[:3]), 16)
+"""The same where no table starts at a multiple of 16 bytes."""
+
+
 def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     for dtype, offset, weights, ignored in itertools.product(
         (torch.int64, torch.int32), (0, 1), (None, torch.zeros(8), at_offset(8, torch.float32, 3)), (-100, 0, 1)
     ):
         labels = Labels(at_offset(8, dtype, offset), weights, ignored)
-        yield (labels, NUMBERS, 64 + offset, 8, torch.zeros(2)), {"BLOCK": 16}
+        for numbers in (NUMBERS, SHIFTED, NUMBERS._replace(value=SHIFTED.value), NUMBERS._replace(size=15)):
+            yield (labels, numbers, 64 + offset, 8, torch.zeros(2)), {"BLOCK": 16}
 
 
 def finish_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -86,6 +92,15 @@ def test_calls_of_one_layout_are_one_variant_to_triton(kernel: Any) -> None:
         variants.setdefault(key, set()).add(specialisation(kernel, arguments, constants))
     assert all(len(found) == 1 for found in variants.values())
     assert len(set.union(*variants.values())) > 5  # the calls differ to Triton, too
+
+
+def test_a_layout_keeps_no_table_alive() -> None:
+    """Of a vocabulary that nobody uses any more."""
+    numbers = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32), 16)
+    kept = [weakref.ref(part) for part in numbers[:3]]
+    layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, -100), numbers, 64, 8, torch.zeros(2)))
+    del numbers
+    assert layout and [reference() for reference in kept] == [None] * 3
 
 
 def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
+from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..parallel.shards import checked
 from ..problems import Problem, assert_as_good_as_plain, check, random_numbers, random_problem, solve
@@ -125,6 +126,34 @@ class TritonCases:
             assert gradient.isnan().any(-1).tolist() == gradient.isnan().all(-1).tolist() == [True] * 5 + [False] * 4
             assert loss.isnan().tolist() == (True if reduction == "sum" else [True] * 5 + [False] * 4)
 
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_an_ignore_index_is_no_other_label(self, reduction: str, dtype: torch.dtype) -> None:
+        """One that int32 does not hold would wrap around to a label there."""
+        labels = torch.tensor([0, 4, 20, 49, 0, 4])
+        for ignore_index in (4, 2**31, 2**32, 2**32 + 4, -(2**32) + 20, 2**53 + 1, 2**63 - 1, -(2**63)):
+            options = {"reduction": reduction, "ignore_index": ignore_index}
+            problem = Problem(torch.randn(6, 50), labels.to(dtype), DIGITS, options, torch.ones(6))
+            problem.upstream = problem.upstream if reduction == "none" else torch.tensor(1.0)
+            problem = moved(problem, self.device)
+            answer = solve(problem, "triton")
+            check(answer, problem)
+            assert ((answer.gradient == 0).all(-1).cpu() == (labels == ignore_index)).all()
+
+    def test_the_largest_factors_of_logits(self) -> None:
+        """float32 holds them times log2(e), too; and what is beyond raises."""
+        labels = torch.tensor([4, 20, 30, 5])
+        for options in ({"softcap": 2.3e38, "logit_scale": 1e3}, {"softcap": 8e37}, {"logit_scale": 2.3e38}):
+            logits = torch.randn(4, 50) * (1e-3 if "softcap" in options else 1e-38)
+            given = {"reduction": "sum", "config": NTLConfig(weight=0.0), **options}
+            problem = moved(Problem(logits, labels, DIGITS, given, torch.tensor(1e-38)), self.device)
+            answer, expected = solve(problem, "triton"), solve(problem.in_dtype(torch.float64), "reference")
+            assert answer.gradient.isfinite().all() and answer.gradient.any()
+            torch.testing.assert_close(answer.output.loss.double(), expected.output.loss, rtol=1e-5, atol=1e-5)
+        for options in ({"softcap": 3e38}, {"logit_scale": 3e38}):
+            with pytest.raises(ValueError, match=r"at most 2\.35866e\+38"):
+                solve(moved(Problem(logits, labels, DIGITS, options, torch.tensor(1.0)), self.device), "triton")
+
     def test_counts_and_finish_equal_eager(self) -> None:
         from ntl_kernels.backends import triton
 
@@ -226,6 +255,13 @@ class TritonCases:
         for options in ({}, *(more if reduction == "sum" else ())):
             problem = moved(large_problem(dtype, reduction, **options), self.device)
             check_large(solve(problem, "triton"), problem)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_impossible_labels_have_the_loss_that_torch_gives_them(self, reduction: str, dtype: torch.dtype) -> None:
+        for label_smoothing in SMOOTHINGS if dtype == torch.float32 else SMOOTHINGS[1::3]:
+            problem = moved(impossible_problem(dtype, reduction, label_smoothing), self.device)
+            check_impossible(solve(problem, "triton"), problem)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_the_number_loss_of_large_logits(self, dtype: torch.dtype) -> None:

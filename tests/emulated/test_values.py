@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 
+from ..impossible_labels import check_impossible, impossible_problem
 from ..problems import Problem
 from .gpu import DTYPES
 from .problems import check, digits, problem_of, solve
@@ -138,6 +139,27 @@ def test_labels_and_weights_out_of_range(reduction: str, dtype: torch.dtype) -> 
     (gradient,) = torch.autograd.grad(loss.sum(), logits)
     assert torch.equal(gradient[0].isnan().all(-1), is_bad) and torch.equal(gradient[0].isnan().any(-1), is_bad)
     assert (gradient[0, 6:8] == 0).all()
+
+
+@pytest.mark.parametrize("label_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("ignore_index", [2**31, 2**32, 2**32 + 4, -(2**32) + 20, 2**53 + 1, 2**63 - 1, -(2**63)])
+def test_an_ignore_index_that_int32_does_not_hold(ignore_index: int, label_dtype: torch.dtype) -> None:
+    """It is compared with int32 labels in 64 bits: none of them is it."""
+    for reduction in REDUCTIONS:
+        problem = problem_of(torch.float32, 50, shape=(1, 6), reduction=reduction, ignore_index=ignore_index)
+        problem.labels = torch.tensor([[0, 4, 20, 49, 0, 4]]).to(label_dtype)
+        answer = check(problem)
+        assert answer.output.num_tokens == 6 and answer.gradient.any(-1).all()
+
+
+@pytest.mark.parametrize("label_smoothing", [0.1, 0.9])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_impossible_labels_under_smoothing(reduction: str, label_smoothing: float) -> None:
+    """Their loss is infinite, and their gradient finite, as torch's are."""
+    problem = impossible_problem(torch.float32, reduction, label_smoothing)
+    upstream = problem.upstream[None] if reduction == "none" else problem.upstream
+    batch = replace(problem, logits=problem.logits[None], labels=problem.labels[None], upstream=upstream)
+    check_impossible(solve(batch), problem)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

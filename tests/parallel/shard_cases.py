@@ -11,6 +11,7 @@ from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends.shards import load_shard_backend
 
 from ..backends.triton_cases import moved, poison_allocations
+from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import check_large, large_problem
 from ..problems import Problem, check, random_problem
 from .shards import checked, random_bounds, solve_in_shards
@@ -40,6 +41,14 @@ class ShardCases:
         for options in ({}, {"label_smoothing": 0.5}):
             problem = moved(large_problem(dtype, reduction, **options), self.device)
             check_large(solve_in_shards(problem, bounds, "triton"), problem)
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_impossible_labels_have_the_loss_that_torch_gives_them(self, reduction: str) -> None:
+        """Also where a rank has nothing but -inf in a row, or no column."""
+        bounds = [(0, 40), (40, 0), (40, 100), (140, 63)]
+        for label_smoothing in SMOOTHINGS:
+            problem = moved(impossible_problem(torch.float32, reduction, label_smoothing), self.device)
+            check_impossible(solve_in_shards(problem, bounds, "triton"), problem)
 
     def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """0 after the bounds: it is sent to other ranks."""

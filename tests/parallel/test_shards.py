@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from ntl_kernels.backends.eager_shards import is_covered
 from ntl_kernels.backends.shards import Bound, Statistic
 from ntl_kernels.parallel.bounds import check_cover
 
+from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..problems import Problem, check, random_problem
 from .shard_cases import ShardCases
@@ -44,6 +46,15 @@ def test_a_common_offset_costs_no_digits() -> None:
     for options in OFFSET_PROBLEMS:
         problem = offset_problem(*options)
         check_offsets(solve_in_shards(problem, [(0, 10), (10, 120), (130, 73)], "eager"), problem)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_impossible_labels_have_the_loss_that_torch_gives_them(reduction: str, dtype: torch.dtype) -> None:
+    """Also where a rank has nothing but -inf in a row, or no column."""
+    for label_smoothing, bounds in product(SMOOTHINGS, ([(0, 203)], [(0, 40), (40, 0), (40, 100), (140, 63)])):
+        problem = impossible_problem(dtype, reduction, label_smoothing)
+        check_impossible(solve_in_shards(problem, bounds, "eager"), problem)
 
 
 @pytest.mark.gpu

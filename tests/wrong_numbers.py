@@ -1,0 +1,81 @@
+"""Numbers that float32, or int64, does not hold: what every loss says of them, whatever its backend, dtype or road."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ntl_kernels import NTLConfig
+
+HUGE = 10**400
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"softcap": 1e39}, ValueError, r"softcap must be.*at most 2\.35866e\+38.*1e\+39"),
+    ({"softcap": 3e38}, ValueError, r"softcap must be.*at most 2\.35866e\+38"),  # times log2(e) beyond float32
+    ({"softcap": 1e-40}, ValueError, r"softcap must be at least 1\.17549e-38"),
+    ({"softcap": HUGE}, ValueError, "softcap must be.*an int of 1329 bits"),
+    ({"softcap": 1e-30, "logit_scale": 1e30}, ValueError, "softcap and logit_scale lie too far apart"),
+    ({"softcap": 1e30, "logit_scale": 1e-30}, ValueError, "softcap and logit_scale lie too far apart"),
+    ({"softcap": 1e38}, ValueError, "softcap and logit_scale lie too far apart"),
+    ({"logit_scale": 1e39}, ValueError, "logit_scale must be.*at most"),
+    ({"logit_scale": 3e38}, ValueError, "logit_scale must be.*at most"),
+    ({"logit_scale": 1e-300}, ValueError, "logit_scale must be at least"),
+    ({"z_loss": 1e39}, ValueError, "z_loss must be at most.*float32"),
+    ({"z_loss": np.float64(1e39)}, ValueError, "z_loss must be at most.*float32"),
+    ({"label_smoothing": HUGE}, ValueError, "label_smoothing must be.*at most 1.*an int of 1329 bits"),
+    ({"ignore_index": 2**70}, ValueError, r"ignore_index must fit int64.*1180591620717411303424"),
+    ({"ignore_index": 2**63}, ValueError, "ignore_index must fit int64"),
+    ({"ignore_index": -(2**63) - 1}, ValueError, "ignore_index must fit int64"),
+    ({"ignore_index": HUGE}, ValueError, "ignore_index must fit int64.*an int of 1329 bits"),
+    (
+        {"config": NTLConfig(weight=1e38)},
+        ValueError,
+        r"weight must be at most 3\.7\d*e\+37.*largest number loss 9\.09.*1e\+38",
+    ),
+    ({"config": NTLConfig(weight=10**38)}, ValueError, "weight must be at most.*largest number loss"),
+    ({"config": NTLConfig(weight=1e37, kind="mse")}, ValueError, "weight must be at most.*largest number loss"),
+]
+"""Those of a module, too."""
+DENOMINATORS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"num_tokens": 1e39}, ValueError, "num_tokens must be at most.*float32"),
+    ({"num_tokens": HUGE}, ValueError, "num_tokens must be at most.*an int of 1329 bits"),
+    ({"num_tokens": Fraction(HUGE)}, ValueError, "num_tokens must be at most"),
+    ({"num_tokens": 1e-45}, ValueError, r"num_tokens must be 0 or at least 1\.17549e-38.*1e-45"),
+    ({"num_numbers": 1e-40}, ValueError, "num_numbers must be 0 or at least"),
+    ({"num_numbers": 1e-320}, ValueError, "num_numbers must be 0 or at least"),
+    ({"num_tokens": torch.tensor(1e-40)}, ValueError, "num_tokens must be 0 or at least"),
+    ({"num_tokens": torch.tensor(1e39, dtype=torch.float64)}, ValueError, "num_tokens must be at most.*float32"),
+    ({"num_tokens": torch.tensor(torch.inf)}, ValueError, "num_tokens must be finite.*inf"),
+    ({"num_numbers": torch.tensor(torch.nan)}, ValueError, "num_numbers must be finite.*nan"),
+    ({"num_numbers": torch.tensor(-torch.inf, dtype=torch.float16)}, ValueError, "num_numbers must be finite.*-inf"),
+    ({"num_tokens": torch.tensor(1 + 1j)}, TypeError, "num_tokens must be a real number.*complex64"),
+    ({"num_numbers": torch.tensor(2 + 0j, dtype=torch.complex128)}, TypeError, "num_numbers.*complex128"),
+    ({"num_tokens": torch.tensor(True)}, TypeError, "num_tokens must be a real number.*bool"),
+    ({"num_numbers": torch.tensor(False)}, TypeError, "num_numbers must be a real number.*bool"),
+    ({"num_tokens": True}, TypeError, "num_tokens must be a number; got True"),
+    ({"config": NTLConfig(weight=torch.tensor(torch.inf))}, ValueError, "ntl_weight must be finite.*inf"),
+    ({"config": NTLConfig(weight=torch.tensor(torch.nan))}, ValueError, "ntl_weight must be finite.*nan"),
+    ({"config": NTLConfig(weight=torch.tensor(-1.0).half())}, ValueError, "ntl_weight must be finite and at least 0"),
+    ({"config": NTLConfig(weight=torch.tensor(1e38))}, ValueError, "ntl_weight must be at most.*largest number loss"),
+]
+"""Those of a call, and lambdas that a call looks at."""
+every_wrong_number = pytest.mark.parametrize(("options", "error", "message"), OPTIONS + DENOMINATORS)
+LARGEST: list[dict[str, Any]] = [
+    {"softcap": 8e37},
+    {"softcap": 2.3e38, "logit_scale": 1e3},
+    {"softcap": 1.2e-38},
+    {"softcap": 1e-10, "logit_scale": 1e27},
+    {"z_loss": 1e30},
+    {"num_tokens": 3.4e38, "num_numbers": 3.4e38},
+    {"num_tokens": torch.tensor(3.4e38), "num_numbers": torch.tensor(2**60)},
+    {"config": NTLConfig(weight=3.7e37)},
+    {"config": NTLConfig(weight=torch.tensor(3.7e37))},
+    {"config": NTLConfig(kind="huber", huber_delta=3.4e38)},
+    {"config": NTLConfig(label_sigma=3.4e38)},
+    {"ignore_index": 2**63 - 1},
+    {"ignore_index": -(2**63)},
+]
+"""At the limits: one row's loss, where the logits are small, is finite."""
