@@ -90,6 +90,7 @@ def forward(
     needs: Sequence[bool],
 ) -> Result:
     """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
+    given = problem
     if problem.lacks_denominators:
         problem = problem.counted(*steps.count(problem, hidden).unbind())
     unit, scaled = gradient_unit(problem, hidden.dtype), problem
@@ -99,13 +100,14 @@ def forward(
     found = nothing_merged(hidden, problem)
     gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
     one = torch.ones((), dtype=found.fields.dtype, device=hidden.device)
-    for chunk in sent_chunks(hidden, head, scaled, split, chunking):
+    for chunk in sent_chunks(hidden, head, given, split, chunking):  # the ranks compare what their callers gave
         fields, merged, number_logits = merge(chunk.sent, chunk.problem)
         found.fields[:, chunk.rows], found.merged[:, chunk.rows] = fields, merged
         if found.number_logits is not None and number_logits is not None:
             found.number_logits[chunk.rows] = number_logits
         if any(needs):
-            arguments = chunk.logits, chunk.problem, split.first, merged, number_logits, one
+            divided = chunk.problem._replace(num_tokens=scaled.num_tokens, num_numbers=scaled.num_numbers)
+            arguments = chunk.logits, divided, split.first, merged, number_logits, one
             gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], chunk.hidden, chunk.rows)
     loss, parts = steps.finish(found.fields, problem)
     scale = unit.reciprocal() if isinstance(unit, Tensor) else None
