@@ -30,7 +30,7 @@ from .eager import (
 )
 from .layout import loss_dtype
 from .shards import (
-    FINGERPRINT_MASK,
+    HASH_MASK,
     NOT_GIVEN,
     Header,
     Merged,
@@ -39,7 +39,6 @@ from .shards import (
     hash_of_options,
     num_statistics,
 )
-
 
 SCRAMBLER = 0x45D9F3B
 WORD_MASK = 2**32 - 1
@@ -103,7 +102,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
     weights = torch.ones_like(label_logit) if labels.weights is None else labels.weights.squeeze(-1)
     is_whole = None
-    if gathered.device.type != "cpu":  # on a CPU they have been checked
+    if is_unchecked(gathered):
         is_whole = is_consistent(gathered[:, : len(Header), -1], vocab_size_of(problem))
         weights = torch.where(is_whole, weights, torch.nan)
     fields, merged = (gathered.new_zeros((len(kind), len(label_logit))) for kind in (Field, Merged))
@@ -264,8 +263,8 @@ def merged_distance(gathered: Tensor, peak: Tensor, vocab_size: int) -> Tensor:
 def write_header(header: Tensor, problem: Problem, labels: Labels, first: int, width: int) -> None:
     """Fill the first of S numbers with what other ranks must know of this one."""
     header[Header.FIRST], header[Header.WIDTH] = first, width
-    header[Header.OPTIONS] = (hash_of_table(problem.table) + hash_of_options(problem)) & FINGERPRINT_MASK
-    header[Header.ROWS] = hash_of_rows(labels) & FINGERPRINT_MASK
+    header[Header.OPTIONS_HASH] = (hash_of_table(problem.table) + hash_of_options(problem)) & HASH_MASK
+    header[Header.ROWS_HASH] = hash_of_rows(labels) & HASH_MASK
     header[Header.NUM_TOKENS] = NOT_GIVEN if problem.num_tokens is None else problem.num_tokens
     header[Header.NUM_NUMBERS] = NOT_GIVEN if problem.num_numbers is None else problem.num_numbers
     header[Header.NTL_WEIGHT] = problem.ntl_weight
@@ -303,9 +302,14 @@ def bits_of(values: Tensor) -> Tensor:
     return values.float().view(torch.int32).long() & WORD_MASK
 
 
+def is_unchecked(gathered: Tensor) -> bool:
+    """Whether nobody has looked at the headers: on a CPU somebody has."""
+    return gathered.device.type != "cpu"
+
+
 def is_consistent(headers: Tensor, vocab_size: int) -> Tensor:
     """bool 0-d: whether headers [R, 7] are of one problem and of all columns of its vocabulary, each once."""
-    return is_covered(headers[:, : Header.OPTIONS], vocab_size) & ~disagreements(headers).any()
+    return is_covered(headers[:, : Header.OPTIONS_HASH], vocab_size) & ~disagreements(headers).any()
 
 
 def is_covered(bounds: Tensor, vocab_size: int) -> Tensor:

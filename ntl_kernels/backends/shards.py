@@ -5,7 +5,7 @@ a row that the loss and the gradient of any column need, so one gather per forwa
 smoothed label (``label_sigma``) compares cumulative distributions, and needs the logit of every number token.
 
 Every rank must be called with the same problem. So beside the statistics goes a :class:`Header`: which columns the rank
-has, and what its problem is, in as few numbers as fit there: by themselves where they are numbers, else as a fingerprint.
+has, and what its problem is, numbers as they are and all else as hashes, since the header is as short as S.
 
 A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` is that of the whole
 vocabulary, the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], whose W may be 0.
@@ -49,8 +49,8 @@ class Header(IntEnum):
 
     FIRST = 0  # the first of its columns; this and the next three are integers below 2**24, exact in float32
     WIDTH = 1  # how many they are
-    OPTIONS = 2  # fingerprint of V, the number tokens, the options, the reduction and the backend
-    ROWS = 3  # fingerprint of labels and weights; of rows that do not count only that they do not
+    OPTIONS_HASH = 2  # of V, the number tokens, the options, the reduction and the backend
+    ROWS_HASH = 3  # of labels and weights; of rows that do not count only that they do not
     NUM_TOKENS = 4  # this and the next: the denominator that was given, -1 for None
     NUM_NUMBERS = 5
     NTL_WEIGHT = 6  # lambda
@@ -58,8 +58,8 @@ class Header(IntEnum):
 
 MOST_TOKENS = 2**24
 """A larger vocabulary's bounds would be rounded."""
-FINGERPRINT_MASK = 2**24 - 1
-"""The bits of a fingerprint."""
+HASH_MASK = 2**24 - 1
+"""The bits of a hash that are sent."""
 NOT_GIVEN = -1.0
 """A denominator of None."""
 TOLERANCE = 1e-5
@@ -73,7 +73,7 @@ def num_statistics(spec: LossSpec) -> int:
 
 
 def hash_of_options(problem: Problem) -> int:
-    """What the host knows of :attr:`Header.OPTIONS`, in 31 bits: a signed 32-bit integer holds them."""
+    """What the host knows of :attr:`Header.OPTIONS_HASH`, in 31 bits: a signed 32-bit integer holds them."""
     return hash_of(problem.spec, problem.reduction, problem.backend, problem.table.lookup.shape[0])
 
 
@@ -84,8 +84,8 @@ def hash_of(spec: LossSpec, *others: str | int) -> int:
 
 
 def disagreements(headers: Tensor) -> Tensor:
-    """bool [R, 5]: which numbers of the headers [R, 7], from OPTIONS on, are not those of rank 0."""
-    exact, rough = headers[:, Header.OPTIONS : Header.NUM_TOKENS], headers[:, Header.NUM_TOKENS :]
+    """bool [R, 5]: which numbers of the headers [R, 7], from OPTIONS_HASH on, are not those of rank 0."""
+    exact, rough = headers[:, Header.OPTIONS_HASH : Header.NUM_TOKENS], headers[:, Header.NUM_TOKENS :]
     is_close = torch.isclose(rough, rough[:1], rtol=TOLERANCE, atol=0.0, equal_nan=True)
     return torch.cat([exact != exact[:1], ~is_close], -1)
 

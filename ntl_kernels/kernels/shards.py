@@ -51,7 +51,7 @@ NUM_TOKENS = tl.constexpr(4)
 NUM_NUMBERS = tl.constexpr(5)
 NTL_WEIGHT = tl.constexpr(6)
 HEADER_SIZE = tl.constexpr(7)
-FINGERPRINT_MASK = tl.constexpr(0xFFFFFF)
+HASH_MASK = tl.constexpr(0xFFFFFF)
 NOT_GIVEN = tl.constexpr(-1.0)
 TOLERANCE = tl.constexpr(1e-5)
 SCRAMBLER = tl.constexpr(0x45D9F3B)
@@ -153,9 +153,9 @@ def hash_of_numbers(numbers, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def fingerprint(total):
-    """The bits of a hash that a float32 holds."""
-    return (total & FINGERPRINT_MASK).to(tl.float32)
+def as_float(total):
+    """The bits of a hash that a float32 holds exactly."""
+    return (total & HASH_MASK).to(tl.float32)
 
 
 @triton.jit
@@ -169,8 +169,8 @@ def store_header(
     of_options = hash_of_numbers(numbers, BLOCK) + options_hash.to(tl.uint32)
     store_statistic(statistics, stride, FIRST, row, shard.first * 1.0)
     store_statistic(statistics, stride, WIDTH, row, shard.width * 1.0)
-    store_statistic(statistics, stride, OPTIONS_HASH, row, fingerprint(of_options))
-    store_statistic(statistics, stride, ROWS_HASH, row, fingerprint(of_rows))
+    store_statistic(statistics, stride, OPTIONS_HASH, row, as_float(of_options))
+    store_statistic(statistics, stride, ROWS_HASH, row, as_float(of_rows))
     store_statistic(statistics, stride, NUM_TOKENS, row, given_or(shares.num_tokens, NOT_GIVEN))
     store_statistic(statistics, stride, NUM_NUMBERS, row, given_or(shares.num_numbers, NOT_GIVEN))
     store_statistic(statistics, stride, NTL_WEIGHT, row, number_of(shares.ntl_weight))

@@ -14,8 +14,8 @@ from ..backends.shards import NOT_GIVEN, Header, disagreements
 from ..problem import Problem
 
 NAMES = {
-    Header.OPTIONS: "options, reduction, numbers or backend",
-    Header.ROWS: "labels or token_weights",
+    Header.OPTIONS_HASH: "options, reduction, numbers or backend",
+    Header.ROWS_HASH: "labels or token_weights",
     Header.NUM_TOKENS: "num_tokens",
     Header.NUM_NUMBERS: "num_numbers",
     Header.NTL_WEIGHT: "config.weight",
@@ -32,13 +32,13 @@ def check_headers(gathered: Tensor, problem: Problem) -> None:
     if gathered.device.type == "cpu" or os.environ.get("NTL_KERNELS_VALIDATE") == "1":
         headers = gathered[:, : len(Header), -1].cpu()
         check_agreement(headers)
-        bounds = [(int(first), int(width)) for first, width in headers[:, : Header.OPTIONS].tolist()]
+        bounds = [(int(first), int(width)) for first, width in headers[:, : Header.OPTIONS_HASH].tolist()]
         check_cover(bounds, problem.table.lookup.shape[0])
 
 
 def check_agreement(headers: Tensor) -> None:
     """Raise unless the headers [R, 7] are of one problem, up to the rounding of sums."""
-    listed = headers[:, Header.OPTIONS :].tolist()
+    listed = headers[:, Header.OPTIONS_HASH :].tolist()
     if all(one == listed[0] for one in listed):
         return
     differ = disagreements(headers)

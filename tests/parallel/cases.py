@@ -219,6 +219,79 @@ def error_of(logits: Tensor, labels: Tensor, vocab_size: int, **arguments: Any) 
     return ""
 
 
+ROWS = {"labels": torch.tensor([0, 3, 11, -100, 9]), "token_weights": torch.tensor([1.0, 2.0, 0.0, 3.0, 0.5])}
+"""The third and the fourth do not count."""
+DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
+
+
+def errors_of_a_rank(group: ProcessGroup, calls: list[tuple[dict[str, Any], dict[str, Any]]], form: str) -> list[str]:
+    """The errors of calls with (the arguments of all ranks, those that are others on the last rank), "" without any.
+
+    The form is one of "logits", "hidden" and "chunks".
+    """
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 4), torch.randn(12, 4)[first : first + width]
+    where: dict[str, Any] = {"group": group, "vocab_start": first}
+    if form == "chunks":
+        where |= {"chunk_size": 2, "skip_ignored": False}
+    found = []
+    for common, others in calls:
+        is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+        arguments = {**ROWS, "numbers": DIGITS, **where, **common, **(others if is_last else {})}
+        try:
+            if form == "logits":
+                vocab_parallel_cross_entropy_ntl(hidden @ weight.t(), **arguments)
+            else:
+                vocab_parallel_linear_cross_entropy_ntl(hidden, weight, **arguments)
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def smooth_on_one_rank(group: ProcessGroup) -> tuple[str, float]:
+    """The error where one rank alone waits for the logits of number tokens, and the seconds until then."""
+    start = time.monotonic()
+    (error,) = errors_of_a_rank(group, [({}, {"config": NTLConfig(label_sigma=1.0)})], "logits")
+    return error, time.monotonic() - start
+
+
+def half_precision_denominators(group: ProcessGroup) -> list[str]:
+    """The errors of other denominators in one ratio, on the last rank."""
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 4).half(), torch.randn(12, 4).half()[first : first + width]
+    scale, found = 1 + dist.get_rank(group), []
+    for counts in ({"num_tokens": 4 * scale, "num_numbers": 2 * scale}, {"num_tokens": 4.0 * scale}):
+        try:
+            vocab_parallel_linear_cross_entropy_ntl(
+                hidden, weight, **ROWS, numbers=DIGITS, group=group, vocab_start=first, **counts
+            )
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def compiled_on_one_rank(group: ProcessGroup, others: dict[str, Any]) -> str:
+    """The error where the first rank compiles the call and the last one, without that, has other arguments."""
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    logits, rank = torch.randn(5, 12)[:, first : first + width], dist.get_rank(group)
+    arguments = {**ROWS, "group": group, "vocab_start": first, **(others if rank else {})}
+
+    def call(x: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy_ntl(x, numbers=DIGITS.to("cpu"), **arguments)
+
+    torch._dynamo.reset()
+    try:
+        (torch.compile(call, backend="aot_eager", fullgraph=True) if rank == 0 else call)(logits)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def transforms(group: ProcessGroup) -> list[str]:
     """The errors of torch.func and forward mode, and of a derivative of the gradient."""
     first, width = shares(12, group)
@@ -464,6 +537,7 @@ def peak_bytes(group: ProcessGroup, rows: int, vocab_size: int) -> list[int]:
     """The most memory that forward and backward of logits, and of a head, hold at a time beside what they are given."""
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
     first, width = shares(vocab_size, group)
+    torch.manual_seed(0)
     labels, where = torch.randint(0, vocab_size, (rows,)), {"group": group, "vocab_start": first}
     logits, weight = torch.randn(rows, width, requires_grad=True), torch.randn(width, 8, requires_grad=True)
     hidden = torch.randn(rows, 8, requires_grad=True)
