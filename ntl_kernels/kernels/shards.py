@@ -257,22 +257,22 @@ def are_consistent(gathered, rank_stride, column_stride, rank_count, shard, RANK
     inside = ranks < rank_count
     header = gathered + column_stride - 1  # of rank 0
     headers = header + ranks * rank_stride
-    count = count_others(headers, header, OPTIONS_HASH, column_stride, inside, 0.0)
-    count += count_others(headers, header, ROWS_HASH, column_stride, inside, 0.0)
-    count += count_others(headers, header, NUM_TOKENS, column_stride, inside, TOLERANCE)
-    count += count_others(headers, header, NUM_NUMBERS, column_stride, inside, TOLERANCE)
-    count += count_others(headers, header, NTL_WEIGHT, column_stride, inside, TOLERANCE)
-    return are_covered(headers, column_stride, shard, inside, ranks) & (count == 0)
+    is_alike = agrees(headers, header, OPTIONS_HASH, column_stride, inside, 0.0)
+    is_alike &= agrees(headers, header, ROWS_HASH, column_stride, inside, 0.0)
+    is_alike &= agrees(headers, header, NUM_TOKENS, column_stride, inside, TOLERANCE)
+    is_alike &= agrees(headers, header, NUM_NUMBERS, column_stride, inside, TOLERANCE)
+    is_alike &= agrees(headers, header, NTL_WEIGHT, column_stride, inside, TOLERANCE)
+    are_alike = tl.sum((inside & is_alike).to(tl.int32), 0) == rank_count
+    return are_covered(headers, column_stride, shard, inside, ranks) & are_alike
 
 
 @triton.jit
-def count_others(headers, header, part: tl.constexpr, stride, inside, tolerance):
-    """On how many ranks a number is another than on rank 0."""
+def agrees(headers, header, part: tl.constexpr, stride, inside, tolerance):
+    """[RANKS]: whether a number is the same as on rank 0."""
     own = tl.load(headers + part * stride, mask=inside, other=0.0)
     first = tl.load(header + part * stride)
     room = tolerance * tl.minimum(tl.abs(own), tl.abs(first))
-    is_equal = (own == first) | (tl.abs(own - first) <= room)
-    return tl.sum((inside & (is_equal == 0)).to(tl.int32), 0)
+    return (own == first) | (tl.abs(own - first) <= room)
 
 
 @triton.jit
