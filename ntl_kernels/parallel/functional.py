@@ -55,9 +55,9 @@ def vocab_parallel_cross_entropy_ntl(
 
     All ranks call it together, with the same labels, weights and options, and get the same loss, to the last bit. Each
     sends 8 float32 numbers per row in the forward pass, whatever V and K are (with ``label_sigma`` K more), and nothing
-    in the backward pass. With them goes what it was called with, so that ranks called with other arguments are found
-    out; but not where they send other amounts: ``label_smoothing`` or ``label_sigma`` on some ranks alone, other numbers
-    of rows. gloo then ends a process, and other ranks may wait until the group's timeout.
+    in the backward pass. With them goes what it was called with, which finds ranks called with other arguments; but not
+    ranks that send other amounts: with ``label_smoothing`` or ``label_sigma`` on some of them alone, or other
+    numbers of rows, gloo ends a process, and ranks may wait for each other until the group's timeout.
 
     Args:
         logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and be 0.

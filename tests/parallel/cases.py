@@ -497,6 +497,26 @@ def tensor_errors(group: ProcessGroup) -> list[str]:
     return found
 
 
+def unequal_rows(group: ProcessGroup) -> list[str]:
+    """The errors of plain labels that are others on the last rank, beside a DTensor of logits, then of a head."""
+    mesh = mesh_of(group, (4,))
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(4, 3), torch.randn(12, 3)
+    labels = torch.tensor([0, 5, 1, 7 + (dist.get_rank() == 3)])
+    found = []
+    for call in (
+        lambda: cross_entropy_ntl(spread(hidden @ weight.t(), mesh, [Shard(1)]), labels, numbers),
+        lambda: linear_cross_entropy_ntl(hidden, spread(weight, mesh, [Shard(0)]), labels, numbers),
+    ):
+        try:
+            call()
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def scalar_reads(group: ProcessGroup) -> list[float]:
     """What a loss over sharded rows shows to ``item`` and ``float``, and in whole."""
     mesh = mesh_of(group, (4,))
