@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,7 +19,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
-from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
+from ntl_kernels.backends import eager_shards
+from ntl_kernels.parallel import (
+    functional,
+    vocab_parallel_cross_entropy_ntl,
+    vocab_parallel_linear_cross_entropy_ntl,
+)
 
 from ..problems import Problem, random_problem
 from .shards import random_bounds
@@ -248,6 +255,16 @@ def errors_of_a_rank(group: ProcessGroup, calls: list[tuple[dict[str, Any], dict
         except ValueError as error:
             found.append(str(error))
     return found
+
+
+def other_backend(group: ProcessGroup) -> list[str]:
+    """The errors where the last rank has a backend of another name, whose statistics are in units of its own."""
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    with (
+        patch.dict(sys.modules, {"ntl_kernels.backends.other_shards": eager_shards}),
+        patch.object(functional, "resolve_backend", lambda *_: "other" if is_last else "eager"),
+    ):
+        return errors_of_a_rank(group, [({}, {})], "logits")
 
 
 def smooth_on_one_rank(group: ProcessGroup) -> tuple[str, float]:

@@ -187,6 +187,10 @@ def test_the_first_rank_may_be_the_odd_one(ranks: Ranks) -> None:
     assert first == last and "(rank 0 has others than rank 1); num_tokens (5, 6 in" in first
 
 
+def test_another_backend_on_one_rank(ranks: Ranks) -> None:
+    assert all(OPTIONS_DIFFER in error for (error,) in ranks.run(cases.other_backend, ranks=3))
+
+
 def test_a_float16_mean_compares_denominators_as_they_were_given(ranks: Ranks) -> None:
     """Its gradients are computed for a mean over one token, whatever the number of tokens."""
     for errors in ranks.run(cases.half_precision_denominators, ranks=2):
