@@ -29,7 +29,19 @@ from .eager import (
     value_slope,
 )
 from .layout import loss_dtype
-from .shards import Bound, Merged, Statistic, num_statistics
+from .shards import (
+    HASH_MASK,
+    NOT_GIVEN,
+    Header,
+    Merged,
+    Statistic,
+    disagreements,
+    hash_of_options,
+    num_statistics,
+)
+
+SCRAMBLER = 0x45D9F3B
+WORD_MASK = 2**32 - 1
 
 
 class OwnNumbers(NamedTuple):
@@ -46,12 +58,12 @@ class OwnNumbers(NamedTuple):
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     width, dtype, vocab_size = logits.shape[-1], loss_dtype(logits.dtype), vocab_size_of(problem)
     everything = nothing_known(problem.labels.numel() + 1, problem.spec, dtype, logits.device)
-    for bound, value in zip(Bound, (first, width, vocab_size), strict=True):
-        everything[bound, -1] = value
+    labels = read_labels(problem, vocab_size, dtype)
+    write_header(everything[:, -1], problem, labels, first, width)
     if width == 0:
         return everything
     statistics, own = everything[:, :-1], own_numbers(problem.table, first, width, dtype)
-    for block, part in blocks(logits, read_labels(problem, vocab_size, dtype), None):
+    for block, part in blocks(logits, labels, None):
         x = transform_logits(block, problem.spec)
         entries = nothing_known(x.shape[0], problem.spec, dtype, x.device)
         place, is_own = own_column(part.ids.squeeze(-1), first, width)
@@ -89,8 +101,10 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     distance = merged_distance(gathered, normaliser.peak, vocab_size_of(problem)) if spec.label_smoothing else None
     labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
     weights = torch.ones_like(label_logit) if labels.weights is None else labels.weights.squeeze(-1)
-    if gathered.device.type != "cpu":  # on a CPU they have been checked
-        weights = torch.where(is_covered(gathered[:, : len(Bound), -1]), weights, torch.nan)
+    is_whole = None
+    if is_unchecked(gathered):
+        is_whole = is_consistent(gathered[:, : len(Header), -1], vocab_size_of(problem))
+        weights = torch.where(is_whole, weights, torch.nan)
     fields, merged = (gathered.new_zeros((len(kind), len(label_logit))) for kind in (Field, Merged))
     ce = weights * cross_entropy(normaliser, label_logit, distance, spec)
     is_correct = (label_logit >= normaliser.peak).to(ce.dtype)
@@ -111,6 +125,8 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     ntl = weights[rows] * reweighed(loss, mass, spec)
     fields[Field.NTL :].index_copy_(1, rows, torch.stack([ntl, error.abs(), mass, weights[rows]]))
     torch.stack(normaliser, out=merged[: Merged.NUMBER_PEAK])
+    if is_whole is not None:
+        merged[Merged.PEAK].masked_fill_(~is_whole, torch.nan)  # and with it every gradient
     merged[Merged.NUMBER_PEAK :].index_copy_(1, rows, torch.stack([*number_normaliser, effect]))
     return fields, merged
 
@@ -239,18 +255,70 @@ def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Norma
 
 def merged_distance(gathered: Tensor, peak: Tensor, vocab_size: int) -> Tensor:
     """The mean of x - peak [N] over all columns, from each rank's sums to its own peak."""
-    widths = gathered[:, Bound.WIDTH, -1:]
+    widths = gathered[:, Header.WIDTH, -1:]
     own_peaks = anchor(gathered[:, Statistic.PEAK, :-1])
     return (gathered[:, Statistic.LOGIT_SUM, :-1] + widths * (own_peaks - peak)).sum(0) / vocab_size
 
 
-def is_covered(bounds: Tensor) -> Tensor:
-    """bool 0-d: whether the columns of all ranks, of bounds [R, 3], are the whole vocabulary, each once."""
-    first, width, size = bounds.unbind(-1)
+def write_header(header: Tensor, problem: Problem, labels: Labels, first: int, width: int) -> None:
+    """Fill the first of S numbers with what other ranks must know of this one."""
+    header[Header.FIRST], header[Header.WIDTH] = first, width
+    header[Header.OPTIONS_HASH] = (hash_of_table(problem.table) + hash_of_options(problem)) & HASH_MASK
+    header[Header.ROWS_HASH] = hash_of_rows(labels) & HASH_MASK
+    header[Header.NUM_TOKENS] = NOT_GIVEN if problem.num_tokens is None else problem.num_tokens
+    header[Header.NUM_NUMBERS] = NOT_GIVEN if problem.num_numbers is None else problem.num_numbers
+    header[Header.NTL_WEIGHT] = problem.ntl_weight
+
+
+def hash_of_table(table: NumberTable) -> Tensor:
+    """int64 0-d, of the number tokens' ids and values."""
+    return hash_of_pairs(table.ids.long(), bits_of(table.values))
+
+
+def hash_of_rows(labels: Labels) -> Tensor:
+    """int64 0-d, of the labels and weights of the rows that count, and of which these are."""
+    ids = labels.ids.squeeze(-1)
+    weights = torch.ones_like(labels.targets) if labels.weights is None else labels.weights.squeeze(-1)
+    if labels.counts is not None:
+        weights = torch.where(labels.counts, weights, 0.0)
+    return hash_of_pairs(ids, bits_of(weights))
+
+
+def hash_of_pairs(first: Tensor, second: Tensor) -> Tensor:
+    """int64 0-d, of two columns [n] of 32-bit numbers in their order, as the kernels have it."""
+    places = torch.arange(first.shape[0], device=first.device)
+    return scrambled(scrambled(scrambled(places) ^ first) ^ second).sum()
+
+
+def scrambled(x: Tensor) -> Tensor:
+    """32-bit numbers, in int64, each of whose bits hangs on all bits of ``x``."""
+    for _ in range(2):
+        x = ((x ^ (x >> 16)) * SCRAMBLER) & WORD_MASK
+    return x ^ (x >> 16)
+
+
+def bits_of(values: Tensor) -> Tensor:
+    """int64: the bits of values as float32."""
+    return values.float().view(torch.int32).long() & WORD_MASK
+
+
+def is_unchecked(gathered: Tensor) -> bool:
+    """Whether nobody has looked at the headers: on a CPU somebody has."""
+    return gathered.device.type != "cpu"
+
+
+def is_consistent(headers: Tensor, vocab_size: int) -> Tensor:
+    """bool 0-d: whether headers [R, 7] are of one problem and of all columns of its vocabulary, each once."""
+    return is_covered(headers[:, : Header.OPTIONS_HASH], vocab_size) & ~disagreements(headers).any()
+
+
+def is_covered(bounds: Tensor, vocab_size: int) -> Tensor:
+    """bool 0-d: whether the columns of all ranks, of bounds [R, 2], are the whole vocabulary, each once."""
+    first, width = bounds.unbind(-1)
     ranks = torch.arange(first.shape[0], device=first.device)
     is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))
     expected = (is_before * width).sum(-1)
-    return ((width == 0) | (first == expected)).all() & (size == width.sum()).all()
+    return ((width == 0) | (first == expected)).all() & (width.sum() == vocab_size)
 
 
 def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> OwnNumbers:

@@ -4,6 +4,9 @@ Each rank turns its columns into :class:`Statistic` numbers per row. Those of al
 a row that the loss and the gradient of any column need, so one gather per forward pass is all that is sent. Only a
 smoothed label (``label_sigma``) compares cumulative distributions, and needs the logit of every number token.
 
+Every rank must be called with the same problem. So beside the statistics goes a :class:`Header`: which columns the rank
+has, and what its problem is, numbers as they are and all else as hashes, since the header is as short as S.
+
 A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` is that of the whole
 vocabulary, the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], whose W may be 0.
 """
@@ -11,9 +14,12 @@ vocabulary, the same on all ranks; ``first`` is the first column of the rank's l
 from __future__ import annotations
 
 import importlib
+import zlib
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from ..problem import Problem
@@ -25,7 +31,7 @@ class Statistic(IntEnum):
 
     They are in units of the backend, which sends and merges them. A rank without columns, or
     without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums. The
-    last column is no row: it holds :class:`Bound`.
+    last column is no row: it holds the :class:`Header`, and 0 after it.
     """
 
     PEAK = 0  # the largest x
@@ -38,21 +44,50 @@ class Statistic(IntEnum):
     LOGIT_SUM = 7  # sum of x - PEAK, or of x without a PEAK; sent with label smoothing only
 
 
-class Bound(IntEnum):
-    """The last column of ``statistics``: which columns of the vocabulary the rank has. float32 holds them exactly."""
+class Header(IntEnum):
+    """The last column of ``statistics``: which columns of the vocabulary the rank has, and what it was called with."""
 
-    FIRST = 0
-    WIDTH = 1
-    VOCAB_SIZE = 2
+    FIRST = 0  # the first of its columns; this and the next three are integers below 2**24, exact in float32
+    WIDTH = 1  # how many they are
+    OPTIONS_HASH = 2  # of V, the number tokens, the options, the reduction and the backend
+    ROWS_HASH = 3  # of labels and weights; of rows that do not count only that they do not
+    NUM_TOKENS = 4  # this and the next: the denominator that was given, -1 for None
+    NUM_NUMBERS = 5
+    NTL_WEIGHT = 6  # lambda
 
 
 MOST_TOKENS = 2**24
 """A larger vocabulary's bounds would be rounded."""
+HASH_MASK = 2**24 - 1
+"""The bits of a hash that are sent."""
+NOT_GIVEN = -1.0
+"""A denominator of None."""
+TOLERANCE = 1e-5
+"""By how much two denominators, or two lambdas, may differ, relative to them. Ranks often sum them over groups of their
+own, in an order of their own."""
 
 
 def num_statistics(spec: LossSpec) -> int:
     """S, how many numbers a rank sends of a row."""
     return len(Statistic) if spec.label_smoothing else Statistic.LOGIT_SUM
+
+
+def hash_of_options(problem: Problem) -> int:
+    """What the host knows of :attr:`Header.OPTIONS_HASH`, in 31 bits: a signed 32-bit integer holds them."""
+    return hash_of(problem.spec, problem.reduction, problem.backend, problem.table.lookup.shape[0])
+
+
+@lru_cache(maxsize=256)
+def hash_of(spec: LossSpec, *others: str | int) -> int:
+    """The same in every process, unlike Python's own hashes, and whether or not the spec went through a trace."""
+    return zlib.crc32(repr((spec.pack(), *others)).encode()) >> 1
+
+
+def disagreements(headers: Tensor) -> Tensor:
+    """bool [R, 5]: which numbers of the headers [R, 7], from OPTIONS_HASH on, are not those of rank 0."""
+    exact, rough = headers[:, Header.OPTIONS_HASH : Header.NUM_TOKENS], headers[:, Header.NUM_TOKENS :]
+    is_close = torch.isclose(rough, rough[:1], rtol=TOLERANCE, atol=0.0, equal_nan=True)
+    return torch.cat([exact != exact[:1], ~is_close], -1)
 
 
 class Merged(IntEnum):
@@ -83,7 +118,8 @@ class ShardBackend(Protocol):
         """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, S, N + 1] of all ranks.
 
         In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
-        vocabulary, the losses of rows that count are NaN (on a CPU, where looking is free, it is an error before).
+        vocabulary, or their problems differ, the losses of rows that count are NaN, and so are their gradients (on a
+        CPU, where looking is free, it is an error before).
         ``number_logits`` [N, K] is the sum of all ranks' :meth:`number_columns`, given with ``label_sigma`` only.
         """
         ...

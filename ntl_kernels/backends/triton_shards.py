@@ -20,11 +20,12 @@ from ..kernels.shards import (
 from ..problem import Problem
 from . import Field
 from .launch import launch
-from .shards import Merged, num_statistics
+from .shards import Merged, hash_of_options, num_statistics
 from .triton import (
     NUMBERS_PER_THREAD,
     UNROLL_OF_MANY_OPERATIONS,
     block_of,
+    given_shares,
     labels_of,
     loss_tile,
     matrix_of,
@@ -56,6 +57,8 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
             shard_of(problem, first, logits.shape[2]),
             labels_of(problem),
             numbers_of(problem.table),
+            *given_shares(problem),
+            hash_of_options(problem),
             statistics,
             transform_of(problem.spec),
             scalars_of(problem.spec),

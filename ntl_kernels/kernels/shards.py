@@ -12,7 +12,7 @@ from .arguments import Fields, Shares
 from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, MASS, NTL, NUMBER_WEIGHT, WEIGHT
 from .fields import PEAK as ROW_PEAK
 from .fields import TOTAL as ROW_TOTAL
-from .labels import coefficients, read_labels
+from .labels import coefficients, number_of, read_labels
 from .losses import cross_entropy, row_lse
 from .normaliser import Normaliser, anchor, dot, exponent_at, powers, rescale, share_of
 from .numbers import (
@@ -30,6 +30,7 @@ from .numbers import (
     value_slope,
 )
 from .softcap import transform
+from .totals import given_or
 from .walk import clear_row, column_gradient, row_normaliser, row_of, write_gradient
 
 # The order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
@@ -41,6 +42,21 @@ NUMBER_TOTAL = tl.constexpr(4)
 OFFSET = tl.constexpr(5)
 COST = tl.constexpr(6)
 LOGIT_SUM = tl.constexpr(7)
+# The order of ``ntl_kernels.backends.shards.Header``, likewise.
+FIRST = tl.constexpr(0)
+WIDTH = tl.constexpr(1)
+OPTIONS_HASH = tl.constexpr(2)
+ROWS_HASH = tl.constexpr(3)
+NUM_TOKENS = tl.constexpr(4)
+NUM_NUMBERS = tl.constexpr(5)
+NTL_WEIGHT = tl.constexpr(6)
+HEADER_SIZE = tl.constexpr(7)
+HASH_MASK = tl.constexpr(0xFFFFFF)
+NOT_GIVEN = tl.constexpr(-1.0)
+TOLERANCE = tl.constexpr(1e-5)
+SCRAMBLER = tl.constexpr(0x45D9F3B)
+HASHED_PER_THREAD = tl.constexpr(4)
+"""Rows, so that their loads overlap."""
 
 
 class Shard(NamedTuple):
@@ -98,16 +114,75 @@ def store_statistic(statistics, stride, statistic: tl.constexpr, row, value):
 
 
 @triton.jit
-def store_bounds(statistics, stride, shard, COUNT: tl.constexpr):
-    """Write which columns the rank has, in the order of ``ntl_kernels.backends.shards.Bound``, and 0 after them."""
-    store_statistic(statistics, stride, 0, stride - 1, shard.first * 1.0)
-    store_statistic(statistics, stride, 1, stride - 1, shard.width * 1.0)
-    store_statistic(statistics, stride, 2, stride - 1, shard.vocab_size * 1.0)
-    for i in tl.static_range(3, COUNT):
-        store_statistic(statistics, stride, i, stride - 1, 0.0)
+def scrambled(x):
+    """Unsigned 32-bit numbers, each of whose bits hangs on all bits of ``x``."""
+    x = (x ^ (x >> 16)) * SCRAMBLER
+    x = (x ^ (x >> 16)) * SCRAMBLER
+    return x ^ (x >> 16)
 
 
-@triton.jit(do_not_specialize=["logits_stride", "length", "row_count"])
+@triton.jit
+def hash_pair(place, first, second):
+    """Two 32-bit numbers and their place among others. Summed over these, it is a hash of them in their order."""
+    x = scrambled(place.to(tl.uint32))
+    x = scrambled(x ^ first.to(tl.uint32))
+    return scrambled(x ^ second.to(tl.uint32, bitcast=True))
+
+
+@triton.jit
+def hash_of_rows(labels, numbers, vocab_size, row_count, LANES: tl.constexpr):
+    """Of the labels and weights of the rows that count, and of which these are."""
+    lanes = tl.arange(0, LANES)
+    total = tl.zeros([LANES], tl.uint32)
+    for start in tl.range(0, row_count, LANES):
+        rows = start + lanes
+        inside = rows < row_count
+        label = read_labels(labels, numbers, vocab_size, rows, inside)
+        total += tl.where(inside, hash_pair(rows, label.id, label.weight), 0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def hash_of_numbers(numbers, BLOCK: tl.constexpr):
+    """Of the number tokens' ids and values."""
+    lanes = tl.arange(0, BLOCK)
+    inside = lanes < numbers.size
+    ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
+    values = tl.load(numbers.value + lanes, mask=inside, other=0.0)
+    return tl.sum(tl.where(inside, hash_pair(lanes, ids, values), 0), 0)
+
+
+@triton.jit
+def as_float(total):
+    """The bits of a hash that a float32 holds exactly."""
+    return (total & HASH_MASK).to(tl.float32)
+
+
+@triton.jit
+def store_header(
+    statistics, stride, shard, labels, numbers, shares, options_hash,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr
+):  # fmt: skip
+    """Write what other ranks must know of this one, and 0 after it."""
+    row = stride - 1
+    of_rows = hash_of_rows(labels, numbers, shard.vocab_size, row, LANES)
+    of_options = hash_of_numbers(numbers, BLOCK) + options_hash.to(tl.uint32)
+    store_statistic(statistics, stride, FIRST, row, shard.first * 1.0)
+    store_statistic(statistics, stride, WIDTH, row, shard.width * 1.0)
+    store_statistic(statistics, stride, OPTIONS_HASH, row, as_float(of_options))
+    store_statistic(statistics, stride, ROWS_HASH, row, as_float(of_rows))
+    store_statistic(statistics, stride, NUM_TOKENS, row, given_or(shares.num_tokens, NOT_GIVEN))
+    store_statistic(statistics, stride, NUM_NUMBERS, row, given_or(shares.num_numbers, NOT_GIVEN))
+    store_statistic(statistics, stride, NTL_WEIGHT, row, number_of(shares.ntl_weight))
+    for i in tl.static_range(HEADER_SIZE, COUNT):
+        store_statistic(statistics, stride, i, row, 0.0)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "logits_stride", "length", "row_count", "num_tokens", "num_numbers", "ntl_weight", "options_hash"
+    ]
+)  # fmt: skip
 def shard_statistics_kernel(
     logits,  # Matrix [B, T, W]
     logits_stride,  # of B
@@ -116,6 +191,10 @@ def shard_statistics_kernel(
     shard,
     labels,
     numbers,
+    num_tokens,  # this and the next two: see Shares
+    num_numbers,
+    ntl_weight,
+    options_hash,
     statistics,  # [S, N + 1]
     how,  # Transform
     scalars,
@@ -123,9 +202,28 @@ def shard_statistics_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program per row: what this rank knows of it; and one for the bounds."""
-    n, stride = tl.program_id(0), row_count + 1
-    label = read_labels(labels, numbers, shard.vocab_size, n, n < row_count)
+    """One program for the header, the first, so that it ends among the others; and one per row."""
+    stride = row_count + 1
+    if tl.program_id(0) == 0:
+        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
+        COUNT: tl.constexpr = LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM
+        LANES: tl.constexpr = HASHED_PER_THREAD * TILE.threads
+        store_header(statistics, stride, shard, labels, numbers, shares, options_hash, COUNT, BLOCK, LANES)
+    else:
+        n = tl.program_id(0) - 1
+        store_row(
+            logits, logits_stride, length, shard, labels, numbers, statistics, stride, n, how, scalars,
+            OPTIONS, BLOCK, TILE
+        )  # fmt: skip
+
+
+@triton.jit
+def store_row(
+    logits, logits_stride, length, shard, labels, numbers, statistics, stride, n, how, scalars,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Write what this rank knows of one row."""
+    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
@@ -141,34 +239,52 @@ def shard_statistics_kernel(
             sums = number_sums(columns.u, offsets, how, scalars)
             number_peak, number_total = sums.normaliser.peak, sums.normaliser.total
             offset, cost = sums.offset, sums.cost
-    if n < row_count:
-        store_statistic(statistics, stride, PEAK, n, peak)
-        store_statistic(statistics, stride, TOTAL, n, total)
-        store_statistic(statistics, stride, LABEL_LOGIT, n, label_u)
-        store_statistic(statistics, stride, NUMBER_PEAK, n, number_peak)
-        store_statistic(statistics, stride, NUMBER_TOTAL, n, number_total)
-        store_statistic(statistics, stride, OFFSET, n, offset)
-        store_statistic(statistics, stride, COST, n, cost)
-        if OPTIONS.smoothing:
-            store_statistic(statistics, stride, LOGIT_SUM, n, distance)
-    else:
-        store_bounds(statistics, stride, shard, LOGIT_SUM + 1 if OPTIONS.smoothing else LOGIT_SUM)
+    store_statistic(statistics, stride, PEAK, n, peak)
+    store_statistic(statistics, stride, TOTAL, n, total)
+    store_statistic(statistics, stride, LABEL_LOGIT, n, label_u)
+    store_statistic(statistics, stride, NUMBER_PEAK, n, number_peak)
+    store_statistic(statistics, stride, NUMBER_TOTAL, n, number_total)
+    store_statistic(statistics, stride, OFFSET, n, offset)
+    store_statistic(statistics, stride, COST, n, cost)
+    if OPTIONS.smoothing:
+        store_statistic(statistics, stride, LOGIT_SUM, n, distance)
 
 
 @triton.jit
-def are_covered(gathered, rank_stride, column_stride, rank_count, shard, RANKS: tl.constexpr):
-    """Whether the columns of all ranks are the whole vocabulary, each once."""
+def are_consistent(gathered, rank_stride, column_stride, rank_count, shard, RANKS: tl.constexpr):
+    """Whether the headers of all ranks are of one problem and of all columns of its vocabulary, each once."""
     ranks = tl.arange(0, RANKS)
     inside = ranks < rank_count
-    bounds = gathered + ranks * rank_stride + column_stride - 1
-    first = tl.load(bounds, mask=inside, other=0.0)
-    width = tl.load(bounds + column_stride, mask=inside, other=0.0)
-    size = tl.load(bounds + 2 * column_stride, mask=inside, other=0.0)
+    header = gathered + column_stride - 1  # of rank 0
+    headers = header + ranks * rank_stride
+    is_alike = agrees(headers, header, OPTIONS_HASH, column_stride, inside, 0.0)
+    is_alike &= agrees(headers, header, ROWS_HASH, column_stride, inside, 0.0)
+    is_alike &= agrees(headers, header, NUM_TOKENS, column_stride, inside, TOLERANCE)
+    is_alike &= agrees(headers, header, NUM_NUMBERS, column_stride, inside, TOLERANCE)
+    is_alike &= agrees(headers, header, NTL_WEIGHT, column_stride, inside, TOLERANCE)
+    are_alike = tl.sum((inside & is_alike).to(tl.int32), 0) == rank_count
+    return are_covered(headers, column_stride, shard, inside, ranks) & are_alike
+
+
+@triton.jit
+def agrees(headers, header, part: tl.constexpr, stride, inside, tolerance):
+    """[RANKS]: whether a number is the same as on rank 0."""
+    own = tl.load(headers + part * stride, mask=inside, other=0.0)
+    first = tl.load(header + part * stride)
+    room = tolerance * tl.minimum(tl.abs(own), tl.abs(first))
+    return (own == first) | (tl.abs(own - first) <= room)
+
+
+@triton.jit
+def are_covered(headers, stride, shard, inside, ranks):
+    """Whether the columns of all ranks are the whole vocabulary, each once."""
+    first = tl.load(headers + FIRST * stride, mask=inside, other=0.0)
+    width = tl.load(headers + WIDTH * stride, mask=inside, other=0.0)
     # Every rank with columns starts where those end together that start before it, or as late and come first.
     is_tied = (first[None, :] == first[:, None]) & (ranks[None, :] < ranks[:, None])
     is_before = (first[None, :] < first[:, None]) | is_tied
     expected = tl.sum(tl.where(is_before, width[None, :], 0.0), 1)
-    is_wrong = ((width != 0.0) & (first != expected)) | (inside & (size != shard.vocab_size * 1.0))
+    is_wrong = (width != 0.0) & (first != expected)
     return (tl.sum(is_wrong.to(tl.int32), 0) == 0) & (tl.sum(width, 0) == shard.vocab_size * 1.0)
 
 
@@ -253,7 +369,7 @@ def summed_distances(gathered, peak, stride, rank_stride, rank_count, rows, insi
     """sum(u - peak) over all ranks, in their order, from those of each rank to its own peak."""
     total = tl.where(inside, 0.0, 0.0)
     for _ in tl.range(0, rank_count):
-        width = tl.load(gathered + 2 * stride - 1)  # the bound of this name
+        width = tl.load(gathered + WIDTH * stride + stride - 1)
         rank_peak = tl.load(gathered + PEAK * stride + rows, mask=inside, other=0.0)
         own = tl.load(gathered + LOGIT_SUM * stride + rows, mask=inside, other=0.0)
         total += own + width * (anchor(rank_peak) - peak)
@@ -331,7 +447,7 @@ def merge_shards_kernel(
         gathered, stride, step, rank_count, cumulative, how, scalars, rows, inside, KIND
     )
     mass = share_of(number_normaliser, normaliser, how)
-    is_whole = are_covered(gathered, step, stride, rank_count, shard, RANKS)
+    is_whole = are_consistent(gathered, step, stride, rank_count, shard, RANKS)
     weight = tl.where(label.counts & (is_whole == 0), float("nan"), label.weight)
     ntl = weight * reweighed(loss, mass, scalars, OPTIONS.reweigh)
 
@@ -346,6 +462,7 @@ def merge_shards_kernel(
     store_rows(fields, ABSOLUTE_ERROR, rows, inside, tl.where(is_number, tl.abs(error), 0.0))
     store_rows(fields, MASS, rows, inside, tl.where(is_number, mass, 0.0))
     store_rows(fields, NUMBER_WEIGHT, rows, inside, tl.where(is_number, weight, 0.0))
+    normaliser = Normaliser(peak=tl.where(is_whole, peak, float("nan")), total=total)  # and with it every gradient
     store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect)
 
 

@@ -55,7 +55,9 @@ def vocab_parallel_cross_entropy_ntl(
 
     All ranks call it together, with the same labels, weights and options, and get the same loss, to the last bit. Each
     sends 8 float32 numbers per row in the forward pass, whatever V and K are (with ``label_sigma`` K more), and nothing
-    in the backward pass.
+    in the backward pass. With them goes what it was called with, which finds ranks called with other arguments; but not
+    ranks that send other amounts: with ``label_smoothing`` or ``label_sigma`` on some of them alone, or other
+    numbers of rows, gloo ends a process, and ranks may wait for each other until the group's timeout.
 
     Args:
         logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and be 0.
@@ -71,8 +73,8 @@ def vocab_parallel_cross_entropy_ntl(
 
     Raises:
         TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`; also, and on all ranks alike, if
-            their columns do not make up the vocabulary. The first call with new bounds asks the other ranks for theirs
-            and waits for the device; calls in a trace do not.
+            their columns do not make up the vocabulary or their arguments differ. On a GPU, where looking would wait
+            for the device, the loss and its gradient are NaN instead, unless NTL_KERNELS_VALIDATE=1 is set.
         RuntimeError: a transform of ``torch.func`` or forward-mode derivatives; or another rank failed.
     """
     check_tensor("logits_shard", logits_shard)
@@ -116,7 +118,8 @@ def vocab_parallel_linear_cross_entropy_ntl(
     """:func:`ntl_kernels.linear_cross_entropy_ntl` with a head whose rows are split over the ranks of a group.
 
     Each rank holds the logits of its own columns alone, a chunk of rows at a time. A chunk's statistics travel while
-    the next chunk is multiplied, so two chunks of half the size exist at a time.
+    the next chunk is multiplied, so two chunks of half the size exist at a time. Other chunk sizes on some ranks, or
+    other numbers of rows that count, are other amounts to send.
 
     Args:
         hidden: [..., H] the same on all ranks.

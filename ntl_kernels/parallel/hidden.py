@@ -100,22 +100,22 @@ def forward(
     chunking: Chunking,
     needs: Sequence[bool],
 ) -> Result:
-    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names.
-
-    For reduction "mean" the problem has its denominators.
-    """
+    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
+    given = problem
+    if problem.lacks_denominators:
+        problem = problem.counted(*steps.count(problem, hidden).unbind())
     unit = unit_of(problem, hidden.dtype)
     task = in_unit(problem, unit)
     found = nothing_merged(hidden, problem)
     gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
     one = torch.ones((), dtype=found.fields.dtype, device=hidden.device)
-    for chunk in sent_chunks(hidden, head, task, split, chunking):
+    for chunk in sent_chunks(hidden, head, given, split, chunking):  # the ranks compare what their callers gave
         fields, merged, number_logits = merge(chunk.sent, chunk.problem)
         found.fields[:, chunk.rows], found.merged[:, chunk.rows] = fields, merged
         if found.number_logits is not None and number_logits is not None:
             found.number_logits[chunk.rows] = number_logits
         if any(needs):
-            arguments = chunk.logits, chunk.problem, split.first, merged, number_logits, one
+            arguments = chunk.logits, part_of(task, chunk.rows), split.first, merged, number_logits, one
             gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], chunk.hidden, chunk.rows)
     loss, parts = steps.finish(found.fields, problem)
     scale = None if unit is None else unit.reciprocal()
@@ -173,11 +173,12 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         chunking: Chunking,
         sums_hidden: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if problem.lacks_denominators:
-            problem = problem.counted(*steps.count(problem, hidden).unbind())
         ctx.is_one_pass, ctx.needs = keeps_gradients(problem, hidden.dtype), list(ctx.needs_input_grad[:3])
+        needs = ctx.needs if ctx.is_one_pass else [False] * 3
+        found = forward(hidden, Head(weight, bias), problem, split, chunking, needs)
+        if problem.lacks_denominators:
+            problem = problem.counted(found.parts[2], found.parts[3])
         ctx.arguments, ctx.sums_hidden = (problem, split, chunking), sums_hidden
-        found = forward(hidden, Head(weight, bias), *ctx.arguments, ctx.needs if ctx.is_one_pass else [False] * 3)
         ctx.is_traced = not is_plain(hidden)
         ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None
         kept = (*found.gradients, found.scale) if ctx.is_traced else (None,) * 4

@@ -54,6 +54,7 @@ def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
 def merge(sent: Exchange, problem: Problem) -> Merge:
     """Wait for what all ranks have sent, and put it together."""
     statistics = finished(sent.statistics)
+    steps.check(statistics, problem)  # before waiting for what a rank of other options may never send
     number_logits = None if sent.number_logits is None else finished(sent.number_logits)
     return Merge(*steps.merge_shards(statistics, number_logits, problem), number_logits)
 

@@ -14,7 +14,7 @@ from ..backends.layout import gradient_like, loss_dtype
 from ..backends.shards import Merged, load_shard_backend, num_statistics
 from ..checks import check_values
 from ..ops import NUM_OPERANDS, PROBLEM, define, problem_of
-from .bounds import check_bounds
+from .headers import check_headers
 
 SHARD = f"Tensor logits, {PROBLEM}, int first"
 
@@ -41,7 +41,7 @@ def merge_shards(gathered: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """(fields, merged) of the statistics [R, S, N + 1]."""
     *operands, number_logits = rest
     problem = problem_of(operands)
-    check_bounds(gathered)
+    check_headers(gathered, problem)
     return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
 
 

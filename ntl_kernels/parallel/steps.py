@@ -12,7 +12,7 @@ from ..ops import operands_of
 from ..problem import Problem
 from ..tracing import is_plain
 from . import operators
-from .bounds import check_bounds
+from .headers import check_headers
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -29,10 +29,15 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     return operators.number_columns(logits, *operands_of(problem, loss_dtype(logits.dtype)), first)
 
 
+def check(gathered: Tensor, problem: Problem) -> None:
+    """Look at the headers of statistics [R, S, N + 1], where looking is free; in a trace the merge does."""
+    if is_plain(gathered):
+        check_headers(gathered, problem)
+
+
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
     """(fields, merged) of the statistics [R, S, N + 1] of all ranks."""
     if is_plain(gathered):
-        check_bounds(gathered)
         return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
     return operators.merge_shards(gathered, *operands_of(problem, gathered.dtype), number_logits)
 

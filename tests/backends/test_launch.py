@@ -103,6 +103,20 @@ def test_a_layout_keeps_no_table_alive() -> None:
     assert layout and [reference() for reference in kept] == [None] * 3
 
 
+def test_new_arguments_of_a_shard_are_no_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the hash of other options nor another denominator: 1, a multiple of 16 or neither."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    monkeypatch.setattr(triton_shards, "launch", lambda _, __, *call, **___: calls.append(call[:2]))
+    problem = random_problem(0, (torch.float32,), vocab_sizes=(64,), shapes=((5,),))
+    task = checked(problem, "triton")._replace(num_tokens=3.0)
+    for value in (1, 16, 17, 2**31 - 1):
+        monkeypatch.setattr(triton_shards, "hash_of_options", lambda _, value=value: value)
+        triton_shards.shard_statistics(problem.logits[None], task._replace(num_tokens=value), 0)
+    kernel = triton_shards.shard_statistics_kernel
+    assert len({layout_of(kernel, arguments) for arguments, _ in calls}) == 1
+    assert len({specialisation(kernel, arguments, constants) for arguments, constants in calls}) == 1
+
+
 def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the kernel gets the arguments of its own call, not of the first."""
     launched: list[tuple[Any, ...]] = []

@@ -124,9 +124,11 @@ typedef u8 none;
     X(SETP_GT_F32, "setp.gt.f32", pred, f32, f32, none, a > b)                                                       \
     X(SETP_GE_F32, "setp.ge.f32", pred, f32, f32, none, a >= b)                                                      \
     X(SETP_LEU_F32, "setp.leu.f32", pred, f32, f32, none, !(a > b))                                                  \
+    X(SETP_GTU_F32, "setp.gtu.f32", pred, f32, f32, none, !(a <= b))                                                 \
     X(SETP_EQ_F16, "setp.eq.f16", pred, u16, u16, none, from_f16(a) == from_f16(b))                                  \
     X(SETP_EQ_BF16, "setp.eq.bf16", pred, u16, u16, none, from_bf16(a) == from_bf16(b))                              \
     X(SETP_NE_B16, "setp.ne.b16", pred, u16, u16, none, a != b)                                                      \
+    X(SETP_EQ_B16, "setp.eq.b16", pred, u16, u16, none, a == b)                                                      \
     X(SETP_EQ_B32, "setp.eq.b32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_NE_B32, "setp.ne.b32", pred, u32, u32, none, a != b)                                                      \
     X(SETP_LT_S32, "setp.lt.s32", pred, i32, i32, none, a < b)                                                       \

@@ -74,11 +74,25 @@ BITS = torch.from_numpy(np.random.default_rng(0).integers(-(2**31), 2**31, 4096)
         ("div.s32 %r2, %r1, 17;", lambda x: torch.div(x, 17, rounding_mode="trunc")),
         ("setp.lt.s32 %p1, %r1, 0; selp.b32 %r2, 5, %r1, %p1;", lambda x: torch.where(x < 0, 5, x)),
         ("mov.b32 {%rs1, %rs2}, %r1; mov.b32 %r2, {%rs2, %rs1};", lambda x: (x << 16) | ((x >> 16) & 0xFFFF)),
+        (
+            "and.b32 %r1, %r1, 65537; mov.b32 {%rs1, %rs2}, %r1; setp.eq.b16 %p1, %rs1, 0; selp.b32 %r2, 5, %r1, %p1;",
+            lambda x: torch.where(x & 1 == 0, 5, x & 65537),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_integers(instructions: str, expected: object) -> None:
     assert torch.equal(computed(instructions, BITS[:32].contiguous()), expected(BITS[:32]))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("le", [1, 1, 0, 0, 0]), ("gt", [0, 0, 1, 1, 0]), ("leu", [1, 1, 0, 0, 1]), ("gtu", [0, 0, 1, 1, 1])],
+)
+def test_comparisons_with_nan(name: str, expected: list[int]) -> None:
+    x = torch.tensor([-torch.inf, 1.0, 1.5, torch.inf, torch.nan]).repeat(7)[:32]
+    body = f"setp.{name}.f32 %p1, %r1, 0f3F800000; selp.b32 %r2, 1, 0, %p1;"
+    assert computed(body, x).view(torch.int32).tolist() == (expected * 7)[:32]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,7 +19,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
-from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
+from ntl_kernels.backends import eager_shards
+from ntl_kernels.parallel import (
+    functional,
+    vocab_parallel_cross_entropy_ntl,
+    vocab_parallel_linear_cross_entropy_ntl,
+)
 
 from ..problems import Problem, random_problem
 from .shards import random_bounds
@@ -216,6 +223,89 @@ def error_of(logits: Tensor, labels: Tensor, vocab_size: int, **arguments: Any) 
         vocab_parallel_cross_entropy_ntl(logits, labels, numbers, **arguments)
     except (TypeError, ValueError, IndexError) as error:
         return f"{type(error).__name__}: {error}"
+    return ""
+
+
+ROWS = {"labels": torch.tensor([0, 3, 11, -100, 9]), "token_weights": torch.tensor([1.0, 2.0, 0.0, 3.0, 0.5])}
+"""The third and the fourth do not count."""
+DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
+
+
+def errors_of_a_rank(group: ProcessGroup, calls: list[tuple[dict[str, Any], dict[str, Any]]], form: str) -> list[str]:
+    """The errors of calls with (the arguments of all ranks, those that are others on the last rank), "" without any.
+
+    The form is one of "logits", "hidden" and "chunks".
+    """
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 4), torch.randn(12, 4)[first : first + width]
+    where: dict[str, Any] = {"group": group, "vocab_start": first}
+    if form == "chunks":
+        where |= {"chunk_size": 2, "skip_ignored": False}
+    found = []
+    for common, others in calls:
+        is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+        arguments = {**ROWS, "numbers": DIGITS, **where, **common, **(others if is_last else {})}
+        try:
+            if form == "logits":
+                vocab_parallel_cross_entropy_ntl(hidden @ weight.t(), **arguments)
+            else:
+                vocab_parallel_linear_cross_entropy_ntl(hidden, weight, **arguments)
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def other_backend(group: ProcessGroup) -> list[str]:
+    """The errors where the last rank has a backend of another name, whose statistics are in units of its own."""
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    with (
+        patch.dict(sys.modules, {"ntl_kernels.backends.other_shards": eager_shards}),
+        patch.object(functional, "resolve_backend", lambda *_: "other" if is_last else "eager"),
+    ):
+        return errors_of_a_rank(group, [({}, {})], "logits")
+
+
+def smooth_on_one_rank(group: ProcessGroup) -> tuple[str, float]:
+    """The error where one rank alone waits for the logits of number tokens, and the seconds until then."""
+    start = time.monotonic()
+    (error,) = errors_of_a_rank(group, [({}, {"config": NTLConfig(label_sigma=1.0)})], "logits")
+    return error, time.monotonic() - start
+
+
+def half_precision_denominators(group: ProcessGroup) -> list[str]:
+    """The errors of other denominators in one ratio, on the last rank."""
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 4).half(), torch.randn(12, 4).half()[first : first + width]
+    scale, found = 1 + dist.get_rank(group), []
+    for counts in ({"num_tokens": 4 * scale, "num_numbers": 2 * scale}, {"num_tokens": 4.0 * scale}):
+        try:
+            vocab_parallel_linear_cross_entropy_ntl(
+                hidden, weight, **ROWS, numbers=DIGITS, group=group, vocab_start=first, **counts
+            )
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def compiled_on_one_rank(group: ProcessGroup, others: dict[str, Any]) -> str:
+    """The error where the first rank compiles the call and the last one, without that, has other arguments."""
+    first, width = shares(12, group)
+    torch.manual_seed(0)
+    logits, rank = torch.randn(5, 12)[:, first : first + width], dist.get_rank(group)
+    arguments = {**ROWS, "group": group, "vocab_start": first, **(others if rank else {})}
+
+    def call(x: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy_ntl(x, numbers=DIGITS.to("cpu"), **arguments)
+
+    torch._dynamo.reset()
+    try:
+        (torch.compile(call, backend="aot_eager", fullgraph=True) if rank == 0 else call)(logits)
+    except ValueError as error:
+        return str(error)
     return ""
 
 
@@ -424,6 +514,26 @@ def tensor_errors(group: ProcessGroup) -> list[str]:
     return found
 
 
+def unequal_rows(group: ProcessGroup) -> list[str]:
+    """The errors of plain labels that are others on the last rank, beside a DTensor of logits, then of a head."""
+    mesh = mesh_of(group, (4,))
+    numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(4, 3), torch.randn(12, 3)
+    labels = torch.tensor([0, 5, 1, 7 + (dist.get_rank() == 3)])
+    found = []
+    for call in (
+        lambda: cross_entropy_ntl(spread(hidden @ weight.t(), mesh, [Shard(1)]), labels, numbers),
+        lambda: linear_cross_entropy_ntl(hidden, spread(weight, mesh, [Shard(0)]), labels, numbers),
+    ):
+        try:
+            call()
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def scalar_reads(group: ProcessGroup) -> list[float]:
     """What a loss over sharded rows shows to ``item`` and ``float``, and in whole."""
     mesh = mesh_of(group, (4,))
@@ -464,6 +574,7 @@ def peak_bytes(group: ProcessGroup, rows: int, vocab_size: int) -> list[int]:
     """The most memory that forward and backward of logits, and of a head, hold at a time beside what they are given."""
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
     first, width = shares(vocab_size, group)
+    torch.manual_seed(0)
     labels, where = torch.randint(0, vocab_size, (rows,)), {"group": group, "vocab_start": first}
     logits, weight = torch.randn(rows, width, requires_grad=True), torch.randn(width, 8, requires_grad=True)
     hidden = torch.randn(rows, 8, requires_grad=True)

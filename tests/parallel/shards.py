@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput
-from ntl_kernels.backends import Field
+from ntl_kernels.backends import Field, eager_shards
 from ntl_kernels.backends.layout import gradient_like, loss_dtype
 from ntl_kernels.backends.shards import Merged, load_shard_backend, num_statistics
 from ntl_kernels.problem import Problem as CheckedProblem
@@ -58,6 +58,7 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
     firsts = [first for first, _ in bounds]
     statistics = [steps.shard_statistics(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
     assert {part.shape for part in statistics} == {(num_statistics(task.spec), logits.shape[0] + 1)}
+    check_headers(torch.stack([part[:, -1] for part in statistics]), shards, task, firsts)
     number_logits = None
     if task.spec.label_sigma > 0:
         columns = [steps.number_columns(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
@@ -73,6 +74,15 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
         steps.shard_gradients(shard, task, first, merged, number_logits, upstream.to(fields.dtype), gradient)
         gradients.append(gradient[0])
     return Answer(output, torch.cat(gradients, -1).view(problem.logits.shape))
+
+
+def check_headers(headers: Tensor, shards: list[Tensor], task: CheckedProblem, firsts: list[int]) -> None:
+    """Hold the headers [R, S] of all ranks to those of torch operations, which are the same to the last bit."""
+    for header, shard, first in zip(headers, shards, firsts, strict=True):
+        expected = torch.zeros_like(header)
+        labels = eager_shards.read_labels(task, task.table.lookup.shape[0], header.dtype)
+        eager_shards.write_header(expected, task, labels, first, shard.shape[-1])
+        assert torch.equal(header, expected), (header, expected)
 
 
 def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NTLOutput, CheckedProblem]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from ntl_kernels import NTLConfig, NTLOutput
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens
 
 from ..problems import Answer, check, random_problem
 from . import cases
-from .cases import DTYPES
+from .cases import DTYPES, ROWS
 from .heads import check_head
 from .ranks import Ranks
 
@@ -103,6 +103,119 @@ def test_argument_errors_are_the_same_on_all_ranks(ranks: Ranks) -> None:
     words = ["[0, 12)", "[0, 12)", "(3,)", "int64", "float32", "vocab_start", "group", "reduction", "label_smoothing"]
     words += ["token_weights", "num_tokens", "backend"]
     assert all(word in error for word, error in zip(words, first, strict=True)), first
+
+
+FORMS = ("logits", "hidden", "chunks")
+OPTIONS_DIFFER = "options, reduction, numbers or backend (rank 0 has others than rank 2)"
+ROWS_DIFFER = "labels or token_weights (rank 0 has others than rank 2)"
+HALF = torch.tensor(0.5)
+WEIGHTS = ROWS["token_weights"]
+UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"labels": torch.tensor([1, 3, 11, -100, 9])}, ROWS_DIFFER),
+    ({}, {"labels": torch.tensor([3, 0, 11, -100, 9])}, ROWS_DIFFER),  # the same ones in another order
+    ({}, {"labels": torch.tensor([0, 3, 11, 9, -100])}, ROWS_DIFFER),
+    ({}, {"token_weights": WEIGHTS.flip(0)}, ROWS_DIFFER),
+    ({"token_weights": torch.tensor([1.0, 2.0, 3.0, 1.0, 0.5])}, {"token_weights": None}, ROWS_DIFFER),
+    ({}, {"softcap": 5.0}, OPTIONS_DIFFER),
+    ({"softcap": 4.0}, {"softcap": 5.0}, OPTIONS_DIFFER),
+    ({}, {"z_loss": 1e-4}, OPTIONS_DIFFER),
+    ({}, {"logit_scale": 0.5}, OPTIONS_DIFFER),
+    ({"label_smoothing": 0.1}, {"label_smoothing": 0.2}, OPTIONS_DIFFER),
+    ({"labels": ROWS["labels"].abs() % 12}, {"ignore_index": -1}, OPTIONS_DIFFER),
+    ({}, {"reduction": "sum"}, OPTIONS_DIFFER),
+    ({}, {"reduction": "none"}, OPTIONS_DIFFER),
+    ({}, {"config": NTLConfig(kind="mse")}, OPTIONS_DIFFER),
+    ({}, {"config": NTLConfig(reweigh=False)}, OPTIONS_DIFFER),
+    ({}, {"config": NTLConfig(squash_factor=3.0)}, OPTIONS_DIFFER),
+    ({"config": NTLConfig(kind="huber")}, {"config": NTLConfig(kind="huber", huber_delta=2.0)}, OPTIONS_DIFFER),
+    ({"config": NTLConfig(label_sigma=1.0)}, {"config": NTLConfig(label_sigma=2.0)}, OPTIONS_DIFFER),
+    # of the same smallest and largest distance
+    (
+        {},
+        {"numbers": NumberTokens.from_mapping({i: float(i) for i in (0, 1, 2, 3, 4, 6, 5, 7, 9)}, 12)},
+        OPTIONS_DIFFER,
+    ),
+    ({}, {"numbers": NumberTokens.from_mapping({(i + 1) % 10: float(i) for i in range(10)}, 12)}, OPTIONS_DIFFER),
+    ({}, {"numbers": NumberTokens.from_mapping({i: float(i) for i in range(10)}, 13)}, OPTIONS_DIFFER),
+    ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in the order of the ranks)"),
+    ({"config": NTLConfig(weight=HALF)}, {"config": NTLConfig(weight=2 * HALF)}, "config.weight (0.5, 0.5, 1 in"),
+    ({"num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in the order of the ranks)"),
+    ({"num_tokens": HALF}, {"num_tokens": 2 * HALF}, "num_tokens (0.5, 0.5, 1 in the order of the ranks)"),
+    ({}, {"num_tokens": 100}, "num_tokens (None, None, 100 in the order of the ranks)"),
+    ({}, {"num_numbers": 0}, "num_numbers (None, None, 0 in the order of the ranks)"),
+    (
+        {"num_tokens": 100, "num_numbers": 10},
+        {"num_tokens": 200, "num_numbers": 20, "labels": ROWS["labels"].flip(0), "softcap": 9.0},
+        f"{OPTIONS_DIFFER}; {ROWS_DIFFER}; num_tokens (100, 100, 200 in the order of the ranks); num_numbers (10, 10, ",
+    ),
+]
+"""(The arguments of all ranks, the others of the last one, what the error says of it.)"""
+EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"labels": ROWS["labels"].int()}),
+    ({}, {"labels": torch.tensor([0, 3, 5, -100, 9])}),  # of a row without weight
+    ({}, {"token_weights": WEIGHTS.double()}),
+    ({}, {"token_weights": WEIGHTS * torch.tensor([1, 1, -1, 1, 1])}),  # -0
+    ({"token_weights": None}, {"token_weights": torch.ones(5)}),
+    ({}, {"config": NTLConfig(weight=torch.tensor(0.3))}),
+    ({}, {"config": NTLConfig(weight=torch.tensor(0.3, dtype=torch.float64))}),
+    ({"softcap": 5.0, "z_loss": 0.0}, {"softcap": 5, "z_loss": 0}),
+    ({"num_tokens": 100, "num_numbers": 10.0}, {"num_tokens": torch.tensor(100), "num_numbers": torch.tensor(10.0)}),
+    ({"num_tokens": 7.3}, {"num_tokens": torch.tensor(7.3) * (1 + 1e-6)}),  # summed in another order
+    ({}, {"numbers": NumberTokens.from_mapping({i: i for i in reversed(range(10))}, 12)}),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_unequal_arguments_are_an_error_on_all_ranks(ranks: Ranks, form: str) -> None:
+    """And say what differs, as far as the ranks know."""
+    calls = [(common, others) for common, others, _ in UNEQUAL]
+    first, *rest = ranks.run(cases.errors_of_a_rank, calls, form, ranks=3)
+    assert rest == [first, first]
+    for error, (_, others, words) in zip(first, UNEQUAL, strict=True):
+        assert error.startswith("all ranks of the group") and f"what differs: {words}" in error, (others, error)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_arguments_in_another_form(ranks: Ranks, form: str) -> None:
+    for found in ranks.run(cases.errors_of_a_rank, EQUAL, form, ranks=3):
+        assert found == [""] * len(EQUAL)
+
+
+def test_the_first_rank_may_be_the_odd_one(ranks: Ranks) -> None:
+    calls = [({"labels": ROWS["labels"].flip(0), "num_tokens": 5}, {**ROWS, "num_tokens": 6})]
+    (first,), (last,) = ranks.run(cases.errors_of_a_rank, calls, "logits", ranks=2)
+    assert first == last and "(rank 0 has others than rank 1); num_tokens (5, 6 in" in first
+
+
+def test_another_backend_on_one_rank(ranks: Ranks) -> None:
+    assert all(OPTIONS_DIFFER in error for (error,) in ranks.run(cases.other_backend, ranks=3))
+
+
+def test_a_float16_mean_compares_denominators_as_they_were_given(ranks: Ranks) -> None:
+    """Its gradients are computed for a mean over one token, whatever the number of tokens."""
+    for errors in ranks.run(cases.half_precision_denominators, ranks=2):
+        assert all("num_tokens (4, 8 in" in error for error in errors), errors
+
+
+def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
+    for others, words in (
+        ({}, ""),
+        ({"softcap": 5.0}, "options, reduction, numbers or backend (rank 0 has others than rank 1)"),
+        ({"labels": ROWS["labels"].flip(0)}, "labels or token_weights (rank 0"),
+        ({"num_tokens": 5}, "num_tokens (None, 5 in"),
+    ):
+        for error in ranks.run(cases.compiled_on_one_rank, others, ranks=2):
+            assert words in error and bool(words) == bool(error)
+
+
+def test_a_smooth_label_on_one_rank_alone(tmp_path: Path) -> None:
+    """An error, although that rank has asked for a sum to which the others add nothing."""
+    processes = Ranks(3, tmp_path)
+    try:
+        for error, seconds in processes.run(cases.smooth_on_one_rank, ranks=3, seconds=60):
+            assert OPTIONS_DIFFER in error and seconds < 10
+    finally:
+        processes.stop()
 
 
 def test_what_has_no_derivative_says_so(ranks: Ranks) -> None:

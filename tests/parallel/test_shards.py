@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import random
+import zlib
+from dataclasses import replace
 from itertools import product
+from math import inf, nan
 
 import pytest
 import torch
 
+from ntl_kernels.backends import eager_shards
 from ntl_kernels.backends.eager_shards import is_covered
-from ntl_kernels.backends.shards import Bound, Statistic
-from ntl_kernels.parallel.bounds import check_cover
+from ntl_kernels.backends.shards import Header, Statistic, hash_of
+from ntl_kernels.parallel.headers import check_agreement, check_cover
+from ntl_kernels.problem import Problem as CheckedProblem
+from ntl_kernels.spec import LossSpec
 
 from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..problems import Problem, check, random_problem
-from .shard_cases import ShardCases
-from .shards import random_bounds, solve_in_shards
+from .shard_cases import ShardCases, check_unequal_problems
+from .shards import checked, random_bounds, solve_in_shards
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -63,32 +69,108 @@ class TestOnTheGpu(ShardCases):
     every = 5  # nearly every problem compiles kernels of its own
 
 
-def test_kernels_name_the_statistics_alike() -> None:
+def test_kernels_name_what_is_sent_alike() -> None:
+    from ntl_kernels.backends import shards
     from ntl_kernels.kernels import shards as kernels
 
-    assert {name: getattr(kernels, name).value for name in Statistic.__members__} == {s.name: s for s in Statistic}
-    assert [bound.name for bound in Bound] == ["FIRST", "WIDTH", "VOCAB_SIZE"]  # the order of store_bounds
+    for kind in (Statistic, Header):
+        assert {name: getattr(kernels, name).value for name in kind.__members__} == {part.name: part for part in kind}
+    assert len(Header) == kernels.HEADER_SIZE.value <= Statistic.LOGIT_SUM
+    for name in ("HASH_MASK", "NOT_GIVEN", "TOLERANCE"):
+        assert getattr(kernels, name).value == getattr(shards, name)
+    assert kernels.SCRAMBLER.value == eager_shards.SCRAMBLER
 
 
 @pytest.mark.parametrize(
     ("bounds", "is_whole"),
     [
-        ([(0, 12, 12)], True),
-        ([(8, 4, 12), (0, 5, 12), (5, 3, 12)], True),
-        ([(0, 0, 12), (0, 12, 12), (12, 0, 12)], True),
-        ([(0, 12, 12), (0, 12, 12)], False),
-        ([(0, 6, 12), (0, 6, 12)], False),
-        ([(0, 6, 12), (7, 6, 12)], False),
-        ([(0, 6, 12), (6, 5, 12)], False),
-        ([(0, 6, 12), (6, 6, 13)], False),
-        ([(0, 0, 12)], False),
+        ([(0, 12)], True),
+        ([(8, 4), (0, 5), (5, 3)], True),
+        ([(0, 0), (0, 12), (12, 0)], True),
+        ([(0, 12), (0, 12)], False),
+        ([(0, 6), (0, 6)], False),
+        ([(0, 6), (7, 6)], False),
+        ([(0, 6), (6, 5)], False),
+        ([(0, 6), (6, 7)], False),
+        ([(0, 0)], False),
     ],
 )
-def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int, int]], is_whole: bool) -> None:
+def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int]], is_whole: bool) -> None:
     """On the device and on the host alike."""
-    assert bool(is_covered(torch.tensor(bounds, dtype=torch.float32))) == is_whole
+    assert bool(is_covered(torch.tensor(bounds, dtype=torch.float32), 12)) == is_whole
     if is_whole:
-        check_cover([list(bound) for bound in bounds])
+        check_cover(bounds, 12)
     else:
         with pytest.raises(ValueError, match="vocabular"):
-            check_cover([list(bound) for bound in bounds])
+            check_cover(bounds, 12)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ([(7.0, 8.0, -1.0, -1.0, 0.3)], None),
+        ([(7.0, 8.0, 100.0, -1.0, 0.3), (7.0, 8.0, 100.0005, -1.0, 0.300001)], None),
+        ([(7.0, 8.0, -1.0, -1.0, nan), (7.0, 8.0, -1.0, -1.0, nan)], None),
+        ([(7.0, 8.0, inf, -1.0, 0.3), (7.0, 8.0, inf, -1.0, 0.3)], None),
+        ([(7.0, 8.0, 0.0, 0.0, 0.0), (7.0, 8.0, 0.0, 0.0, 0.0)], None),
+        ([(2.0**24 - 1, 8.0, 1.0, 1.0, 0.3), (2.0**24 - 2, 8.0, 1.0, 1.0, 0.3)], "options"),
+        ([(7.0, 8.0, 1.0, 1.0, 0.3), (7.0, 9.0, 1.0, 1.0, 0.3), (7.0, 9.0, 1.0, 1.0, 0.3)], "than ranks 1, 2"),
+        ([(7.0, 8.0, 0.0, 1.0, 0.3), (7.0, 8.0, 1e-30, 1.0, 0.3)], "num_tokens"),
+        ([(7.0, 8.0, -1.0, -1.0, 0.3), (7.0, 8.0, -1.0, 1.0, 0.3)], "num_numbers .None, 1 in"),
+        ([(7.0, 8.0, -1.0, -1.0, 0.3), (7.0, 8.0, -1.0, -1.0, nan)], "config.weight .0.3, nan in"),
+        ([(7.0, 8.0, -1.0, -1.0, inf), (7.0, 8.0, -1.0, -1.0, 0.3)], "config.weight .inf, 0.3 in"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whether_ranks_have_one_problem(
+    headers: list[tuple[float, ...]], words: str | None, dtype: torch.dtype
+) -> None:
+    """On the device and on the host alike."""
+    sent = torch.tensor([(12 * (rank == 0), 12 * (rank == 0), *one) for rank, one in enumerate(headers)], dtype=dtype)
+    sent[0, Header.FIRST] = 0
+    assert bool(eager_shards.is_consistent(sent, 12)) == (words is None)
+    assert not eager_shards.is_consistent(sent, 13)
+    if words is None:
+        check_agreement(sent)
+    else:
+        with pytest.raises(ValueError, match=words):
+            check_agreement(sent)
+
+
+def test_headers_of_unequal_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device, where nobody looks at them: losses and gradients become NaN."""
+    monkeypatch.setattr(eager_shards, "is_unchecked", lambda _: True)
+    check_unequal_problems("eager", "cpu")
+
+
+def test_hashes_tell_problems_apart() -> None:
+    """Among many that differ little, as few are alike as chance has it."""
+    problem = checked(large_problem(torch.float32, "sum"), "eager")
+    torch.manual_seed(0)
+    sent = set()
+    for i in range(200):
+        for j in range(5):
+            labels = torch.zeros(100, dtype=torch.int64)
+            labels[i % 100] = 1 + j + 5 * (i // 100)
+            sent.add(header_of(problem._replace(labels=labels))[Header.ROWS_HASH])
+    assert len(sent) >= 999
+    others = [replace(problem.spec, **{name: 0.125}) for name in ("z_loss", "softcap", "logit_scale", "worst_loss")]
+    others += [replace(problem.spec, ignore_index=5), replace(problem.spec, kind="mse")]
+    changed = [problem._replace(spec=spec) for spec in others]
+    changed += [problem._replace(backend="triton"), problem._replace(reduction="none"), problem]
+    assert len({header_of(one)[Header.OPTIONS_HASH] for one in changed}) == len(changed)
+
+
+def header_of(problem: CheckedProblem) -> list[float]:
+    """What a rank without columns sends."""
+    rows = problem.labels.numel()
+    header: list[float] = eager_shards.shard_statistics(torch.empty(1, rows, 0), problem, 0)[:, -1].tolist()
+    return header
+
+
+def test_a_hash_of_options_is_of_their_values() -> None:
+    """Equal in every process, and whether or not they went through the schema of an operator."""
+    spec = checked(large_problem(torch.float32, "sum", softcap=30.0), "eager").spec
+    assert hash_of(spec, "sum", "eager", 203) == hash_of(LossSpec.unpack(spec.pack()), "sum", "eager", 203)
+    assert hash_of(spec, "sum", "eager", 203) == zlib.crc32(repr((spec.pack(), "sum", "eager", 203)).encode()) >> 1
+    assert all(0 <= hash_of(spec, "sum", "eager", size) < 2**31 for size in range(100))

@@ -66,6 +66,12 @@ def test_what_is_not_served_says_what_is(ranks: Ranks) -> None:
         assert word in error and ("What works" in error or "parallel" in error), (word, error)
 
 
+def test_plain_labels_must_be_equal(ranks: Ranks) -> None:
+    first, *others = ranks.run(cases.unequal_rows, ranks=4)
+    assert others == [first] * 3
+    assert all("labels or token_weights (rank 0 has others than rank 3)" in error for error in first)
+
+
 def test_a_loss_of_sharded_rows_reads_as_the_whole(ranks: Ranks) -> None:
     for item, full, plain in ranks.run(cases.scalar_reads, ranks=4):
         assert item == pytest.approx(plain, rel=1e-6) and full == pytest.approx(plain, rel=1e-6)
