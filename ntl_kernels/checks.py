@@ -16,7 +16,7 @@ from torch import Tensor
 from . import backends
 from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
-from .problem import Problem, is_ignored
+from .problem import Problem, is_kept
 from .spec import LossSpec, check_options, values_of
 from .tokens import Distances, NumberTokens
 from .tracing import is_symbolic
@@ -269,7 +269,7 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     smallest, largest = torch.aminmax(labels)
     if smallest.item() >= 0 and largest.item() < vocab_size:  # the usual case, in one pass
         return
-    wrong = ((labels < 0) | (labels >= vocab_size)) & ~is_ignored(labels, ignore_index)
+    wrong = ((labels < 0) | (labels >= vocab_size)) & is_kept(labels, ignore_index)
     if wrong.any():
         raise IndexError(
             f"labels must lie in [0, {vocab_size}) or be ignore_index {ignore_index}; got {labels[wrong][0].item()}"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .backends import Field, Forward, load_backend, losses_of_rows
 from .backends.layout import loss_dtype
-from .problem import Problem, in_dtype, is_ignored
+from .problem import Problem, in_dtype, is_kept
 from .reference import divide
 from .tracing import times_upstream
 
@@ -75,7 +75,7 @@ class Chunking(NamedTuple):
 
 def rows_that_count(problem: Problem) -> Tensor:
     """bool [N]: not ignored, and with a weight other than 0."""
-    counts = ~is_ignored(problem.labels, problem.spec.ignore_index)
+    counts = is_kept(problem.labels, problem.spec.ignore_index)
     return counts if problem.token_weights is None else counts & (problem.token_weights != 0)
 
 

@@ -45,7 +45,7 @@ from .backends.layout import loss_dtype
 from .checks import check_label_values, check_tensor
 from .config import NTLConfig
 from .functional import in_shape, loss_of_logits
-from .problem import Problem, is_ignored
+from .problem import Problem, is_kept
 from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
 from .statistics import number_statistics
@@ -340,7 +340,7 @@ class NTLossDotProduct(AbstractNTLoss):
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
-        counts = ~is_ignored(labels, ignore_index)
+        counts = is_kept(labels, ignore_index)
         is_valid = (labels >= 0) & (labels < self.vocab_size)
         index = table.lookup[torch.where(counts & is_valid, labels, self.nan_id).long()].long()
         weights = (index >= 0).to(dtype)
@@ -412,7 +412,7 @@ class NumberLevelLoss(NTLossDotProduct):
     def joints(self, labels: Tensor, ignore_index: int | None = None) -> Tensor:
         """bool [B, T]: where a "." may join the digits on both sides of it."""
         is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
-        return is_dot if ignore_index is None else is_dot & ~is_ignored(labels, ignore_index)
+        return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
 
     def forward(
         self,

@@ -61,12 +61,12 @@ class Problem(NamedTuple):
         )
 
 
-def is_ignored(labels: Tensor, ignore_index: int) -> Tensor:
-    """bool, of the labels' shape: which of them are ``ignore_index``, any int64.
+def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
+    """bool, of the labels' shape: which of them are not ``ignore_index``, any int64.
 
     Compared in int64: torch would wrap one that int32 does not hold to another label.
     """
-    return labels.long() == ignore_index
+    return labels.long() != ignore_index
 
 
 def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .problem import Field, Forward, Problem, in_dtype, is_ignored, losses_of_rows
+from .problem import Field, Forward, Problem, in_dtype, is_kept, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
 
@@ -85,7 +85,7 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     """
     labels, table = problem.labels.reshape(-1).long(), problem.table
     weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
-    counts = ~is_ignored(labels, problem.spec.ignore_index) & (weights != 0)
+    counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
     in_range = (labels >= 0) & (labels < logits.shape[-1])
     validity = torch.where(counts & ~(in_range & (weights >= 0)), torch.nan, torch.ones_like(weights))
     labels = torch.where(counts & in_range, labels, 0)

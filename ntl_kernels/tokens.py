@@ -244,14 +244,15 @@ class NumberTokens:
         """What a person wants to check before training: how many numbers, their range, and the first of them.
 
         Args:
-            most: how many values to list, each with its tokens; 0 lists none.
+            most: how many values to list, each with its tokens; -1 lists all.
 
         Raises:
-            ValueError: ``most`` is no int, or negative.
+            ValueError: ``most`` is no int, or below -1.
         """
-        if isinstance(most, bool) or not isinstance(most, Integral) or most < 0:
-            raise ValueError(f"most must be an int of at least 0; got {most!r}")
+        if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
+            raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
         groups = [(value, [token for token, _ in pairs]) for value, pairs in groupby(self._pairs, lambda pair: pair[1])]
+        most = len(groups) if most == -1 else most
         lines = [repr(self), *(f"  {value:g}  {self._listed(tokens)}" for value, tokens in groups[:most])]
         if len(groups) > most:
             lines.append(f"  ... and {len(groups) - most} more values")

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ..problem import Problem, in_dtype, is_ignored
+from ..problem import Problem, in_dtype, is_kept
 from ..reference import costs, divide, value_losses
 from ..spec import LossSpec
 from ..tokens import NumberTable
@@ -320,9 +320,9 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     counts = None
     if weights is not None:
         weights = weights.view(-1)
-        counts = ~is_ignored(labels, problem.spec.ignore_index) & (weights != 0)
+        counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
     elif not are_all_above(labels, problem.spec.ignore_index):
-        counts = ~is_ignored(labels, problem.spec.ignore_index)
+        counts = is_kept(labels, problem.spec.ignore_index)
     is_bad = None
     if labels.device.type != "cpu":  # on a CPU they have been checked
         is_bad = (labels < 0) | (labels >= vocab_size)
