@@ -128,8 +128,6 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} must be a number; got {value!r}")
     number = as_float(value)
-    bounds = {"at least": minimum, "above": above, "at most": maximum, "below": below}
-    expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
     fits = (
         math.isfinite(number)
         and (minimum is None or number >= minimum)
@@ -138,6 +136,8 @@ def check_number(
         and (maximum is None or number <= maximum)
     )
     if not fits:
+        bounds = {"at least": minimum, "above": above, "at most": maximum, "below": below}
+        expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
         raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {shown(value)}")
     if abs(number) > LARGEST_FLOAT32:
         raise ValueError(
