@@ -36,8 +36,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts="tests sanitizer-memcheck sanitizer-racecheck speed-logits speed-hidden tune speed-ntl speed-step quality-t5 quality-llama"
-gpu_tests="tests/backends/test_triton.py tests/parallel/test_capture.py tests/parallel/test_shards.py tests/test_linear.py
-    tests/test_ntloss.py tests/test_tokens.py tests/test_transforms.py"
+gpu_tests="tests/backends/test_triton.py tests/parallel/test_capture.py tests/parallel/test_shards.py
+    tests/test_autograd.py tests/test_linear.py tests/test_ntloss.py tests/test_tokens.py tests/test_transforms.py"
 part=${1:-}
 if ! grep -qxF -- "$part" <<< "${parts// /$'\n'}"; then
     echo "usage: benchmarks/on_gpu.sh PART [FOLDER]; PART is one of: $parts" >&2

@@ -21,16 +21,16 @@ PACKAGE = Path(ntl_kernels.__file__).parent
 ROOT = Path(__file__).parent.parent
 LAYERS = {
     "kernels": set(),
-    "config": set(),
+    "tracing": set(),
+    "config": {"tracing"},
     "tokens": set(),
-    "spec": {"config", "tokens"},
+    "spec": {"config", "tokens", "tracing"},
     "problem": {"spec", "tokens"},
     "reference": {"problem", "spec", "tokens"},
     "backends": {"kernels", "problem", "reference", "spec", "tokens"},
     "expectation": {"backends", "tokens"},
-    "linear": {"backends", "problem"},
-    "checks": {"backends", "config", "linear", "problem", "spec", "tokens"},
-    "tracing": set(),
+    "linear": {"backends", "problem", "reference", "tracing"},
+    "checks": {"backends", "config", "linear", "problem", "spec", "tokens", "tracing"},
     "ops": {"backends", "checks", "expectation", "linear", "problem", "spec", "tokens", "tracing"},
     "autograd": {"backends", "checks", "expectation", "linear", "ops", "problem", "tokens", "tracing"},
 }

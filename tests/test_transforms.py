@@ -624,9 +624,6 @@ NO_FORWARD = Outcome(
     "`cross_entropy_ntl` on the logits.",
     r"linear_cross_entropy_ntl has no forward-mode derivative.*backend='reference'",
 )
-NO_SILU = Outcome(
-    "torch has no second forward-mode derivative of the model's activation, and says so.", "silu_backward"
-)
 NO_UPSTREAM = Outcome(
     'With reduction `"none"` the gradients from hidden states have no derivative by the upstream gradient and say so: '
     'use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
@@ -718,7 +715,7 @@ TABLE = {
     "jacfwd-jacfwd": Transform(
         "`jacfwd(jacfwd)`",
         partial(second, outer=jacfwd, inner=jacfwd),
-        everyone(NO_SECOND) | FORWARD_MODE | {"model": NO_SILU},
+        everyone(NO_SECOND) | FORWARD_MODE,
     ),
     "grad-jvp": Transform(
         "`grad(jvp)`, Hessian-vector products",
@@ -728,7 +725,7 @@ TABLE = {
     "jvp-jvp": Transform(
         "`jvp(jvp)`",
         partial(second, outer=along_ones, inner=along_ones),
-        everyone(NO_SECOND) | FORWARD_MODE | {"model": NO_SILU},
+        everyone(NO_SECOND) | FORWARD_MODE,
     ),
     "reverse-dual": Transform("reverse mode over dual tensors", reverse_over_dual, everyone(NO_SECOND) | FORWARD_MODE),
     "upstream": Transform(
