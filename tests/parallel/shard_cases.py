@@ -13,7 +13,7 @@ from ntl_kernels.backends.shards import Header, load_shard_backend
 
 from ..backends.triton_cases import moved, poison_allocations
 from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from ..large_logits import check_large, large_problem
+from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
 from ..problems import Problem, check, random_problem
 from .shards import check_headers, checked, random_bounds, solve_in_shards
 
@@ -42,6 +42,11 @@ class ShardCases:
         for options in ({}, {"label_smoothing": 0.5}):
             problem = moved(large_problem(dtype, reduction, **options), self.device)
             check_large(solve_in_shards(problem, bounds, "triton"), problem)
+
+    def test_a_common_offset_costs_no_digits(self) -> None:
+        for options in OFFSET_PROBLEMS:
+            problem = moved(offset_problem(*options), self.device)
+            check_offsets(solve_in_shards(problem, [(0, 10), (10, 120), (130, 73)], "triton"), problem)
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     def test_impossible_labels_have_the_loss_that_torch_gives_them(self, reduction: str) -> None:
