@@ -260,6 +260,14 @@ def merged_distance(gathered: Tensor, peak: Tensor, vocab_size: int) -> Tensor:
     return (gathered[:, Statistic.LOGIT_SUM, :-1] + widths * (own_peaks - peak)).sum(0) / vocab_size
 
 
+def header_of(problem: Problem, first: int, width: int, dtype: torch.dtype) -> Tensor:
+    """[7]: what other ranks must know of this one."""
+    labels = read_labels(problem.of_rows(dtype), vocab_size_of(problem), dtype)
+    header = torch.empty(len(Header), dtype=dtype, device=problem.labels.device)
+    write_header(header, problem, labels, first, width)
+    return header
+
+
 def write_header(header: Tensor, problem: Problem, labels: Labels, first: int, width: int) -> None:
     """Fill the first of S numbers with what other ranks must know of this one."""
     header[Header.FIRST], header[Header.WIDTH] = first, width

@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..backends.eager_shards import header_of, is_consistent, is_unchecked
+from ..backends.layout import loss_dtype
+from ..checks import check_values
 from ..problem import Problem
-from ..tracing import refuse_second_derivative
-from .collectives import finished, sum_ranks
+from ..tracing import is_plain, refuse_second_derivative
+from .collectives import finished, gather_ranks, sum_ranks
+from .headers import check_headers
 from .logits import Split
 
 
@@ -46,8 +50,18 @@ class SummedGradient(torch.autograd.Function):
 
 
 def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
-    """[..., V] of this rank's logits [..., W]."""
-    return AllColumns.apply(logits, problem.table.lookup.shape[0], split)
+    """[..., V] of this rank's logits [..., W]; NaN, or an error, for ranks that were called with other arguments."""
+    vocab_size = problem.table.lookup.shape[0]
+    if not is_plain(logits):
+        return AllColumns.apply(logits, vocab_size, split)
+    check_values(problem, vocab_size)
+    header = header_of(problem, split.first, logits.shape[-1], loss_dtype(logits.dtype))
+    headers = finished(gather_ranks(header[:, None], split.group))
+    check_headers(headers, problem)
+    whole: Tensor = AllColumns.apply(logits, vocab_size, split)
+    if is_unchecked(headers):
+        return torch.where(is_consistent(headers[..., 0], vocab_size), whole, torch.nan)
+    return whole
 
 
 def summed_gradient(hidden: Tensor, split: Split) -> Tensor:

@@ -189,10 +189,11 @@ def shares(vocab_size: int, group: ProcessGroup) -> tuple[int, int]:
     return first, last - first
 
 
-def wrong_bounds(group: ProcessGroup, bounds: list[tuple[int, int]], vocab_size: int = 12) -> str:
+def wrong_bounds(group: ProcessGroup, bounds: list[tuple[int, int]], backend: str = "auto") -> str:
     """The error of columns that do not make up the vocabulary."""
     first, width = bounds[dist.get_rank(group)]
-    return error_of(torch.randn(3, width), torch.tensor([0, 5, -100]), vocab_size, group=group, vocab_start=first)
+    where = {"group": group, "vocab_start": first, "backend": backend}
+    return error_of(torch.randn(3, width), torch.tensor([0, 5, -100]), 12, **where)
 
 
 def wrong_arguments(group: ProcessGroup) -> list[str]:
@@ -234,7 +235,7 @@ DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
 def errors_of_a_rank(group: ProcessGroup, calls: list[tuple[dict[str, Any], dict[str, Any]]], form: str) -> list[str]:
     """The errors of calls with (the arguments of all ranks, those that are others on the last rank), "" without any.
 
-    The form is one of "logits", "hidden" and "chunks".
+    The form is one of "logits", "hidden", "chunks" and "reference", the hidden states' by that backend.
     """
     first, width = shares(12, group)
     torch.manual_seed(0)
@@ -242,6 +243,8 @@ def errors_of_a_rank(group: ProcessGroup, calls: list[tuple[dict[str, Any], dict
     where: dict[str, Any] = {"group": group, "vocab_start": first}
     if form == "chunks":
         where |= {"chunk_size": 2, "skip_ignored": False}
+    if form == "reference":
+        where["backend"] = "reference"
     found = []
     for common, others in calls:
         is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
