@@ -118,12 +118,8 @@ def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The gradient of the logits, that of the forward pass scaled in place."""
-    if ctx.is_spent and ctx.inplace:
-        raise RuntimeError(
-            "second backward through a loss computed with inplace=True: its logits are already overwritten by "
-            "their gradient. Pass inplace=False to keep them for retain_graph=True"
-        )
-    ctx.is_spent, steps = True, load_backend(ctx.problem.backend)
+    spend(ctx)
+    steps = load_backend(ctx.problem.backend)
     if ctx.is_one_pass:
         gradient = unscaled_gradient(ctx)
         steps.scale_(gradient, upstream)
@@ -134,6 +130,16 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     if ctx.inplace:
         torch.autograd.graph.increment_version(gradient)  # so that whoever has saved the logits notices
     return gradient
+
+
+def spend(ctx: Any) -> None:
+    """Note that the gradient is given away; raise where a second one would need logits that it has overwritten."""
+    if ctx.is_spent and ctx.inplace:
+        raise RuntimeError(
+            "second backward through a loss computed with inplace=True: its logits are already overwritten by "
+            "their gradient. Pass inplace=False to keep them for retain_graph=True"
+        )
+    ctx.is_spent = True
 
 
 def unscaled_gradient(ctx: Any) -> Tensor:
@@ -252,14 +258,12 @@ def transformed_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]
 
     Where the logits are made anew, the derivative by the upstream gradient would need them once more. It is refused.
     """
-    fields, hidden, weight, bias, *_ = ctx.saved_tensors
+    _, hidden, weight, bias, *_ = ctx.saved_tensors
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     if not ctx.is_one_pass:
         with torch.no_grad():
-            operands = ops.operands_of(ctx.problem, fields.dtype)
-            arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
-            found = ops.linear_gradients(*arguments, normalisers_of(fields), upstream)
-        return [refuse_second_derivative(gradient.to(hidden.dtype), *inputs, upstream) for gradient in found]
+            found = traced_linear_gradients(ctx, upstream)  # the operator has a rule for batches
+        return [refuse_second_derivative(gradient, *inputs, upstream) for gradient in found]
     with torch.no_grad():
         gradients, scale = unscaled_linear_gradients(ctx)
     gradients = [refuse_second_derivative(gradient, *inputs) for gradient in gradients]

@@ -17,8 +17,8 @@ from . import backends
 from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
 from .problem import Problem, is_kept
-from .spec import LossSpec, check_options, values_of
-from .tokens import Distances, NumberTokens
+from .spec import LossSpec, Values, check_options, values_of
+from .tokens import NumberTokens
 from .tracing import is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -126,49 +126,36 @@ def checked_spec(
     """
     if not isinstance(config, NTLConfig):
         raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
-    options = *values_of(config, numbers), ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    options = values_of(config, numbers), ignore_index, label_smoothing, z_loss, softcap, logit_scale
     if torch.compiler.is_compiling():  # a trace would keep what it makes; it runs once anyway
-        spec, largest_weight = new_spec(*options)
+        spec = new_spec(*options)
     else:
         try:
-            spec, largest_weight = cached_spec(*options)
+            spec = cached_spec(*options)
         except TypeError:  # not hashable, or of a wrong type: the message says which
-            spec, largest_weight = new_spec(*options)
-        if type(config.weight) is float and config.weight <= largest_weight:  # asked in few steps of the usual one
-            return spec
+            spec = new_spec(*options)
     check_weight("weight", config.weight, spec)
     return spec
 
 
 def new_spec(
-    kind: str,
-    reweigh: bool,
-    squash_factor: float | None,
-    label_sigma: float,
-    huber_delta: float,
-    distances: Distances,
+    values: Values,
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
     softcap: float | None,
     logit_scale: float,
-) -> tuple[LossSpec, float]:
-    """Check and resolve; with the largest lambda that goes with it."""
+) -> LossSpec:
+    """Check and resolve."""
     check_options(ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    spec = LossSpec.of_values(
-        kind,
-        reweigh,
-        squash_factor,
-        label_sigma,
-        huber_delta,
-        distances,
+    return LossSpec.of_values(
+        *values,
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         z_loss=z_loss,
         softcap=softcap,
         logit_scale=logit_scale,
     )
-    return spec, spec.largest_weight
 
 
 cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0

@@ -26,7 +26,7 @@ from .linear import Chunking
 from .problem import Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
-from .tracing import NoSecondDerivative, needs_function, refuse_second_derivative, times_upstream
+from .tracing import NoSecondDerivative, is_differentiated, needs_function, refuse_second_derivative, times_upstream
 
 PROBLEM = (
     "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
@@ -225,8 +225,8 @@ class Once(torch.autograd.Function):
 
 def call_once(operator: Any, *arguments: Any) -> Any:
     """The gradient that an operator gives, not differentiable under whatever watches."""
-    is_differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return Once.apply(operator, *arguments) if needs_function() or is_differentiated else operator(*arguments)
+    is_watched = is_differentiated() and not torch.compiler.is_compiling()
+    return Once.apply(operator, *arguments) if is_watched else operator(*arguments)
 
 
 class OnePass(Formula):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 from .config import KINDS, LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number, shown
 from .tokens import Distances, NumberTokens
@@ -19,6 +19,8 @@ SLOPE_ROOM = {"mse": 4.0, "huber": 4.0}
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
 WORD = 2**32
+Values: TypeAlias = tuple[str, bool, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
+"""What :meth:`LossSpec.of_values` takes first."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def check_ignore_index(ignore_index: int) -> None:
         raise ValueError(f"ignore_index must fit int64, the labels' largest type; got {shown(ignore_index)}")
 
 
-def values_of(config: NTLConfig, numbers: NumberTokens) -> tuple[str, bool, float | None, float, float, Distances]:
+def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
     """What a LossSpec follows from, as values alone: neither lambda nor anything that holds tensors."""
     return (
         config.kind,

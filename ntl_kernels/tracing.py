@@ -72,19 +72,20 @@ def needs_function() -> bool:
     return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
 
 
+def is_differentiated() -> bool:
+    """Whether what is computed now may be differentiated, in reverse mode (in a backward pass: create_graph=True), by a
+    transform or in forward mode."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or is_forward_mode()
+
+
 def is_batched(upstream: Tensor) -> bool:
     """Whether an upstream gradient stands for several at once: is_grads_batched=True, jacobian(vectorize=True)."""
     return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_legacy_batchedtensor(upstream))
 
 
 def is_transformed(upstream: Tensor) -> bool:
-    """Whether the product with an upstream gradient is differentiated, in reverse or forward mode, or batched."""
-    return (
-        torch.is_grad_enabled()  # in a backward pass: create_graph=True
-        or is_batched(upstream)
-        or torch._C._are_functorch_transforms_active()
-        or is_forward_mode()
-    )
+    """Whether the product with an upstream gradient is differentiated or batched."""
+    return is_differentiated() or is_batched(upstream)
 
 
 def has_saved_tensor_hooks() -> bool:
@@ -123,9 +124,7 @@ class NoSecondDerivative(torch.autograd.Function):
 def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
     """Let differentiating a gradient by what ``sources`` depend on raise. (torch's own ``once_differentiable`` does so
     only where the upstream gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
-    if torch.compiler.is_compiling():
-        return gradient
-    if not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or is_forward_mode()):
+    if is_compiling() or not is_differentiated():
         return gradient
     refused: Tensor = NoSecondDerivative.apply(gradient, *sources)
     return refused

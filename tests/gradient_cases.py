@@ -60,6 +60,22 @@ def random_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.randn(tensor.shape, generator=generator).to(tensor) for tensor in tensors]
 
 
+def is_freed(make_loss: Callable[[], Tensor]) -> bool:
+    """Whether a loss that is dropped takes what it keeps with it, without the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        loss = make_loss()
+        node = loss.grad_fn
+        while "CrossEntropyNTL" not in node.name():
+            ((node, _),) = node.next_functions
+        kept = weakref.ref(node)
+        del loss, node
+        return kept() is None
+    finally:
+        gc.enable()
+
+
 class GradientCases:
     """Tests for the backend and device of the subclass."""
 
@@ -284,17 +300,6 @@ class GradientCases:
     @every_road
     @every_dtype
     def test_a_loss_that_is_dropped_is_freed(self, road: str, reduction: str, dtype: torch.dtype) -> None:
-        """With its gradients, at once: nothing waits for the collector of cycles."""
-        gc.collect()
-        gc.disable()
-        try:
-            leaves = make_leaves(road, dtype, self.device)
-            loss = self.loss(road, leaves, reduction)
-            node = loss.grad_fn
-            while "CrossEntropyNTL" not in node.name():
-                ((node, _),) = node.next_functions
-            kept = weakref.ref(node)
-            del loss, node
-            assert kept() is None
-        finally:
-            gc.enable()
+        """With its gradients, at once."""
+        leaves = make_leaves(road, dtype, self.device)
+        assert is_freed(lambda: self.loss(road, leaves, reduction))

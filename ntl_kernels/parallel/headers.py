@@ -6,11 +6,10 @@ such ranks do not get as far as to read what others say.
 
 from __future__ import annotations
 
-import os
-
 from torch import Tensor
 
 from ..backends.shards import NOT_GIVEN, Header, disagreements
+from ..checks import can_look
 from ..problem import Problem
 
 NAMES = {
@@ -29,7 +28,7 @@ def check_headers(gathered: Tensor, problem: Problem) -> None:
     ``gathered`` are the statistics [R, S, N + 1]. On a GPU, where looking would wait for the device, only under
     NTL_KERNELS_VALIDATE=1: there the merge turns the losses into NaN instead.
     """
-    if gathered.device.type == "cpu" or os.environ.get("NTL_KERNELS_VALIDATE") == "1":
+    if can_look(gathered):
         headers = gathered[:, : len(Header), -1].cpu()
         check_agreement(headers)
         bounds = [(int(first), int(width)) for first, width in headers[:, : Header.OPTIONS_HASH].tolist()]

@@ -133,7 +133,7 @@ def nothing_merged(hidden: Tensor, problem: Problem) -> Merge:
 
 
 @without_autocast
-def later_gradients(
+def gradients(
     hidden: Tensor,
     head: Head,
     problem: Problem,
@@ -207,7 +207,7 @@ def gradients_anew(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The gradients from logits made anew; hidden's is this rank's share."""
     _, hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
     arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, merged, number_logits, upstream
-    return [gradient.to(hidden.dtype) for gradient in later_gradients(*arguments)]
+    return [gradient.to(hidden.dtype) for gradient in gradients(*arguments)]
 
 
 def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:

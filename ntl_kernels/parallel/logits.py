@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ..autograd import tensors_of
+from ..autograd import spend, tensors_of
 from ..problem import Problem
 from ..tracing import is_batched, is_forward_mode, refuse_second_derivative
 from . import steps
@@ -89,13 +89,8 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None]:
-        if ctx.is_spent and ctx.inplace:
-            raise RuntimeError(
-                "second backward through a loss computed with inplace=True: its logits are already overwritten by "
-                "their gradient. Pass inplace=False to keep them for retain_graph=True"
-            )
         check_transforms(upstream)
-        ctx.is_spent = True
+        spend(ctx)
         logits, merged, number_logits, loss, *_ = ctx.saved_tensors
         gradient = steps.shard_gradients(
             logits, ctx.problem, ctx.split.first, merged, number_logits, upstream, ctx.inplace

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -507,6 +508,11 @@ def tensor_errors(group: ProcessGroup) -> list[str]:
         ),
         lambda: linear_cross_entropy_ntl(hidden, weight[:3], labels, numbers),
     ]
+    return value_errors(calls)
+
+
+def value_errors(calls: Sequence[Callable[[], Any]]) -> list[str]:
+    """The errors of calls, "" without any."""
     found = []
     for call in calls:
         try:
@@ -524,17 +530,12 @@ def unequal_rows(group: ProcessGroup) -> list[str]:
     torch.manual_seed(0)
     hidden, weight = torch.randn(4, 3), torch.randn(12, 3)
     labels = torch.tensor([0, 5, 1, 7 + (dist.get_rank() == 3)])
-    found = []
-    for call in (
-        lambda: cross_entropy_ntl(spread(hidden @ weight.t(), mesh, [Shard(1)]), labels, numbers),
-        lambda: linear_cross_entropy_ntl(hidden, spread(weight, mesh, [Shard(0)]), labels, numbers),
-    ):
-        try:
-            call()
-            found.append("")
-        except ValueError as error:
-            found.append(str(error))
-    return found
+    return value_errors(
+        [
+            lambda: cross_entropy_ntl(spread(hidden @ weight.t(), mesh, [Shard(1)]), labels, numbers),
+            lambda: linear_cross_entropy_ntl(hidden, spread(weight, mesh, [Shard(0)]), labels, numbers),
+        ]
+    )
 
 
 def scalar_reads(group: ProcessGroup) -> list[float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.distributed import ProcessGroup
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
+from .. import gradient_cases
 from .cases import shares
 
 NUMBERS = NumberTokens.from_mapping({3 * i: float(i) for i in range(10)}, 32)
@@ -86,19 +85,9 @@ def ignored_rows(group: ProcessGroup, road: str, reduction: str) -> list[float]:
 
 
 def is_freed(group: ProcessGroup, road: str, reduction: str) -> bool:
-    """Whether a loss that is dropped takes what it keeps with it, without the collector of cycles."""
-    gc.collect()
-    gc.disable()
-    try:
-        loss = loss_of(group, road, own_leaves(group, road), reduction=reduction)
-        node = loss.grad_fn
-        while node is not None and "VocabParallel" not in node.name():
-            ((node, _),) = node.next_functions
-        kept = weakref.ref(node)
-        del loss, node
-        return kept() is None
-    finally:
-        gc.enable()
+    """Whether a loss that is dropped is freed at once."""
+    leaves = own_leaves(group, road)
+    return gradient_cases.is_freed(lambda: loss_of(group, road, leaves, reduction=reduction))
 
 
 HALF: dict[str, tuple[int, dict[str, Any]]] = {
