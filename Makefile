@@ -32,9 +32,10 @@ main: $(ENVIRONMENT)/.installed-bench
 test: lint types docs tests
 
 lint: $(ENVIRONMENT)/.installed-dev
-	$(call say,linter: ruff check and ruff format --check)
+	$(call say,linter: ruff check and ruff format --check; imports: lint-imports)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(ENVIRONMENT)/bin/lint-imports --no-cache --no-logo
 
 types: $(ENVIRONMENT)/.installed-dev
 	$(call say,types: mypy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from . import backends
 from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
-from .problem import Problem, is_kept
+from .problem import Problem, as_number, is_kept
 from .spec import LossSpec, Values, check_options, values_of
 from .tokens import NumberTokens
 from .tracing import is_symbolic
@@ -24,6 +25,37 @@ from .tracing import is_symbolic
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
+Options: TypeAlias = "tuple[int, float, float, float | None, float]"
+"""(ignore_index, label_smoothing, z_loss, softcap, logit_scale)"""
+Share: TypeAlias = "int | float | Tensor | None"
+"""A denominator as callers give it."""
+
+
+def checked_problem(
+    logits: Tensor,
+    rows: tuple[Tensor, Tensor | None],
+    numbers: NumberTokens,
+    config: NTLConfig,
+    options: Options,
+    shares: tuple[Share, Share],
+    reduction: str,
+    backend: str,
+    wants_parts: bool = True,
+) -> Problem:
+    """The arguments that all functions share, checked, as a problem on the device of the logits or hidden states.
+
+    ``rows`` are (labels, token_weights), ``shares`` (num_tokens, num_numbers). Labels' shape and numbers' vocabulary
+    are checked before, since they depend on which function it is.
+    """
+    labels, token_weights = rows
+    num_tokens, num_numbers = shares
+    device = logits.device
+    check_rows(labels, token_weights, device)
+    spec = checked_spec(config, numbers, *options)
+    check_shares(config, num_tokens, num_numbers, reduction, device)
+    scalars = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    table, backend = numbers.table(device), backends.resolve_backend(backend, logits)
+    return Problem(labels, token_weights, *scalars, table, spec, reduction, backend, wants_parts)
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:

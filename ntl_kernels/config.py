@@ -164,3 +164,6 @@ def shown(value: object) -> str:
     if isinstance(value, Integral) and int(value).bit_length() > 128:
         return f"an int of {int(value).bit_length()} bits"
     return repr(value)
+
+
+DEFAULT_CONFIG = NTLConfig()

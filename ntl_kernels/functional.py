@@ -1,38 +1,18 @@
-"""`cross_entropy_ntl` and `linear_cross_entropy_ntl`: check, dispatch, reduce.
+"""`cross_entropy_ntl` and `linear_cross_entropy_ntl`: check, and hand down.
 
-The way of a call: its arguments are checked and put into a :class:`Problem`; :func:`loss_of_logits` or
-:func:`loss_of_hidden` choose the road (:mod:`ntl_kernels.tracing`); there the backend's ``forward`` computes losses,
-gradient and reduction; and :func:`as_output` shows the results to the caller.
+The arguments become a :class:`Problem`; :mod:`ntl_kernels.dispatch` has its loss, :mod:`ntl_kernels.parallel.tensors`
+that of DTensors.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from . import linear, ops, reference
-from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
-from .backends import Field, Forward, load_backend, resolve_backend
-from .backends.layout import loss_dtype, rows_of
-from .checks import (
-    check_inplace,
-    check_linear,
-    check_logits,
-    check_numbers,
-    check_rows,
-    check_shares,
-    check_values,
-    checked_spec,
-)
-from .config import NTLConfig, NTLOutput
-from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
-from .problem import Problem
+from .checks import check_linear, check_logits, check_numbers, checked_problem
+from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
+from .dispatch import as_result, loss_of_hidden, loss_of_logits
 from .tokens import NumberTokens
-from .tracing import has_dtensor, is_forward_mode, is_plain
-
-DEFAULT_CONFIG = NTLConfig()
+from .tracing import has_dtensor
 
 
 def cross_entropy_ntl(
@@ -95,19 +75,14 @@ def cross_entropy_ntl(
     softcap: Gemma 2, arXiv 2408.00118.
     """
     check_logits(logits, labels, numbers)
-    check_rows(labels, token_weights, logits.device)
-    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    check_shares(config, num_tokens, num_numbers, reduction, logits.device)
-    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(logits.device), resolve_backend(backend, logits)
-    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend, return_parts)
+    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
+    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    problem = checked_problem(logits, rows, numbers, config, options, shares, reduction, backend, return_parts)
     if has_dtensor(logits, labels, token_weights):
-        from .parallel import tensors
+        from .parallel import tensors  # costs a second, which plain calls need not
 
-        output = tensors.output_of_logits(logits, problem._replace(wants_parts=True), inplace, return_parts)
-        return output if return_parts else output.loss
-    result = loss_of_logits(logits, problem, inplace)
-    return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
+        return tensors.cross_entropy(logits, problem, inplace, return_parts)
+    return as_result(loss_of_logits(logits, problem, inplace), problem, return_parts)
 
 
 def linear_cross_entropy_ntl(
@@ -157,112 +132,11 @@ def linear_cross_entropy_ntl(
     """
     check_linear(hidden, weight, bias, labels, chunk_size)
     check_numbers(numbers, weight.shape[0])
-    check_rows(labels, token_weights, hidden.device)
-    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
-    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
-    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
+    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
+    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    problem = checked_problem(hidden, rows, numbers, config, options, shares, reduction, backend)
     if has_dtensor(hidden, weight, bias, labels, token_weights):
         from .parallel import tensors
 
-        output = tensors.output_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored, return_parts)
-        return output if return_parts else output.loss
-    result = loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored)
-    return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
-
-
-def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
-    """The loss of logits [..., V] and a checked problem, by the road that fits."""
-    if problem.backend == "reference":
-        return reference_loss(logits, problem)
-    problem = problem.of_rows(loss_dtype(logits.dtype))
-    needs_gradient = torch.is_grad_enabled() and logits.requires_grad
-    if not is_plain(logits):
-        operands = ops.operands_of(problem, loss_dtype(logits.dtype))
-        one_pass = (needs_gradient or is_forward_mode()) and is_one_pass(logits, problem)
-        formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
-        return Forward(*ops.call(formula, operator, rows_of(logits), *operands)[:3])
-    if needs_gradient:
-        if inplace:
-            check_inplace(logits)
-        version = logits._version
-        result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
-        if logits._version != version:  # not where "none" or float16 waits, or the rows are a copy
-            mark_overwritten(logits)
-        return result
-    check_values(problem, logits.shape[-1])
-    return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
-
-
-def loss_of_hidden(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunk_size: int | None, skip_ignored: bool
-) -> Forward:
-    """The loss of hidden states [..., H], weight [V, H], bias [V] and a checked problem, by the road that fits."""
-    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
-    if problem.backend == "reference":
-        return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
-    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(loss_dtype(hidden.dtype))
-    # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
-    skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
-    size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
-    chunking = Chunking(size, skip_ignored)
-    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
-    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    if not is_plain(*inputs):
-        is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient
-        needs = [
-            needs_gradient
-            and keeps_gradients(problem, hidden.dtype)
-            and given is not None
-            and (given.requires_grad or is_exporting)
-            for given in (hidden, weight, bias)
-        ]
-        operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
-        return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
-    if needs_gradient:
-        return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
-    check_values(problem, weight.shape[0])
-    return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward
-
-
-def reference_loss(logits: Tensor, problem: Problem) -> Forward:
-    """The loss by the specification, differentiated by autograd."""
-    problem = problem.of_rows(loss_dtype(logits.dtype))
-    if is_plain(logits):
-        check_values(problem, logits.shape[-1])
-    return reference.forward(logits, problem)
-
-
-def as_output(result: Forward, problem: Problem) -> NTLOutput:
-    """A backend's results as the caller sees them."""
-    cross_entropy, ntl, *rest = result.parts.unbind()
-    if problem.reduction == "none":
-        cross_entropy, ntl = result.fields[Field.CROSS_ENTROPY], result.fields[Field.NTL]
-    shown = (in_shape(part, problem) for part in (result.loss, cross_entropy, ntl))
-    return NTLOutput(*shown, *rest)
-
-
-def in_shape(loss: Tensor, problem: Problem) -> Tensor:
-    """Losses of rows in the labels' shape."""
-    return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
-
-
-def as_number(given: Any) -> Any:
-    """A scalar argument as a problem holds it."""
-    if given is None or torch.compiler.is_compiling():  # where a number may be symbolic
-        return given
-    return given.detach() if isinstance(given, Tensor) else float(given)
-
-
-def autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the dtype autocast would give a matrix product's operand."""
-    if tensor.dtype == torch.float64 or not is_autocast(tensor):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
-
-
-def is_capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        return tensors.linear_cross_entropy(hidden, weight, bias, problem, chunk_size, skip_ignored, return_parts)
+    return as_result(loss_of_hidden(hidden, weight, bias, problem, chunk_size, skip_ignored), problem, return_parts)

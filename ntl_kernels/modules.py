@@ -7,44 +7,34 @@ from typing import Any
 from torch import Tensor, nn
 
 from .checks import check_numbers, check_reduction, checked_spec
-from .config import NTLConfig, NTLOutput
-from .functional import DEFAULT_CONFIG, cross_entropy_ntl, linear_cross_entropy_ntl
+from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
+from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
 from .tokens import NumberTokens
+
+SHARED = (
+    "ignore_index",
+    "reduction",
+    "label_smoothing",
+    "z_loss",
+    "softcap",
+    "logit_scale",
+    "return_parts",
+    "backend",
+)
+"""The options of both functions beside the configuration."""
 
 
 class NTLLoss(nn.Module):
-    """The options that both losses share, checked once."""
+    """A function's options, checked once."""
 
-    def __init__(
-        self,
-        numbers: NumberTokens,
-        config: NTLConfig = DEFAULT_CONFIG,
-        *,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
-        return_parts: bool = False,
-        backend: str = "auto",
-    ) -> None:
+    def __init__(self, numbers: NumberTokens, config: NTLConfig, shared: tuple[Any, ...], **own: Any) -> None:
         super().__init__()
-        check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        check_reduction(reduction)
-        checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
         self.numbers = numbers
-        self.options: dict[str, Any] = {
-            "config": config,
-            "ignore_index": ignore_index,
-            "reduction": reduction,
-            "label_smoothing": label_smoothing,
-            "z_loss": z_loss,
-            "softcap": softcap,
-            "logit_scale": logit_scale,
-            "return_parts": return_parts,
-            "backend": backend,
-        }
+        self.options: dict[str, Any] = {"config": config, **dict(zip(SHARED, shared, strict=True)), **own}
+        check_numbers(numbers, getattr(numbers, "vocab_size", 0))
+        check_reduction(self.options["reduction"])
+        of_rows = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
+        checked_spec(config, numbers, *(self.options[name] for name in of_rows))
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])
@@ -60,10 +50,22 @@ class CrossEntropyNTLLoss(NTLLoss):
     """
 
     def __init__(
-        self, numbers: NumberTokens, config: NTLConfig = DEFAULT_CONFIG, *, inplace: bool = False, **options: Any
+        self,
+        numbers: NumberTokens,
+        config: NTLConfig = DEFAULT_CONFIG,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        inplace: bool = False,
+        return_parts: bool = False,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(numbers, config, **options)
-        self.options["inplace"] = inplace
+        shared = ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, return_parts, backend
+        super().__init__(numbers, config, shared, inplace=inplace)
 
     def forward(
         self,
@@ -93,10 +95,17 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         *,
         chunk_size: int | None = None,
         skip_ignored: bool = True,
-        **options: Any,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        return_parts: bool = False,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(numbers, config, **options)
-        self.options.update(chunk_size=chunk_size, skip_ignored=skip_ignored)
+        shared = ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, return_parts, backend
+        super().__init__(numbers, config, shared, chunk_size=chunk_size, skip_ignored=skip_ignored)
 
     def forward(
         self,

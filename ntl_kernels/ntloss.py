@@ -44,7 +44,7 @@ from .backends import resolve_backend
 from .backends.layout import loss_dtype
 from .checks import check_label_values, check_tensor
 from .config import NTLConfig
-from .functional import in_shape, loss_of_logits
+from .dispatch import in_shape, loss_of_logits
 from .problem import Problem, is_kept
 from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,6 +67,13 @@ def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
     Compared in int64: torch would wrap one that int32 does not hold to another label.
     """
     return labels.long() != ignore_index
+
+
+def as_number(given: Any) -> Any:
+    """A scalar argument as a problem holds it."""
+    if given is None or torch.compiler.is_compiling():  # where a number may be symbolic
+        return given
+    return given.detach() if isinstance(given, Tensor) else float(given)
 
 
 def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:

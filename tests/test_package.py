@@ -1,8 +1,7 @@
-"""What importing the package needs, and which way imports run."""
+"""What the package is made of: what importing it needs, what it is distributed as, how it is checked."""
 
 from __future__ import annotations
 
-import ast
 import email
 import os
 import re
@@ -19,21 +18,6 @@ import ntl_kernels
 
 PACKAGE = Path(ntl_kernels.__file__).parent
 ROOT = Path(__file__).parent.parent
-LAYERS = {
-    "kernels": set(),
-    "tracing": set(),
-    "config": {"tracing"},
-    "tokens": set(),
-    "spec": {"config", "tokens", "tracing"},
-    "problem": {"spec", "tokens"},
-    "reference": {"problem", "spec", "tokens"},
-    "backends": {"kernels", "problem", "reference", "spec", "tokens"},
-    "expectation": {"backends", "tokens"},
-    "linear": {"backends", "problem", "reference", "tracing"},
-    "checks": {"backends", "config", "linear", "problem", "spec", "tokens", "tracing"},
-    "ops": {"backends", "checks", "expectation", "linear", "problem", "spec", "tokens", "tracing"},
-    "autograd": {"backends", "checks", "expectation", "linear", "ops", "problem", "tokens", "tracing"},
-}
 
 
 def test_imports_without_triton_and_transformers() -> None:
@@ -49,27 +33,6 @@ hidden, weight = torch.randn(3, 4), torch.randn(5, 4, requires_grad=True)
 k.linear_cross_entropy_ntl(hidden, weight, torch.tensor([1, 2, 0]), numbers).backward()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-def imported_siblings(path: Path) -> set[str]:
-    """The package's top-level modules that a file imports."""
-    found = set()
-    depth = len(path.relative_to(PACKAGE).parts)
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        if node.level == depth:
-            found |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
-        elif node.level == 0 and (node.module or "").startswith("ntl_kernels."):
-            found.add(node.module.split(".")[1])
-    return found
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_imports_run_one_way(layer: str) -> None:
-    files = (PACKAGE / layer).rglob("*.py") if (PACKAGE / layer).is_dir() else [PACKAGE / f"{layer}.py"]
-    for path in files:
-        assert imported_siblings(path) <= LAYERS[layer] | {layer}, path
 
 
 def test_triton_language_stays_in_kernels() -> None:

@@ -1,33 +1,17 @@
-"""The losses of a vocabulary split over the ranks of a group: check, then compute."""
+"""The losses of a vocabulary split over the ranks of a group: check, and hand down to :mod:`.shards`."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ..backends import Forward, resolve_backend
-from ..backends.layout import loss_dtype, rows_of
-from ..checks import (
-    check_inplace,
-    check_leading_shape,
-    check_linear,
-    check_rows,
-    check_shares,
-    check_tensor,
-    check_values,
-    checked_spec,
-)
-from ..config import NTLConfig, NTLOutput
-from ..functional import DEFAULT_CONFIG, as_number, as_output, autocast, in_shape, is_capturing, reference_loss
-from ..linear import Chunking, default_chunk_size
-from ..problem import Problem
+from ..checks import check_leading_shape, check_linear, check_tensor, checked_problem
+from ..config import DEFAULT_CONFIG, NTLConfig, NTLOutput
+from ..dispatch import as_result
 from ..tokens import NumberTokens
-from ..tracing import is_plain
-from .collectives import checked_group, group_size
-from .hidden import VocabParallelLinearCrossEntropyNTL
-from .logits import Split, VocabParallelCrossEntropyNTL, check_transforms
-from .whole import all_columns, summed_gradient
+from .collectives import checked_group
+from .logits import Split
+from .shards import loss_of_head_shard, loss_of_shard
 
 
 def vocab_parallel_cross_entropy_ntl(
@@ -80,14 +64,10 @@ def vocab_parallel_cross_entropy_ntl(
     check_tensor("logits_shard", logits_shard)
     check_leading_shape("logits_shard", logits_shard, labels)
     split = checked_split(numbers, vocab_start, group)
-    check_rows(labels, token_weights, logits_shard.device)
-    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    check_shares(config, num_tokens, num_numbers, reduction, logits_shard.device)
-    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(logits_shard.device), resolve_backend(backend, logits_shard)
-    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
-    output = loss_of_shard(logits_shard, problem, split, inplace)
-    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
+    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    problem = checked_problem(logits_shard, rows, numbers, config, options, shares, reduction, backend)
+    return as_result(loss_of_shard(logits_shard, problem, split, inplace), problem, return_parts)
 
 
 def vocab_parallel_linear_cross_entropy_ntl(
@@ -142,16 +122,12 @@ def vocab_parallel_linear_cross_entropy_ntl(
     """
     check_linear(hidden, weight_shard, bias_shard, labels, chunk_size)
     split = checked_split(numbers, vocab_start, group)
-    check_rows(labels, token_weights, hidden.device)
-    spec = checked_spec(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    check_shares(config, num_tokens, num_numbers, reduction, hidden.device)
-    shares = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(hidden.device), resolve_backend(backend, hidden)
-    problem = Problem(labels, token_weights, *shares, table, spec, reduction, backend)
-    output = loss_of_head_shard(
-        hidden, weight_shard, bias_shard, problem, split, chunk_size, skip_ignored, reduce_hidden_grad
-    )
-    return as_output(output, problem) if return_parts else in_shape(output.loss, problem)
+    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
+    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    problem = checked_problem(hidden, rows, numbers, config, options, shares, reduction, backend)
+    operands = hidden, weight_shard, bias_shard, problem, split
+    result = loss_of_head_shard(*operands, chunk_size, skip_ignored, sums_hidden=reduce_hidden_grad)
+    return as_result(result, problem, return_parts)
 
 
 def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
@@ -161,55 +137,3 @@ def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
     if isinstance(vocab_start, bool) or not isinstance(vocab_start, int):
         raise TypeError(f"vocab_start must be an int, the first of this rank's columns; got {vocab_start!r}")
     return Split(vocab_start, checked_group(group))
-
-
-def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool = False) -> Forward:
-    """The loss of this rank's logits [..., W] and a checked problem."""
-    check_transforms()
-    if problem.backend == "reference":
-        return reference_loss(all_columns(logits, problem, split), problem)
-    rows = rows_of(logits) if logits.shape[-1] else logits.reshape(1, problem.labels.numel(), 0)
-    problem = problem.of_rows(loss_dtype(logits.dtype))
-    if is_plain(logits):
-        check_values(problem, problem.table.lookup.shape[0])
-    if inplace and torch.is_grad_enabled() and logits.requires_grad:
-        check_inplace(logits)
-    return Forward(*VocabParallelCrossEntropyNTL.apply(rows, problem, split, inplace))
-
-
-def loss_of_head_shard(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    problem: Problem,
-    split: Split,
-    chunk_size: int | None,
-    skip_ignored: bool,
-    sums_hidden: bool,
-) -> Forward:
-    """The loss of hidden states [..., H], this rank's weight [W, H] and bias [W] and a checked problem."""
-    check_transforms()
-    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
-    if problem.backend == "reference":
-        states = summed_gradient(hidden, split) if sums_hidden else hidden
-        return reference_loss(all_columns(torch.nn.functional.linear(states, weight, bias), problem, split), problem)
-    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(loss_dtype(hidden.dtype))
-    if is_plain(hidden):
-        check_values(problem, problem.table.lookup.shape[0])
-    skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
-    chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
-    return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))
-
-
-def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, chunk_size: int | None) -> int:
-    """How many rows go through at a time, the same on all ranks whatever their share of the vocabulary.
-
-    Of several chunks two exist at a time, so they are half as large.
-    """
-    if chunk_size is None:
-        width = -(-problem.table.lookup.shape[0] // group_size(split.group))
-        chunk_size = default_chunk_size(num_rows, weight.new_empty(()).expand(width, weight.shape[1]))
-    if num_rows <= chunk_size or group_size(split.group) == 1:
-        return max(min(chunk_size, num_rows), 1)
-    return -(-chunk_size // 2)

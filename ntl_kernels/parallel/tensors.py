@@ -18,12 +18,12 @@ from torch.distributed.tensor.placement_types import Placement
 from ..backends import Field, Forward
 from ..backends.layout import loss_dtype
 from ..config import NTLOutput
-from ..functional import as_output, loss_of_hidden, loss_of_logits
+from ..dispatch import as_output, as_result, in_shape, loss_of_hidden, loss_of_logits
 from ..problem import Problem
 from . import steps
 from .collectives import finished, sum_ranks
-from .functional import loss_of_head_shard, loss_of_shard
 from .logits import Split
+from .shards import loss_of_head_shard, loss_of_shard
 
 
 class Layout(NamedTuple):
@@ -52,15 +52,15 @@ class Layout(NamedTuple):
         return [Replicate() if placement.is_replicate() else Partial() for placement in self.rows]
 
 
-def output_of_logits(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> NTLOutput:
-    """The loss of DTensor logits [..., V] and what it is made of, as DTensors."""
+def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> Tensor | NTLOutput:
+    """The loss of DTensor logits [..., V], as a DTensor, or with its parts."""
     if not isinstance(logits, DTensor):
         refuse(
             f"labels and weights may be DTensors where logits are; got plain logits of shape {tuple(logits.shape)}",
             "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
         )
     layout = layout_of_logits(logits)
-    local_problem = local_rows(problem, layout)
+    local_problem = local_rows(problem, layout)._replace(wants_parts=True)  # shards have their denominators there
     local = logits.to_local()
     local_problem = with_denominators(local_problem, layout, local)
     if layout.columns is None:
@@ -90,7 +90,7 @@ def layout_of_logits(logits: DTensor) -> Layout:
     return Layout(logits.device_mesh, tuple(rows), columns)
 
 
-def output_of_hidden(
+def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -98,8 +98,8 @@ def output_of_hidden(
     chunk_size: int | None,
     skip_ignored: bool,
     return_parts: bool,
-) -> NTLOutput:
-    """The loss of hidden states [..., H], weight [V, H] and bias [V], some of them DTensors.
+) -> Tensor | NTLOutput:
+    """The loss of hidden states [..., H], weight [V, H] and bias [V], some of them DTensors, or with its parts.
 
     It is a DTensor if the hidden states are.
     """
@@ -115,7 +115,7 @@ def output_of_hidden(
         split = layout.split(weight.shape[0])
         result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored, sums_hidden)
     if not isinstance(hidden, DTensor):
-        return as_output(result, local_problem)
+        return as_result(result, local_problem, return_parts)
     return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)
 
 
@@ -222,17 +222,18 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
     if not problem.lacks_denominators or not layout.row_groups:
         return problem
     rows = problem.of_rows(loss_dtype(like.dtype))
+    if problem.backend == "reference":  # a whole loss, without steps
+        rows = rows._replace(backend="eager")
     totals = steps.count(rows, like.detach())
     for group in layout.row_groups:
         totals = finished(sum_ranks(totals, group))
     return problem.counted(*totals.unbind())
 
 
-def as_dtensors(result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool) -> NTLOutput:
-    """The results for this rank's rows as the caller sees them; ``shape`` is that of the labels of all ranks."""
-    output = as_output(result, problem)
-    if return_parts and layout.row_groups:
-        output = over_all_rows(output, result.fields, problem, layout)
+def as_dtensors(
+    result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool
+) -> Tensor | NTLOutput:
+    """What the caller sees of this rank's rows, as DTensors; ``shape`` is that of the labels of all ranks."""
     replicated = [Replicate()] * layout.mesh.ndim
 
     def spread(part: Tensor) -> Tensor:
@@ -241,12 +242,19 @@ def as_dtensors(result: Forward, problem: Problem, shape: torch.Size, layout: La
             return DTensor.from_local(part, layout.mesh, layout.rows, run_check=False, shape=shape, stride=stride)
         return DTensor.from_local(part, layout.mesh, replicated, run_check=False)
 
-    loss, *parts = output
+    loss = in_shape(result.loss, problem)
     if problem.reduction == "none" or not layout.row_groups:
-        return NTLOutput(spread(loss), *(spread(part) for part in parts))
-    # Summed here, since ``item()`` of a partial sum would show this rank's alone.
-    total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False).redistribute(placements=replicated)
-    return NTLOutput(total, *(spread(part) for part in parts))
+        loss = spread(loss)
+    else:  # summed here, since ``item()`` of a partial sum would show this rank's alone
+        total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False)
+        loss = total.redistribute(placements=replicated)
+    if not return_parts:
+        return loss
+    output = as_output(result, problem)
+    if layout.row_groups:
+        output = over_all_rows(output, result.fields, problem, layout)
+    _, *parts = output
+    return NTLOutput(loss, *(spread(part) for part in parts))
 
 
 def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:

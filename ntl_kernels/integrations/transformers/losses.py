@@ -11,8 +11,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import NTLConfig, NTLOutput
-from ...functional import DEFAULT_CONFIG, cross_entropy_ntl
+from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
+from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from .models import shifts_labels, unwrap_model

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import NTLConfig, NTLOutput
-from ...functional import DEFAULT_CONFIG, linear_cross_entropy_ntl
+from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
+from ...functional import linear_cross_entropy_ntl
 from ...tokens import NumberTokens
 from ...tracing import has_values
 from .losses import Count, LossOptions, choose_targets, denominators, ntl_loss_function

@@ -1,0 +1,114 @@
+"""The loss of a checked :class:`Problem`, by the road that fits: plain, traced or reference.
+
+Plain calls go to the `autograd.Function`s of :mod:`ntl_kernels.autograd`, watched ones (:mod:`ntl_kernels.tracing`) to
+the operators of :mod:`ntl_kernels.ops`, and ``backend="reference"`` to the specification.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import linear, ops, reference
+from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
+from .backends import Field, Forward, load_backend
+from .backends.layout import loss_dtype, rows_of
+from .checks import check_inplace, check_values
+from .config import NTLOutput
+from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
+from .problem import Problem
+from .tracing import is_forward_mode, is_plain
+
+
+def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
+    """The loss of logits [..., V]."""
+    if problem.backend == "reference":
+        return reference_loss(logits, problem)
+    problem = problem.of_rows(loss_dtype(logits.dtype))
+    needs_gradient = torch.is_grad_enabled() and logits.requires_grad
+    if not is_plain(logits):
+        operands = ops.operands_of(problem, loss_dtype(logits.dtype))
+        one_pass = (needs_gradient or is_forward_mode()) and is_one_pass(logits, problem)
+        formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
+        return Forward(*ops.call(formula, operator, rows_of(logits), *operands)[:3])
+    if needs_gradient:
+        if inplace:
+            check_inplace(logits)
+        version = logits._version
+        result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
+        if logits._version != version:  # not where "none" or float16 waits, or the rows are a copy
+            mark_overwritten(logits)
+        return result
+    check_values(problem, logits.shape[-1])
+    return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
+
+
+def loss_of_hidden(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunk_size: int | None, skip_ignored: bool
+) -> Forward:
+    """The loss of hidden states [..., H], weight [V, H] and bias [V]."""
+    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
+    if problem.backend == "reference":
+        return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
+    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+    problem = problem.of_rows(loss_dtype(hidden.dtype))
+    # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
+    skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
+    size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
+    chunking = Chunking(size, skip_ignored)
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    if not is_plain(*inputs):
+        is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient
+        needs = [
+            needs_gradient
+            and keeps_gradients(problem, hidden.dtype)
+            and given is not None
+            and (given.requires_grad or is_exporting)
+            for given in (hidden, weight, bias)
+        ]
+        operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
+        return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
+    if needs_gradient:
+        return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
+    check_values(problem, weight.shape[0])
+    return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward
+
+
+def reference_loss(logits: Tensor, problem: Problem) -> Forward:
+    """The loss by the specification, differentiated by autograd."""
+    problem = problem.of_rows(loss_dtype(logits.dtype))
+    if is_plain(logits):
+        check_values(problem, logits.shape[-1])
+    return reference.forward(logits, problem)
+
+
+def as_result(result: Forward, problem: Problem, return_parts: bool) -> Tensor | NTLOutput:
+    """What the caller sees: the loss, or with its parts."""
+    return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
+
+
+def as_output(result: Forward, problem: Problem) -> NTLOutput:
+    """The loss and its parts."""
+    cross_entropy, ntl, *rest = result.parts.unbind()
+    if problem.reduction == "none":
+        cross_entropy, ntl = result.fields[Field.CROSS_ENTROPY], result.fields[Field.NTL]
+    shown = (in_shape(part, problem) for part in (result.loss, cross_entropy, ntl))
+    return NTLOutput(*shown, *rest)
+
+
+def in_shape(loss: Tensor, problem: Problem) -> Tensor:
+    """Losses of rows in the labels' shape."""
+    return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
+
+
+def autocast(tensor: Tensor) -> Tensor:
+    """The tensor in the dtype autocast would give a matrix product's operand."""
+    if tensor.dtype == torch.float64 or not is_autocast(tensor):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
