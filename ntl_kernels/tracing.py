@@ -54,11 +54,14 @@ def is_symbolic(number: object) -> bool:
 
 def has_dtensor(*tensors: Tensor | None) -> bool:
     """Whether any of the tensors is a DTensor."""
-    if all(tensor is None or type(tensor) in PLAIN_TYPES for tensor in tensors):
-        return False  # without an import that takes a second
-    from torch.distributed.tensor import DTensor
+    for tensor in tensors:
+        if tensor is None or type(tensor) in PLAIN_TYPES:
+            continue
+        from torch.distributed.tensor import DTensor  # takes a second, which plain calls need not wait for
 
-    return any(isinstance(tensor, DTensor) for tensor in tensors)
+        if isinstance(tensor, DTensor):
+            return True
+    return False
 
 
 def is_forward_mode() -> bool:
