@@ -1,0 +1,76 @@
+"""The Trainers from which ours are derived, one row each: what they do beside what transformers' own Trainer does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from .frameworks import unwrap_model
+
+
+def nothing(trainer: Any) -> None: ...
+
+
+def no_inputs(trainer: Any) -> dict[str, Any]:
+    return {}
+
+
+def no_count(trainer: Any, inputs: dict[str, Any]) -> None: ...
+
+
+class StockTrainer(NamedTuple):
+    """What is said of a Trainer; empty where it does no such thing."""
+
+    loss_arguments: tuple[tuple[str, Any], ...] = ()
+    """Arguments that choose among losses of its own, each with the value for the loss that CE + NTL stands for."""
+    generates: str = "predict_with_generate"
+    """The argument with which its evaluation generates, and asks the model for a loss alone."""
+    begin: Callable[[Any], None] = nothing
+    """What else to set on a Trainer that was made."""
+    inputs: Callable[[Any], dict[str, Any]] = no_inputs
+    """What it gives its model beside the batch."""
+    count_batch: Callable[[Any, dict[str, Any]], None] = no_count
+    """What it counts of every batch for its log."""
+
+
+def set_sft_auxiliary_factor(trainer: Any) -> None:
+    """SFTConfig may have another factor of the auxiliary loss than the model."""
+    if trainer.aux_loss_enabled:
+        unwrap_model(trainer.model).router_aux_loss_coef = trainer.router_aux_loss_coef
+
+
+def sft_inputs(trainer: Any) -> dict[str, Any]:
+    return {"use_cache": False, **({"output_router_logits": True} if trainer.aux_loss_enabled else {})}
+
+
+def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
+    """Keep SFTTrainer's ``num_tokens``: every token that is not padding, over all processes."""
+    is_training = trainer.model.training
+    if is_training:
+        mask = inputs.get("attention_mask")
+        length = inputs["labels"].numel() if mask is None else mask.sum()
+        local = trainer.accelerator.gather_for_metrics(torch.as_tensor(length, device=inputs["labels"].device)).sum()
+        trainer._total_train_tokens += int(local.item()) // trainer._tp_size
+    trainer._metrics["train" if is_training else "eval"]["num_tokens"] = [trainer._total_train_tokens]
+
+
+STOCK_TRAINERS: dict[str, StockTrainer] = {
+    "Trainer": StockTrainer(),
+    "Seq2SeqTrainer": StockTrainer(),
+    "SFTTrainer": StockTrainer(
+        loss_arguments=(("loss_type", "nll"),),
+        begin=set_sft_auxiliary_factor,
+        inputs=sft_inputs,
+        count_batch=count_sft_tokens,
+    ),
+}
+
+
+def check_loss_arguments(name: str, stock: StockTrainer, args: Any) -> None:
+    """Raise if a Trainer's arguments (None if it has none) choose a loss for which CE + NTL does not stand."""
+    for argument, value in stock.loss_arguments:
+        given = getattr(args, argument, value)
+        if given != value:
+            raise ValueError(f"{name} computes {argument}={value!r}; got {given!r}")
