@@ -33,8 +33,8 @@ class ModelClass(NamedTuple):
     """What is said of a model class and of those that derive from it."""
 
     transform: Callable[[Any], LogitTransform] | None = None
-    """What a model does to its head's output. The tests hold loss and gradients of a class that has one equal to the
-    stock forward's."""
+    """What a model does to its head's output; None for a class that must declare it. The tests hold the others' loss
+    and gradients equal to the stock forward's."""
     shifts_labels: bool = True
     """Whether its own loss compares position t with label t + 1. Whoever calls a decoder-only class that does not has
     shifted the labels."""

@@ -1,4 +1,4 @@
-"""The Trainers from which ours are derived, one row each: what they do beside what transformers' own Trainer does."""
+"""What the Trainers from which ours are derived do of their own: one row of `STOCK_TRAINERS` for each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StockTrainer(NamedTuple):
     """What is said of a Trainer; empty where it does no such thing."""
 
     loss_arguments: tuple[tuple[str, Any], ...] = ()
-    """Arguments that choose among losses of its own, each with the value for the loss that CE + NTL stands for."""
-    generates: str = "predict_with_generate"
-    """The argument with which its evaluation generates, and asks the model for a loss alone."""
+    """Arguments that choose a loss of its own, each with the one value that CE + NTL is for."""
+    generates: str = ""
+    """The argument with which its evaluation generates and only asks its model for the loss."""
     begin: Callable[[Any], None] = nothing
-    """What else to set on a Trainer that was made."""
+    """What to set on a new Trainer."""
     inputs: Callable[[Any], dict[str, Any]] = no_inputs
     """What it gives its model beside the batch."""
     count_batch: Callable[[Any, dict[str, Any]], None] = no_count
@@ -57,8 +57,8 @@ def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
 
 
 STOCK_TRAINERS: dict[str, StockTrainer] = {
-    "Trainer": StockTrainer(),
-    "Seq2SeqTrainer": StockTrainer(),
+    "Trainer": StockTrainer(generates="predict_with_generate"),  # also what a class of a user's own is derived from
+    "Seq2SeqTrainer": StockTrainer(generates="predict_with_generate"),
     "SFTTrainer": StockTrainer(
         loss_arguments=(("loss_type", "nll"),),
         begin=set_sft_auxiliary_factor,
@@ -69,7 +69,7 @@ STOCK_TRAINERS: dict[str, StockTrainer] = {
 
 
 def check_loss_arguments(name: str, stock: StockTrainer, args: Any) -> None:
-    """Raise if a Trainer's arguments (None if it has none) choose a loss for which CE + NTL does not stand."""
+    """Raise if a Trainer's arguments (None for its defaults) choose another loss than the one that CE + NTL is for."""
     for argument, value in stock.loss_arguments:
         given = getattr(args, argument, value)
         if given != value:

@@ -62,6 +62,7 @@ class NTLTrainerMixin:
     """
 
     ntl_stock: StockTrainer = STOCK_TRAINERS["Trainer"]
+    """What the Trainer does that this class is derived from."""
 
     def __init__(
         self,
