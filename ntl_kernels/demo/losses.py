@@ -19,6 +19,8 @@ from ..tokens import NumberTokens
 
 TEXT_TOKENS = (" the", " apples", ",", "<eos>")
 """What the made-up vocabularies have beside numbers."""
+ABBREVIATIONS = ("mse", "mae")
+"""Kinds of loss that are written in capitals."""
 
 
 class Vocabulary:
@@ -175,16 +177,15 @@ class Options:
 
 
 def expected_value_loss(kind: str) -> Callable[[Options], NTLConfig]:
-    """The configuration of a loss of the expected value, all of which may read ``huber_delta``."""
+    """The configuration of a loss of the expected value, whichever option its kind reads."""
     return lambda options: NTLConfig(kind, options.weight, huber_delta=options.huber_delta)
 
 
 def title(kind: str) -> str:
-    """A kind as the page writes it."""
+    """A kind of loss as the page writes it."""
     return kind.upper() if kind in ABBREVIATIONS else kind.capitalize()
 
 
-ABBREVIATIONS = ("mse", "mae")
 NUMBER_LOSSES: Mapping[str, Callable[[Options], NTLConfig]] = {
     "NTL-WAS": lambda options: NTLConfig(weight=options.weight),
     "NTL-WAS, squash_factor": lambda options: NTLConfig(weight=options.weight, squash_factor=options.squash_factor),
