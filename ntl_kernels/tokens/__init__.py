@@ -1,6 +1,6 @@
 """Which token ids are numbers, and what they are worth."""
 
-from .number_tokens import Distances, NumberTable, NumberTokens
-from .values import LARGEST_SPAN
-
-__all__ = ["LARGEST_SPAN", "Distances", "NumberTable", "NumberTokens"]
+from .number_tokens import Distances as Distances
+from .number_tokens import NumberTable as NumberTable
+from .number_tokens import NumberTokens as NumberTokens
+from .values import LARGEST_SPAN as LARGEST_SPAN
