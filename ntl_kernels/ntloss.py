@@ -44,6 +44,7 @@ from .backends import resolve_backend
 from .backends.layout import loss_dtype
 from .checks import check_label_values, check_tensor
 from .config import NTLConfig
+from .digit_runs import digits_after, digits_around_leading, number_runs, power_of_tenth, run_sums
 from .dispatch import in_shape, loss_of_logits
 from .problem import Problem, is_kept
 from .reference import divide
@@ -65,9 +66,19 @@ FUSED_KINDS: tuple[tuple[Callable[..., Tensor], str], ...] = (
     (F.smooth_l1_loss, "huber"),  # the same at their default delta and beta
 )
 REDUCTIONS = ("mean", "sum", "none")
-LONGEST_COMPILED = 2**12
-"""Digits of one number, as far as a compiled graph sums them. Those that tell anything follow the leading one within
-400, so that only some thousands of leading zeros would be too many."""
+
+
+class Batch(NamedTuple):
+    """The arguments of a call, checked."""
+
+    logits: Tensor
+    """[B, T, V]."""
+    labels: Tensor
+    """[B, T]."""
+    loss_weights: Tensor | None
+    """[B, T], detached."""
+    reduction: str
+    ignore_index: int
 
 
 class AbstractNTLoss:
@@ -148,6 +159,14 @@ class AbstractNTLoss:
         Raises:
             ValueError, TypeError, IndexError: shapes, dtypes, sizes or labels that do not fit.
         """
+        self._validate_inputs(logits, labels, loss_weights)
+        check_reduction(reduction)
+        check_ignore_index(ignore_index)
+        constants = None if loss_weights is None else loss_weights.detach()
+        return self.batch_loss(Batch(logits, labels, constants, reduction, ignore_index))
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """What :meth:`forward` gives for a batch."""
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -197,23 +216,13 @@ class AbstractNTLoss:
                 given = loss_weights[~fits][0].item()
                 raise ValueError(f"loss_weights must not be negative, infinite or NaN; got {given}")
 
-    def fused_loss(
-        self,
-        config: NTLConfig,
-        logits: Tensor,
-        labels: Tensor,
-        loss_weights: Tensor | None,
-        reduction: str,
-        ignore_index: int,
-    ) -> Tensor:
+    def fused_loss(self, config: NTLConfig, batch: Batch) -> Tensor:
         """The Number Token Loss alone, by the kernels."""
-        self._validate_inputs(logits, labels, loss_weights)
-        check_reduction(reduction)
-        check_ignore_index(ignore_index)
+        logits, labels, loss_weights, reduction, ignore_index = batch
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
         problem = Problem(
             labels,
-            None if loss_weights is None else loss_weights.detach(),
+            loss_weights,
             None,
             None,
             config.weight,
@@ -224,12 +233,16 @@ class AbstractNTLoss:
         )
         return in_shape(loss_of_logits(logits, problem).loss, problem)
 
-    def reduce(self, loss: Tensor, weights: Tensor, reduction: str) -> Tensor:
-        """Weighted mean, sum or the losses themselves, of losses and weights [B, T]; weights are 0 off the numbers."""
-        weighted = torch.where(weights != 0, loss * weights, 0.0)
+    def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
+        """Weighted mean or sum of losses [B, T], or each of them; weights [B, T] are 0 off the numbers.
+
+        With ``reweigh``, the losses are reweighed by the mass [B, T] first.
+        """
+        loss = self.reweighed(loss, mass) if self.reweigh else loss
+        losses = torch.where(weights != 0, loss * weights, 0.0)
         if reduction == "none":
-            return weighted
-        return weighted.sum() if reduction == "sum" else divide(weighted.sum(), weights.sum())
+            return losses
+        return losses.sum() if reduction == "sum" else divide(losses.sum(), weights.sum())
 
 
 class NTLoss(AbstractNTLoss):
@@ -265,17 +278,8 @@ class NTLoss(AbstractNTLoss):
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)
         self.max_dist = self.dist_lookup.max()
 
-    def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        loss_weights: Tensor | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> Tensor:
-        return self.fused_loss(
-            replace(self.config, reweigh=self.reweigh), logits, labels, loss_weights, reduction, ignore_index
-        )
+    def batch_loss(self, batch: Batch) -> Tensor:
+        return self.fused_loss(replace(self.config, reweigh=self.reweigh), batch)
 
 
 class NTLossDotProduct(AbstractNTLoss):
@@ -311,43 +315,29 @@ class NTLossDotProduct(AbstractNTLoss):
         self._validate_inputs(logits, None, None)
         return tuple(number_statistics(logits, self.numbers))  # type: ignore[return-value]
 
-    def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        loss_weights: Tensor | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> Tensor:
+    def batch_loss(self, batch: Batch) -> Tensor:
         for function, kind in FUSED_KINDS:
             if self.loss_function is function:
-                config = NTLConfig(kind=kind, weight=1.0, reweigh=self.reweigh)
-                return self.fused_loss(config, logits, labels, loss_weights, reduction, ignore_index)
-        targets, weights = self.targets(logits, labels, loss_weights, reduction, ignore_index)
-        expected_values, mass = number_statistics(logits, self.numbers)
+                return self.fused_loss(NTLConfig(kind=kind, weight=1.0, reweigh=self.reweigh), batch)
+        targets, counts = self.targets(batch)
+        weights = weighted(counts, batch)
+        expected_values, mass = number_statistics(batch.logits, self.numbers)
         # Positions that do not count get a harmless pair: whatever the function makes of it is not looked at.
         pair = (torch.where(weights != 0, values, 1.0).flatten() for values in (expected_values, targets))
         loss = self.loss_function(*pair, reduction="none").view(weights.shape)
-        return self.reduce(self.reweighed(loss, mass) if self.reweigh else loss, weights, reduction)
+        return self.reduce(loss, mass, weights, batch.reduction)
 
-    def targets(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
-    ) -> tuple[Tensor, Tensor]:
-        """(values, weights) [B, T] of the labels; weights are 0 off the number tokens, NaN for labels out of range."""
-        self._validate_inputs(logits, labels, loss_weights)
-        check_reduction(reduction)
-        check_ignore_index(ignore_index)
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(values, counts) [B, T] of the labels: 1 for number tokens, 0 for others, NaN for labels out of range."""
+        logits, labels, ignore_index = batch.logits, batch.labels, batch.ignore_index
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
-        counts = is_kept(labels, ignore_index)
+        is_counted = is_kept(labels, ignore_index)
         is_valid = (labels >= 0) & (labels < self.vocab_size)
-        index = table.lookup[torch.where(counts & is_valid, labels, self.nan_id).long()].long()
-        weights = (index >= 0).to(dtype)
-        if loss_weights is not None:
-            weights = weights * loss_weights.detach().to(dtype)
-        weights = torch.where(counts & ~is_valid, torch.nan, weights)
-        return torch.where(index >= 0, table.values.to(dtype)[index], 0.0), weights
+        index = table.lookup[torch.where(is_counted & is_valid, labels, self.nan_id).long()].long()
+        counts = torch.where(is_counted & ~is_valid, torch.nan, (index >= 0).to(dtype))
+        return torch.where(index >= 0, table.values.to(dtype)[index], 0.0), counts
 
 
 class NumberLevelLoss(NTLossDotProduct):
@@ -414,111 +404,24 @@ class NumberLevelLoss(NTLossDotProduct):
         is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
         return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
 
-    def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        loss_weights: Tensor | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> Tensor:
-        self._validate_inputs(logits, labels, loss_weights)
-        targets, weights = self.targets(logits, labels, None, reduction, ignore_index)
-        is_digit = weights > 0  # not so NaN, of labels out of range
-        runs = number_runs(is_digit, self.joints(labels, ignore_index))
-        expected_values, mass = number_statistics(logits, self.numbers)
+    def batch_loss(self, batch: Batch) -> Tensor:
+        targets, counts = self.targets(batch)
+        is_digit = counts > 0  # not so NaN, of labels out of range
+        runs = number_runs(is_digit, self.joints(batch.labels, batch.ignore_index))
+        expected_values, mass = number_statistics(batch.logits, self.numbers)
         digits = torch.where(is_digit, torch.stack([targets, expected_values]), 0.0)
         before, after = digits_around_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
         y, yhat = run_sums(digits * power_of_tenth(before, digits.dtype), runs.number)
         # The package's epsilon, on the scale of the digits.
         epsilon = torch.finfo(torch.float32).eps * power_of_tenth(after, y.dtype)
         loss = (yhat - y).abs() / (yhat.abs() + y.abs() + epsilon.clamp_min(torch.finfo(y.dtype).tiny))
-        weights = torch.where(runs.first | weights.isnan(), weights, 0.0)
-        if loss_weights is not None:
-            weights = weights * loss_weights.detach().to(weights.dtype)
-        return self.reduce(self.reweighed(loss, mass) if self.reweigh else loss, weights, reduction)
+        weights = weighted(torch.where(runs.first | counts.isnan(), counts, 0.0), batch)
+        return self.reduce(loss, mass, weights, batch.reduction)
 
 
-class Runs(NamedTuple):
-    """The numbers that digits write, each tensor [B, T]."""
-
-    first: Tensor
-    """bool: whether a position is its number's first digit."""
-    joins: Tensor
-    """bool: whether it is a "." inside a number."""
-    number: Tensor
-    """int64: which number of its row it belongs to, from 1 on; what follows a number has its index, too."""
-
-
-def number_runs(is_digit: Tensor, is_joint: Tensor) -> Runs:
-    """The runs of digits of each row of bool [B, T]; a joint (".") with a digit on both sides continues one."""
-    joins = is_joint & moved(is_digit, 1) & moved(is_digit, -1)
-    first = is_digit & ~moved(is_digit, 1) & ~moved(joins, 1)
-    return Runs(first, joins, first.cumsum(-1))
-
-
-def moved(mask: Tensor, places: int) -> Tensor:
-    """bool [B, T] moved to the right (left if negative) by so many places."""
-    return F.pad(mask, (places, -places))
-
-
-def digits_after(is_digit: Tensor, first: Tensor) -> Tensor:
-    """int64 [B, T]: how many digits of its number follow a digit."""
-    count = is_digit.cumsum(-1)
-    total = count[:, -1:]
-    before_next = upcoming(first, count - 1, default=total)[:, 1:]  # digits of the row ahead of the next number
-    return torch.cat([before_next, total], -1) - count
-
-
-def digits_around_leading(is_digit: Tensor, first: Tensor, is_nonzero: Tensor) -> tuple[Tensor, Tensor]:
-    """How many digits lie between the leading one of a number, its first that is not 0, and one end.
-
-    Returns:
-        int64 [B, T] each: from the leading digit to a digit at or after it, and, at a number's first digit, from the
-        leading one to the last. Leading zeros contribute nothing, whatever the first tells of them, and a number of
-        zeros has a loss of 0 whatever the second does.
-    """
-    count, nonzero = is_digit.cumsum(-1), is_nonzero.cumsum(-1)
-    earlier = latest(first, nonzero - is_nonzero.long())  # in the numbers before this one
-    leading = is_nonzero & (nonzero == earlier + 1)
-    total = count[:, -1:]
-    to_last = digits_after(is_digit, first) + count - upcoming(leading, count, default=total)
-    return count - latest(leading, count), to_last.clamp_min(0)
-
-
-def latest(marks: Tensor, counts: Tensor) -> Tensor:
-    """[B, T]: the count (not negative, ascending along a row) at the last mark up to here, 0 before the first."""
-    return torch.where(marks, counts, 0).cummax(-1).values
-
-
-def upcoming(marks: Tensor, counts: Tensor, default: Tensor) -> Tensor:
-    """[B, T]: the count (ascending along a row) at the first mark from here on, the default [B, 1] if none is left."""
-    return torch.where(marks, counts, default).flip(-1).cummin(-1).values.flip(-1)
-
-
-def power_of_tenth(exponents: Tensor, dtype: torch.dtype) -> Tensor:
-    """0.1 ** exponent, which is 0 where it is too small for the dtype."""
-    return torch.pow(10.0, -exponents.to(dtype))
-
-
-def run_sums(values: Tensor, run: Tensor) -> Tensor:
-    """[..., B, T]: at each position, the sum over the rest of its run, which is the whole run for its first position.
-
-    Doubles the reach of the sums at each step. Adding at an index would be shorter, but on a GPU not deterministic.
-    """
-    reach = 1
-    # One graph serves rows of every length, so it takes the steps of the longest.
-    length = LONGEST_COMPILED if torch.compiler.is_compiling() else run.shape[-1]
-    while reach < length:
-        is_same = ahead(run, reach, -1) == run
-        values = values + torch.where(is_same, ahead(values, reach, 0), 0.0)
-        reach *= 2
-    return values
-
-
-def ahead(tensor: Tensor, places: int, rest: int) -> Tensor:
-    """[..., T]: at each position what stands so many places further on, ``rest`` beyond the end."""
-    return F.pad(tensor, (0, places), value=rest)[..., places:]
+def weighted(counts: Tensor, batch: Batch) -> Tensor:
+    """Counts [B, T] times the weights of the batch, if it has any."""
+    return counts if batch.loss_weights is None else counts * batch.loss_weights.to(counts.dtype)
 
 
 def check_reduction(reduction: str) -> None:

@@ -49,7 +49,8 @@ def linted(folder: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_an_upward_import_is_found(importer: str, statement: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (PACKAGE.name, "benchmarks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
     assert linted(tmp_path).returncode == 0
     with (tmp_path / PACKAGE.name / importer).open("a") as file:
         file.write(f"\n\n{statement}\n")

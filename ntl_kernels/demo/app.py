@@ -251,7 +251,7 @@ def tokenizer_tab() -> None:
 def live_tab() -> None:
     gr.Markdown(LIVE_INTRODUCTION)
     with gr.Row():
-        kind = gr.Dropdown(list(KINDS), value="wasserstein", label="kind", min_width=220)
+        kind = gr.Dropdown(list(KINDS), value=NTLConfig.kind, label="kind", min_width=220)
         weight = gr.Slider(0, 2, 0.3, step=0.05, label="weight (lambda)", min_width=220)
         steps = gr.Slider(10, live.MOST_STEPS, 300, step=10, label="Steps", elem_id="steps", min_width=220)
         seed = gr.Number(1, label="Seed", precision=0, minimum=0, min_width=220)

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..config import NTLConfig, NTLOutput, check_number
+from ..config import KINDS, NTLConfig, NTLOutput, check_number
 from ..functional import cross_entropy_ntl
 from ..tokens import NumberTokens
 
 TEXT_TOKENS = (" the", " apples", ",", "<eos>")
 """What the made-up vocabularies have beside numbers."""
+ABBREVIATIONS = ("mse", "mae")
+"""Kinds of loss that are written in capitals."""
 
 
 class Vocabulary:
@@ -174,13 +176,21 @@ class Options:
     weight: float = 0.3
 
 
+def expected_value_loss(kind: str) -> Callable[[Options], NTLConfig]:
+    """The configuration of a loss of the expected value, whichever option its kind reads."""
+    return lambda options: NTLConfig(kind, options.weight, huber_delta=options.huber_delta)
+
+
+def title(kind: str) -> str:
+    """A kind of loss as the page writes it."""
+    return kind.upper() if kind in ABBREVIATIONS else kind.capitalize()
+
+
 NUMBER_LOSSES: Mapping[str, Callable[[Options], NTLConfig]] = {
     "NTL-WAS": lambda options: NTLConfig(weight=options.weight),
     "NTL-WAS, squash_factor": lambda options: NTLConfig(weight=options.weight, squash_factor=options.squash_factor),
     "NTL-WAS, label_sigma": lambda options: NTLConfig(weight=options.weight, label_sigma=options.label_sigma),
-    "NTL-MSE": lambda options: NTLConfig("mse", options.weight),
-    "NTL-MAE": lambda options: NTLConfig("mae", options.weight),
-    "NTL-Huber": lambda options: NTLConfig("huber", options.weight, huber_delta=options.huber_delta),
+    **{f"NTL-{title(kind)}": expected_value_loss(kind) for kind in KINDS if kind != "wasserstein"},
 }
 
 

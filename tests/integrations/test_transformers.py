@@ -27,8 +27,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.integrations.transformers import LogitTransform, apply_ntl_to_model, remove_ntl_from_model
-from ntl_kernels.integrations.transformers.patch import PATCH
-from ntl_kernels.integrations.transformers.transforms import TRANSFORMS
+from ntl_kernels.integrations.transformers.model_classes import TRANSFORMS
+from ntl_kernels.integrations.transformers.patched import PATCH
 
 from .models import (
     CASES,

@@ -24,7 +24,7 @@ from ntl_kernels.integrations.transformers import (
     set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.losses import number_mask
-from ntl_kernels.integrations.transformers.models import UNSHIFTED
+from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows

@@ -28,7 +28,7 @@ from ntl_kernels.integrations.transformers import (
     set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
-from ntl_kernels.integrations.transformers.patch import PATCH
+from ntl_kernels.integrations.transformers.patched import PATCH
 from ntl_kernels.integrations.transformers.trainer import check_trainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output

@@ -15,13 +15,11 @@ from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
-from .models import shifts_labels, unwrap_model
+from .frameworks import unwrap_model
+from .model_classes import outputs_are_causal, shifts_labels
 
 IGNORE_INDEX = -100
 """What Hugging Face collators put where no loss is wanted."""
-
-AMBIGUOUS = ("CausalLMOutputWithCrossAttentions",)
-"""Types of output that models have that shift the labels in their loss, and models that do not."""
 
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
@@ -193,8 +191,9 @@ def ntl_compute_loss_func(
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
     if model is not None:
-        shift = shifts_labels(model) if shift is None else shift
-        own_coef = getattr(unwrap_model(model), "router_aux_loss_coef", None)
+        base = unwrap_model(model)
+        shift = shifts_labels(base) if shift is None else shift
+        own_coef = getattr(base, "router_aux_loss_coef", None)
         aux_loss_coef = own_coef if aux_loss_coef is None else aux_loss_coef
     return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
 
@@ -228,16 +227,3 @@ def logits_of(outputs: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise ValueError(f"the model returned no logits; got {type(outputs).__name__} with {list(outputs)}")
     return logits
-
-
-def outputs_are_causal(outputs: Any) -> bool:
-    """Whether outputs of this type come from a model whose position t predicts label t + 1."""
-    name = type(outputs).__name__
-    if "CausalLM" in name and name not in AMBIGUOUS:
-        return True
-    if "Seq2Seq" in name or "MaskedLM" in name:
-        return False
-    raise ValueError(
-        f"{name} does not say whether labels must be shifted: pass model=model, or shift=True (GPT-2 and other causal "
-        "models) or False (BartForCausalLM and its like)"
-    )

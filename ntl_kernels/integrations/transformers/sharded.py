@@ -14,19 +14,18 @@ from torch._subclasses import FakeTensor
 
 from ...config import NTLOutput
 from ...tracing import PLAIN_TYPES, has_dtensor
-
-PLAN = "transformers.distributed.tensor_parallel"
-INNER = "original_forward"
-"""What transformers' plan calls the forward that it found."""
+from .frameworks import FRAMEWORKS
 
 
 def inner_forward(head: Any) -> Any:
-    """The cell in which transformers' plan keeps the forward that it calls; None for a head without such a plan."""
+    """The cell in which a plan's function keeps the forward that it calls; None for a head without such a plan."""
     forward = head.__dict__.get("forward")
     names = getattr(getattr(forward, "__code__", None), "co_freevars", ())
-    if getattr(forward, "__module__", None) != PLAN or INNER not in names:
-        return None
-    return forward.__closure__[names.index(INNER)]
+    for framework in FRAMEWORKS:
+        variable = framework.kept_head_forward
+        if variable in names and getattr(forward, "__module__", None) == framework.package:
+            return forward.__closure__[names.index(variable)]
+    return None
 
 
 def put_head_forward(head: Any, forward: Callable[..., Tensor]) -> None:

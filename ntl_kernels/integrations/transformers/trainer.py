@@ -13,17 +13,13 @@ from transformers import Seq2SeqTrainer, Trainer
 
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
+from .frameworks import FRAMEWORKS, check_arguments, unwrap_model
 from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits, number_mask, token_mask
-from .models import (
-    auxiliary_loss,
-    decoder_inputs,
-    is_encoder_decoder,
-    shifts_labels,
-    unwrap_model,
-    uses_ulysses,
-    virtual_tokens,
-)
-from .patch import PATCH, Patch, options_on
+from .model_classes import is_encoder_decoder, shifts_labels
+from .models import auxiliary_loss, decoder_inputs
+from .patch import options_on
+from .patched import PATCH, Patch
+from .stock_trainers import STOCK_TRAINERS, StockTrainer, check_loss_arguments
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key under which batches carry the number tokens of their accumulation window."""
@@ -65,6 +61,9 @@ class NTLTrainerMixin:
             ``fused_linear_cross_entropy: False``.
     """
 
+    ntl_stock: StockTrainer = STOCK_TRAINERS["Trainer"]
+    """What the Trainer does that this class is derived from."""
+
     def __init__(
         self,
         *args: Any,
@@ -74,6 +73,8 @@ class NTLTrainerMixin:
         ntl_weight_schedule: Callable[[float], float] | None = None,
         **kwargs: Any,
     ) -> None:
+        arguments = args[1] if len(args) > 1 else kwargs.get("args")
+        check_loss_arguments(type(self).__name__, self.ntl_stock, arguments)
         self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss}
         self.ntl_weight_schedule = ntl_weight_schedule
         self.ntl_weight: Tensor | None = None
@@ -90,6 +91,7 @@ class NTLTrainerMixin:
         # The Trainer then counts tokens and does not divide the loss by the accumulation steps: 5.17 asks the first of
         # these. They are set here since TRL reads the second off the class to write the first.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        self.ntl_stock.begin(self)
 
     def ntl_check_given(self, model: Any) -> None:
         """Raise if the model is not patched and the options for it are missing or wrong."""
@@ -173,18 +175,22 @@ class NTLTrainerMixin:
         if not has_labels(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
         labels, shift_labels = batch.get("labels"), batch.get("shift_labels")
-        virtual = virtual_tokens(self.model)  # type: ignore[attr-defined]
-        if virtual and shift_labels is not None:
-            raise ValueError(f"the model has {virtual} virtual tokens per row, which PEFT does not add to shift_labels")
-        if virtual:
-            labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
-        return choose_targets(labels, shift_labels, shifts_labels(self.model))  # type: ignore[attr-defined]
+        for framework in FRAMEWORKS:
+            virtual = framework.virtual_tokens(self.model)  # type: ignore[attr-defined]
+            if virtual and shift_labels is not None:
+                tokens = f"{virtual} virtual tokens per row"
+                raise ValueError(f"the model has {tokens}, which {framework.name} does not add to shift_labels")
+            if virtual:
+                labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
+        base = unwrap_model(self.model)  # type: ignore[attr-defined]
+        return choose_targets(labels, shift_labels, shifts_labels(base))
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Count | None = None
     ) -> Any:
         """CE + NTL: over the window in training, the mean over the batch in evaluation."""
-        inputs = dict(inputs)
+        inputs = {**inputs, **self.ntl_stock.inputs(self)}
+        self.ntl_stock.count_batch(self, inputs)
         num_numbers = inputs.pop(NUM_NUMBERS, None)
         targets = self.ntl_targets(inputs)
         is_training = self.model.training  # type: ignore[attr-defined]
@@ -246,7 +252,7 @@ class NTLTrainerMixin:
             inputs = self.ntl_begin_batch(inputs)
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
-        if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # type: ignore[attr-defined]
+        if getattr(self.args, self.ntl_stock.generates, False) and not prediction_loss_only:  # type: ignore[attr-defined]
             evaluated = model
             model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
         try:
@@ -353,6 +359,8 @@ class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     :class:`NTLTrainerMixin` for the arguments beside the Seq2SeqTrainer's.
     """
 
+    ntl_stock = STOCK_TRAINERS["Seq2SeqTrainer"]
+
 
 def has_labels(batch: Any) -> bool:
     """Whether a batch says what to predict."""
@@ -361,19 +369,7 @@ def has_labels(batch: Any) -> bool:
 
 def check_trainer(trainer: Any) -> None:
     """Raise if the Trainer would compute another loss, or this one wrongly."""
-    name, args = type(trainer).__name__, trainer.args
+    name = type(trainer).__name__
     if trainer.compute_loss_func is not None:
         raise ValueError(f"{name} computes the loss itself; got a compute_loss_func")
-    if args.n_gpu > 1:
-        raise ValueError(f"{name} does not support DataParallel; got {args.n_gpu} GPUs in one process: use torchrun")
-    if uses_ulysses():
-        raise ValueError(
-            f"{name} does not support DeepSpeed's sequence parallelism (Ulysses), which weighs the losses of the "
-            "processes by their tokens, not by their numbers: use context parallelism (ParallelismConfig(cp_size=...))"
-        )
-    liger = getattr(args, "liger_kernel_config", None) or {}
-    if getattr(args, "use_liger_kernel", False) and liger.get("fused_linear_cross_entropy") is not False:
-        raise ValueError(
-            f"{name} needs liger_kernel_config={{'fused_linear_cross_entropy': False, ...}} beside use_liger_kernel: "
-            f"Liger's replaces the model's loss; got {liger}"
-        )
+    check_arguments(name, trainer.args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,73 +15,11 @@ class LogitTransform(NamedTuple):
     softcap: float | None = None
 
 
-def plain(model: Any) -> LogitTransform:
-    return LogitTransform()
-
-
-def gemma(model: Any) -> LogitTransform:
-    return LogitTransform(softcap=model.config.final_logit_softcapping)
-
-
-def recurrent_gemma(model: Any) -> LogitTransform:
-    return LogitTransform(softcap=model.config.logits_soft_cap)
-
-
-def granite(model: Any) -> LogitTransform:
-    return LogitTransform(logit_scale=1 / model.config.logits_scaling)
-
-
-def cohere(model: Any) -> LogitTransform:
-    return LogitTransform(logit_scale=model.logit_scale)
-
-
 def declared(transform: LogitTransform, model: Any) -> LogitTransform:
     return transform
 
 
-TRANSFORMS: dict[str, Callable[[Any], LogitTransform]] = {
-    "Cohere2ForCausalLM": cohere,
-    "CohereForCausalLM": cohere,
-    "GPT2LMHeadModel": plain,
-    "GPTJForCausalLM": plain,
-    "GPTNeoXForCausalLM": plain,
-    "Gemma2ForCausalLM": gemma,
-    "Gemma3ForCausalLM": gemma,
-    "GemmaForCausalLM": plain,
-    "GraniteForCausalLM": granite,
-    "GraniteMoeForCausalLM": granite,
-    "LlamaForCausalLM": plain,
-    "MT5ForConditionalGeneration": plain,
-    "MistralForCausalLM": plain,
-    "MixtralForCausalLM": plain,
-    "Olmo2ForCausalLM": plain,
-    "Phi3ForCausalLM": plain,
-    "PhiForCausalLM": plain,
-    "Qwen2ForCausalLM": plain,
-    "Qwen2MoeForCausalLM": plain,
-    "Qwen3ForCausalLM": plain,
-    "Qwen3MoeForCausalLM": plain,
-    "RecurrentGemmaForCausalLM": recurrent_gemma,
-    "SmolLM3ForCausalLM": plain,
-    "T5ForConditionalGeneration": plain,
-    "UMT5ForConditionalGeneration": plain,
-}
-"""Classes whose loss and gradients the tests hold equal to the stock forward's. T5 scales before its head."""
-
-
 NUM_PROBES = 8
-
-
-def find_transform(model: Any) -> Callable[[Any], LogitTransform]:
-    """How to read the transform off the model, by its class or one that it derives from."""
-    for cls in type(model).__mro__:
-        if cls.__name__ in TRANSFORMS:
-            return TRANSFORMS[cls.__name__]
-    raise ValueError(
-        f"{type(model).__name__} is not known to ntl_kernels. If its logits are softcap * tanh(logit_scale * head / "
-        "softcap), say so: apply_ntl_to_model(model, numbers, transform=LogitTransform(logit_scale=..., softcap=...)); "
-        f"LogitTransform() declares plain logits. Known: {', '.join(TRANSFORMS)}"
-    )
 
 
 def make_probes(hidden: Tensor) -> Tensor:

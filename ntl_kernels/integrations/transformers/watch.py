@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .models import describe, uses_ulysses
+from .frameworks import check_loss, column
+from .functions import describe
 
 
 class Watch:
@@ -52,11 +53,8 @@ def watched_loss(watch: Watch, function: Callable[..., Tensor], *args: Any, **kw
 def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
     """Raise if the call had labels, or a Trainer kept them back, and the loss was not computed."""
     has_run, watch.has_run = watch.has_run, False
-    if has_run and not torch.compiler.is_compiling() and uses_ulysses():
-        raise RuntimeError(
-            "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weighs the losses of the processes by their "
-            f"tokens, and with them the NTL of {watch.installer}: use NTLTrainer with context parallelism"
-        )
+    if has_run and not torch.compiler.is_compiling():
+        check_loss(watch.installer)
     if has_run or not (model.training or watch.in_evaluation):
         return
     given = {**dict(zip(watch.parameters, args, strict=False)), **kwargs}
@@ -64,8 +62,8 @@ def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, An
     if given.get("labels") is not None or given.get("shift_labels") is not None:
         raise RuntimeError(
             f"{name} ran without the loss of {watch.installer}: its forward is {describe(model.forward)} now, or does "
-            "not call its loss function. TRL's SFTTrainer and Liger's fused_linear_cross_entropy replace the forward: "
-            "use NTLSFTTrainer, and liger_kernel_config={'fused_linear_cross_entropy': False}"
+            f"not call its loss function. {' and '.join(column('later_forward'))} replace the forward: use "
+            f"{', and '.join(column('instead'))}"
         )
     if given.get("num_items_in_batch") is not None:
         raise RuntimeError(

@@ -1,42 +1,30 @@
-"""`NumberTokens`: which token ids are numbers, and what they are worth."""
+"""`NumberTokens`, and the tables of it that the backends read."""
 
 from __future__ import annotations
 
-import math
-import re
-import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
-from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeAlias
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-"""A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
-ANY = NUMBER.pattern
-DRESSED = re.compile(
-    rf"""\#\#{ANY}                                           # WordPiece: inside a word
-      | {ANY}</w>                                          # BPE of words: at the end of a word
-      | <\|?(num|number|digit|value)?[ _:-]?-?{ANY}\|?>    # a token added by hand
-      | \[(num|number|digit|value)[ _:-]?-?{ANY}\]
-      | _[0-9]_-?[0-9]+_                                   # Regression Transformer: a digit and its power of ten
-    """,
-    re.VERBOSE | re.IGNORECASE,
+from .texts import (
+    DIGITS,
+    NO_OPTION_HELPS,
+    id_count,
+    is_number,
+    more_numbers,
+    numbers_in_other_dress,
+    numbers_too_large,
+    text_of,
+    without_mark,
 )
-"""Tokens that mean a number in another dress. Not "<0x37>", "<extra_id_7>" or "[unused7]", which mean none."""
-LARGEST_SPAN = 1.6e38
-"""Half of what float32 holds: a loss is up to 1.01 times the distance of two values, and sums must have room."""
-LARGEST_DIGITS = 39
-"""No number of fewer characters is beyond it."""
-SPACE_MARKS = ("Ġ", "▁", " ")
-"""What stands for a leading space in byte-level, SentencePiece and plain vocabularies."""
+from .values import LARGEST_SPAN, checked_mapping, checked_size, shorten
+
 CPU = torch.device("cpu")
-DIGITS = tuple(float(digit) for digit in range(10))
-Vocab: TypeAlias = Sequence[tuple[str, int]]
-"""(text, id) of every token: two tokens, one of bytes and one of str, may have one text."""
 
 
 class Distances(NamedTuple):
@@ -293,147 +281,6 @@ class NumberTokens:
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
     """``table`` on ``device``."""
     return NumberTable(*(part.to(device) for part in table))
-
-
-def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
-    """Whether a token's text counts as a number."""
-    return is_written_number(text, digits_only, space_prefixed) and not is_too_large(text)
-
-
-def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
-    """Whether a token's text is that of a number, however large."""
-    text = without_mark(text) if space_prefixed else text
-    return NUMBER.fullmatch(text) is not None and (len(text) == 1 or not digits_only)
-
-
-def is_too_large(text: str) -> bool:
-    """Whether the text of a number is worth more than the losses hold, once it is rounded to float32."""
-    if len(text) < LARGEST_DIGITS:
-        return False
-    value = float(without_mark(text))
-    return value > LARGEST_SPAN or to_float32(value, 0) > LARGEST_SPAN
-
-
-def without_mark(text: str) -> str:
-    """A token's text without one leading mark of a space."""
-    return text[1:] if text.startswith(SPACE_MARKS) else text
-
-
-def text_of(token: Any) -> str:
-    """A token as text; a byte becomes the character of its number, so that no two tokens of bytes become one.
-
-    Raises:
-        TypeError: it is neither str nor bytes.
-    """
-    if isinstance(token, bytes):
-        return token.decode("latin-1")
-    if not isinstance(token, str):
-        raise TypeError(f"get_vocab() must map tokens, as str or bytes, to ids; got the token {token!r}")
-    return token
-
-
-def id_count(tokenizer: Any, vocab: Vocab) -> int:
-    """How many ids a tokenizer has, gaps included."""
-    length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
-    return max(length, max((token for _, token in vocab), default=-1) + 1)
-
-
-NO_OPTION_HELPS = "no option finds more (a number is ASCII digits with at most one point, and the whole token)"
-
-
-def more_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
-    """How many tokens each wider choice of options counts; empty if none counts more than this one."""
-    options = {
-        "digits_only=False": (False, space_prefixed),
-        "space_prefixed=True": (digits_only, True),
-        "digits_only=False with space_prefixed=True": (False, True),
-    }
-    most, wider = sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab), []
-    for option, arguments in options.items():
-        count = sum(is_number(text, *arguments) for text, _ in vocab)
-        if count > most:
-            wider.append(f"{option} counts {count}")
-            most = count
-    return ", ".join(wider)
-
-
-def numbers_in_other_dress(vocab: Vocab) -> str:
-    """How many tokens mean a number but are not just its digits, and what to do about them; empty if none."""
-    found = sorted((token, text) for text, token in vocab if DRESSED.fullmatch(text))
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tokens look like numbers in another dress ({examples(found)}) and get no number loss as labels; "
-        "NumberTokens.from_mapping takes them"
-    )
-
-
-def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
-    """How many tokens are numbers that the losses do not hold; empty if none."""
-    found = sorted(
-        (token, text)
-        for text, token in vocab
-        if is_written_number(text, digits_only, space_prefixed) and is_too_large(text)
-    )
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which float32 losses do not "
-        "hold, and get no number loss as labels"
-    )
-
-
-def examples(found: list[tuple[int, str]], most: int = 3, longest: int = 24) -> str:
-    """The first few of (id, text), long texts shortened."""
-    texts = [(token, text if len(text) <= longest else f"{text[:longest]}...") for token, text in found[:most]]
-    return ", ".join([*(f"{text!r} (id {token})" for token, text in texts), *(["..."] if len(found) > most else [])])
-
-
-def checked_size(vocab_size: Any) -> int:
-    """``vocab_size`` as an int; raise unless it is a positive integer."""
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral):
-        raise TypeError(f"vocab_size must be an int; got {vocab_size!r}")
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size must be positive; got {vocab_size!r}")
-    return int(vocab_size)
-
-
-def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
-    """``mapping`` with its values rounded to float32; raise unless its ids lie in the vocabulary."""
-    if not isinstance(mapping, Mapping):
-        raise TypeError(f"mapping must map token ids to values; got {type(mapping).__name__}")
-    if not mapping:
-        raise ValueError("no number token found: the mapping is empty")
-    for token, value in mapping.items():
-        if isinstance(token, bool) or not isinstance(token, Integral):
-            raise TypeError(f"token ids must be ints; got {token!r}")
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"the value of token {token} must be a number; got {value!r}")
-    beyond = sorted(token for token in mapping if not 0 <= token < vocab_size)
-    if beyond:
-        raise ValueError(f"token ids must lie in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
-    return {int(token): to_float32(value, token) for token, value in mapping.items()}
-
-
-def to_float32(value: Any, token: int) -> float:
-    """The nearest float32, without torch: no device or tracing mode that happens to be active has a say in it."""
-    try:
-        given = float(value)
-    except OverflowError:  # an int or a fraction beyond float64
-        given = math.inf
-    try:
-        rounded: float = struct.unpack("f", struct.pack("f", given))[0]
-    except OverflowError:
-        rounded = math.inf
-    if not math.isfinite(rounded):
-        raise ValueError(f"the value of token {token} must be finite in float32; got {given:g}")
-    return rounded + 0.0  # -0.0 is 0.0
-
-
-def shorten(pairs: list[tuple[float, int]], most: int = 5) -> str:
-    """``token id: value`` of the first few pairs."""
-    shown = ", ".join(f"{token}: {value:g}" for value, token in pairs[:most])
-    return "{" + shown + (", ...}" if len(pairs) > most else "}")
 
 
 def is_faking() -> bool:

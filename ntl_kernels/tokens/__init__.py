@@ -1,0 +1,6 @@
+"""Which token ids are numbers, and what they are worth."""
+
+from .number_tokens import Distances as Distances
+from .number_tokens import NumberTable as NumberTable
+from .number_tokens import NumberTokens as NumberTokens
+from .values import LARGEST_SPAN as LARGEST_SPAN

@@ -1,0 +1,122 @@
+"""Which tokens of a tokenizer are numbers, by their texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from .values import LARGEST_SPAN, to_float32
+
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+"""A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
+ANY = NUMBER.pattern
+DRESSED = re.compile(
+    rf"""\#\#{ANY}                                           # WordPiece: inside a word
+      | {ANY}</w>                                          # BPE of words: at the end of a word
+      | <\|?(num|number|digit|value)?[ _:-]?-?{ANY}\|?>    # a token added by hand
+      | \[(num|number|digit|value)[ _:-]?-?{ANY}\]
+      | _[0-9]_-?[0-9]+_                                   # Regression Transformer: a digit and its power of ten
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Tokens that mean a number in another dress. Not "<0x37>", "<extra_id_7>" or "[unused7]", which mean none."""
+LARGEST_DIGITS = 39
+"""No number of fewer characters is beyond LARGEST_SPAN."""
+SPACE_MARKS = ("Ġ", "▁", " ")
+"""What stands for a leading space in byte-level, SentencePiece and plain vocabularies."""
+DIGITS = tuple(float(digit) for digit in range(10))
+NO_OPTION_HELPS = "no option finds more (a number is ASCII digits with at most one point, and the whole token)"
+Vocab: TypeAlias = Sequence[tuple[str, int]]
+"""(text, id) of every token: two tokens, one of bytes and one of str, may have one text."""
+
+
+def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
+    """Whether a token's text counts as a number."""
+    return is_written_number(text, digits_only, space_prefixed) and not is_too_large(text)
+
+
+def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
+    """Whether a token's text is that of a number, however large."""
+    text = without_mark(text) if space_prefixed else text
+    return NUMBER.fullmatch(text) is not None and (len(text) == 1 or not digits_only)
+
+
+def is_too_large(text: str) -> bool:
+    """Whether the text of a number is worth more than the losses hold, once it is rounded to float32."""
+    if len(text) < LARGEST_DIGITS:
+        return False
+    value = float(without_mark(text))
+    return value > LARGEST_SPAN or to_float32(value, 0) > LARGEST_SPAN
+
+
+def without_mark(text: str) -> str:
+    """A token's text without one leading mark of a space."""
+    return text[1:] if text.startswith(SPACE_MARKS) else text
+
+
+def text_of(token: Any) -> str:
+    """A token as text; a byte becomes the character of its number, so that no two tokens of bytes become one.
+
+    Raises:
+        TypeError: it is neither str nor bytes.
+    """
+    if isinstance(token, bytes):
+        return token.decode("latin-1")
+    if not isinstance(token, str):
+        raise TypeError(f"get_vocab() must map tokens, as str or bytes, to ids; got the token {token!r}")
+    return token
+
+
+def id_count(tokenizer: Any, vocab: Vocab) -> int:
+    """How many ids a tokenizer has, gaps included."""
+    length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
+    return max(length, max((token for _, token in vocab), default=-1) + 1)
+
+
+def more_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
+    """How many tokens each wider choice of options counts; empty if none counts more than this one."""
+    options = {
+        "digits_only=False": (False, space_prefixed),
+        "space_prefixed=True": (digits_only, True),
+        "digits_only=False with space_prefixed=True": (False, True),
+    }
+    most, wider = sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab), []
+    for option, arguments in options.items():
+        count = sum(is_number(text, *arguments) for text, _ in vocab)
+        if count > most:
+            wider.append(f"{option} counts {count}")
+            most = count
+    return ", ".join(wider)
+
+
+def numbers_in_other_dress(vocab: Vocab) -> str:
+    """How many tokens mean a number but are not just its digits, and what to do about them; empty if none."""
+    found = sorted((token, text) for text, token in vocab if DRESSED.fullmatch(text))
+    if not found:
+        return ""
+    return (
+        f"{len(found)} tokens look like numbers in another dress ({examples(found)}) and get no number loss as labels; "
+        "NumberTokens.from_mapping takes them"
+    )
+
+
+def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
+    """How many tokens are numbers that the losses do not hold; empty if none."""
+    found = sorted(
+        (token, text)
+        for text, token in vocab
+        if is_written_number(text, digits_only, space_prefixed) and is_too_large(text)
+    )
+    if not found:
+        return ""
+    return (
+        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which float32 losses do not "
+        "hold, and get no number loss as labels"
+    )
+
+
+def examples(found: list[tuple[int, str]], most: int = 3, longest: int = 24) -> str:
+    """The first few of (id, text), long texts shortened."""
+    texts = [(token, text if len(text) <= longest else f"{text[:longest]}...") for token, text in found[:most]]
+    return ", ".join([*(f"{text!r} (id {token})" for token, text in texts), *(["..."] if len(found) > most else [])])

@@ -1,0 +1,59 @@
+"""Values and sizes that a caller gives, checked and rounded to float32."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+LARGEST_SPAN = 1.6e38
+"""Half of what float32 holds: a loss is up to 1.01 times the distance of two values, and sums must have room."""
+
+
+def checked_size(vocab_size: Any) -> int:
+    """``vocab_size`` as an int; raise unless it is a positive integer."""
+    if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral):
+        raise TypeError(f"vocab_size must be an int; got {vocab_size!r}")
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size must be positive; got {vocab_size!r}")
+    return int(vocab_size)
+
+
+def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
+    """``mapping`` with its values rounded to float32; raise unless its ids lie in the vocabulary."""
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"mapping must map token ids to values; got {type(mapping).__name__}")
+    if not mapping:
+        raise ValueError("no number token found: the mapping is empty")
+    for token, value in mapping.items():
+        if isinstance(token, bool) or not isinstance(token, Integral):
+            raise TypeError(f"token ids must be ints; got {token!r}")
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"the value of token {token} must be a number; got {value!r}")
+    beyond = sorted(token for token in mapping if not 0 <= token < vocab_size)
+    if beyond:
+        raise ValueError(f"token ids must lie in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
+    return {int(token): to_float32(value, token) for token, value in mapping.items()}
+
+
+def to_float32(value: Any, token: int) -> float:
+    """The nearest float32, without torch: no device or tracing mode that happens to be active has a say in it."""
+    try:
+        given = float(value)
+    except OverflowError:  # an int or a fraction beyond float64
+        given = math.inf
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", given))[0]
+    except OverflowError:
+        rounded = math.inf
+    if not math.isfinite(rounded):
+        raise ValueError(f"the value of token {token} must be finite in float32; got {given:g}")
+    return rounded + 0.0  # -0.0 is 0.0
+
+
+def shorten(pairs: list[tuple[float, int]], most: int = 5) -> str:
+    """``token id: value`` of the first few pairs."""
+    shown = ", ".join(f"{token}: {value:g}" for value, token in pairs[:most])
+    return "{" + shown + (", ...}" if len(pairs) > most else "}")
