@@ -282,6 +282,43 @@ def comparison() -> str:
     return drawing(276, parts())
 
 
+LAYERS = (
+    ("demo | inspect | integrations | ntloss", "what uses the functions: Trainers, drop-in classes, tools"),
+    ("modules", "the functions with their options fixed, as nn.Module"),
+    ("functional | statistics", "public functions: check the arguments, make a Problem"),
+    ("parallel", "the same over the ranks of a group; DTensors"),
+    ("dispatch", "which road a Problem takes"),
+    ("autograd", "autograd.Functions: the road of plain calls"),
+    ("ops", "custom operators: the road of watched calls"),
+    ("checks | expectation", "what a caller may pass; statistics of numbers"),
+    ("linear", "hidden states: a chunk of logits at a time"),
+    ("backends", "the row contract, in torch operations and in launches of kernels"),
+    ("reference | kernels", "the specification; Triton kernels"),
+    ("problem", "Problem: labels, weights, numbers and options of one call"),
+    ("spec", "LossSpec: the options of one row, and what follows from them"),
+    ("config | tokens", "NTLConfig, NumberTokens"),
+    ("tracing | digit_runs", "who watches a call; digits along a row"),
+)
+"""The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
+
+
+def layers() -> str:
+    """The layers of the package."""
+
+    def parts() -> Iterator[str]:
+        top, height, left, width = 10, 30, 30, 290
+        for i, (names, what) in enumerate(LAYERS):
+            y = top + i * (height + 4)
+            is_public = names in ("functional | statistics", "modules")
+            yield box(left, y, width, height, BLUE if is_public else FAINT, 0.3 if is_public else 0.1)
+            shown = names.replace(" | ", " · ")
+            yield text(left + width / 2, y + 20, shown, "middle", 13, bold=True)
+            yield text(left + width + 16, y + 20, what, size=12)
+        yield arrow(14, top, 14, top + len(LAYERS) * (height + 4) - 4)
+
+    return drawing(10 + len(LAYERS) * 34 + 10, parts())
+
+
 FIGURES = {
     "comparison": comparison,
     "row": row,
@@ -289,6 +326,7 @@ FIGURES = {
     "traffic": traffic,
     "device": device,
     "transport": transport,
+    "layers": layers,
 }
 
 
