@@ -109,7 +109,7 @@ def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest:
     """(hidden_grad, weight_grad, bias_grad) from logits made anew; upstream is [N] for "none", else 0-d."""
     *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
-    return linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream)
+    return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream))
 
 
 def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:

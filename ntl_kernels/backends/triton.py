@@ -23,10 +23,10 @@ from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Share
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
 from ..kernels.totals import count_kernel, finish_kernel
-from ..problem import Problem
+from ..problem import NUM_PARTS, Field, Forward, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import NUM_PARTS, Field, Forward, NumberField
+from .contract import NumberField
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 

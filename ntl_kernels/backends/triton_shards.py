@@ -17,10 +17,9 @@ from ..kernels.shards import (
     shard_gradients_kernel,
     shard_statistics_kernel,
 )
-from ..problem import Problem
-from . import Field
+from ..problem import Field, Problem
 from .launch import launch
-from .shards import Merged, hash_of_options, num_statistics
+from .shards import Merge, Merged, hash_of_options, num_statistics
 from .triton import (
     NUMBERS_PER_THREAD,
     UNROLL_OF_MANY_OPERATIONS,
@@ -91,7 +90,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     return columns
 
 
-def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
     ranks, rows = gathered.shape[0], gathered.shape[2] - 1
     fields, merged = gathered.new_empty((len(Field), rows)), gathered.new_empty((len(Merged), rows))
     if rows:
@@ -113,7 +112,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
             ),
             {"OPTIONS": options_of(problem.spec), "ROWS": MERGED_ROWS, "RANKS": triton.next_power_of_2(ranks)},
         )
-    return fields, merged
+    return fields, Merge(merged, number_logits)
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
@@ -137,13 +136,7 @@ def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
 
 
 def shard_gradients(
-    logits: Tensor,
-    problem: Problem,
-    first: int,
-    merged: Tensor,
-    number_logits: Tensor | None,
-    upstream: Tensor,
-    gradient: Tensor,
+    logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
 ) -> None:
     rows, width = problem.labels.numel(), logits.shape[2]
     if rows == 0 or width == 0:
@@ -165,8 +158,7 @@ def shard_gradients(
             labels_of(problem),
             numbers_of(problem.table),
             *shares_of(problem),
-            merged,
-            number_logits,
+            *merge,
             upstream,
             upstream.stride(0) if upstream.ndim else 0,
             transform_of(problem.spec),
