@@ -233,10 +233,7 @@ class OnePass(Formula):
     """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
 
     operator = one_pass
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return one_pass(*arguments)
+    forward = staticmethod(one_pass)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -261,10 +258,7 @@ class TwoPass(Formula):
     """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and normalisers."""
 
     operator = losses
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return losses(*arguments)
+    forward = staticmethod(losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -317,10 +311,7 @@ class Linear(Formula):
     """
 
     operator = linear_losses
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return linear_losses(*arguments)
+    forward = staticmethod(linear_losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -361,10 +352,7 @@ class Statistics(Formula):
     """(expected value, mass, statistics) of logits."""
 
     operator = number_statistics
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return number_statistics(*arguments)
+    forward = staticmethod(number_statistics)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels.shards`.
+"""The contract of shards on GPUs: launches of the kernels of :mod:`ntl_kernels.kernels`.
 
 Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.normaliser`); so does ``merged``.
 """
@@ -9,14 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.shards import (
-    Shard,
-    cumulative_losses_kernel,
-    merge_shards_kernel,
-    number_columns_kernel,
-    shard_gradients_kernel,
-    shard_statistics_kernel,
-)
+from ..kernels.shard_gradients import shard_gradients_kernel
+from ..kernels.shard_merge import cumulative_losses_kernel, merge_shards_kernel
+from ..kernels.shard_statistics import number_columns_kernel, shard_statistics_kernel
+from ..kernels.shards import Shard
 from ..problem import Field, Problem
 from .launch import launch
 from .shards import Merge, Merged, hash_of_options, num_statistics
@@ -27,6 +23,7 @@ from .triton import (
     given_shares,
     labels_of,
     loss_tile,
+    matrices_of,
     matrix_of,
     numbers_of,
     options_of,
@@ -148,11 +145,7 @@ def shard_gradients(
         shard_gradients_kernel,
         rows,
         (
-            matrix_of(logits),
-            matrix_of(gradient),
-            logits.stride(0),
-            gradient.stride(0),
-            logits.shape[1],
+            *matrices_of(logits, gradient)[:-1],
             rows,
             shard_of(problem, first, width),
             labels_of(problem),

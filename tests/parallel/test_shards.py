@@ -71,14 +71,15 @@ class TestOnTheGpu(ShardCases):
 
 def test_kernels_name_what_is_sent_alike() -> None:
     from ntl_kernels.backends import shards
-    from ntl_kernels.kernels import shards as kernels
+    from ntl_kernels.kernels import shard_fields as statistics
+    from ntl_kernels.kernels import shard_headers as headers
 
-    for kind in (Statistic, Header):
+    for kind, kernels in ((Statistic, statistics), (Header, headers)):
         assert {name: getattr(kernels, name).value for name in kind.__members__} == {part.name: part for part in kind}
-    assert len(Header) == kernels.HEADER_SIZE.value <= Statistic.LOGIT_SUM
+    assert len(Header) == headers.HEADER_SIZE.value <= Statistic.LOGIT_SUM
     for name in ("HASH_MASK", "NOT_GIVEN", "TOLERANCE"):
-        assert getattr(kernels, name).value == getattr(shards, name)
-    assert kernels.SCRAMBLER.value == shard_headers.SCRAMBLER
+        assert getattr(headers, name).value == getattr(shards, name)
+    assert headers.SCRAMBLER.value == shard_headers.SCRAMBLER
 
 
 @pytest.mark.parametrize(

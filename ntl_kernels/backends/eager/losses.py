@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,17 @@ from .numbers import NumberLoss, expected_error, number_softmax, solve_numbers
 from .scalars import Scalar
 from .softcap import chain_, transform_logits
 from .totals import finish
+
+
+class Pulls(NamedTuple):
+    """What cross-entropy gives to the gradient of rows."""
+
+    slope: Any
+    """Times p, in every column."""
+    pull: Any
+    """In every column."""
+    label: Any
+    """In the label's column, besides."""
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -146,31 +157,24 @@ def row_gradient(
     p may still lack its division by ``total`` [n, 1].
     """
     spec, (a, b) = problem.spec, shares
-    slope = cross_entropy_slope(a, normaliser, spec)
+    slope, pull, label = cross_entropy_pulls(a, normaliser, p.shape[-1], spec)
     if numbers is not None and numbers.drain is not None:
         slope = (numbers.drain * -b).add_(slope)
     g = p.mul_(slope if total is None else slope / total)
     if spec.label_smoothing:
-        g.sub_(smoothing_pull(a, p.shape[-1], spec))
+        g.add_(pull)
     if numbers is not None:
         add_to_columns_(g, problem.table.ids, numbers.pulls, b)
-    add_to_labels_(g, labels.ids, label_pull(a, spec))
+    add_to_labels_(g, labels.ids, label)
     return chain_(g, x, spec)
 
 
-def cross_entropy_slope(a: Scalar, normaliser: Normaliser, spec: LossSpec) -> Any:
-    """What cross-entropy and the z-loss multiply p with, in every column; of a tensor a tensor."""
-    return a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a
-
-
-def smoothing_pull(a: Scalar, vocab_size: int, spec: LossSpec) -> Scalar:
-    """What label smoothing takes off every column."""
-    return a * (spec.label_smoothing / vocab_size)
-
-
-def label_pull(a: Scalar, spec: LossSpec) -> Scalar:
-    """What the label's column has beyond."""
-    return a * (spec.label_smoothing - 1)
+def cross_entropy_pulls(a: Scalar, normaliser: Normaliser, vocab_size: int, spec: LossSpec) -> Pulls:
+    """Of rows whose cross-entropy weighs ``a``: numbers where that is one, else [n, 1]."""
+    label = a * (spec.label_smoothing - 1)
+    pull = a * (-spec.label_smoothing / vocab_size) if spec.label_smoothing else 0.0
+    slope = a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a
+    return Pulls(slope, pull, label)
 
 
 def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Scalar) -> None:

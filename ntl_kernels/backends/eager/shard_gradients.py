@@ -11,7 +11,7 @@ from ...spec import LossSpec
 from ..shards import Merge
 from .blocks import Block
 from .labels import Coefficients, Labels, coefficients, labelled_blocks, read_labels
-from .losses import cross_entropy_slope, label_pull, smoothing_pull
+from .losses import cross_entropy_pulls
 from .normaliser import Normaliser, share_of
 from .numbers import NumberTerms, cumulative_terms, drain_of, value_terms
 from .scalars import Scalar
@@ -40,7 +40,7 @@ def block_gradient(
     peak, total, *of_numbers = merge.merged[:, block.rows].unsqueeze(-1).unbind()
     normaliser = Normaliser(peak, total)
     a, b = (spread(share, peak) for share in shares)
-    slope = cross_entropy_slope(a, normaliser, spec)
+    slope, pull, label = cross_entropy_pulls(a, normaliser, vocab_size_of(problem), spec)
     rows, pulls = number_rows(labels), None
     if rows.numel():
         whole = Normaliser(peak[rows], total[rows])
@@ -54,11 +54,11 @@ def block_gradient(
             slope = slope.index_add(0, rows, drain * -b[rows])
     g = torch.sub(x, peak, out=block.target(x, keep=spec.softcap is not None)).exp_().mul_(slope / total)
     if spec.label_smoothing:
-        g.sub_(smoothing_pull(a, vocab_size_of(problem), spec))
+        g.add_(pull)
     if pulls is not None:
         g[rows[:, None], own.columns] += pulls
     column, is_own = own_column(labels.ids, first, x.shape[1])
-    g.scatter_add_(-1, column, label_pull(a, spec) * is_own.to(g.dtype))
+    g.scatter_add_(-1, column, label * is_own.to(g.dtype))
     return chain_(g, x, spec)
 
 
