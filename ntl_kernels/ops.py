@@ -229,6 +229,12 @@ def call_once(operator: Any, *arguments: Any) -> Any:
     return Once.apply(operator, *arguments) if is_watched else operator(*arguments)
 
 
+def save(ctx: Any, *tensors: Tensor) -> None:
+    """Keep tensors for the derivatives of both modes."""
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
 class OnePass(Formula):
     """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
 
@@ -239,8 +245,7 @@ class OnePass(Formula):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         loss, parts, fields, gradient = output
         ctx.mark_non_differentiable(parts, fields, gradient)
-        ctx.save_for_backward(loss, fields, gradient)
-        ctx.save_for_forward(loss, fields, gradient)
+        save(ctx, loss, fields, gradient)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
@@ -262,12 +267,9 @@ class TwoPass(Formula):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        loss, parts, fields = output
-        logits, *operands = inputs
-        ctx.mark_non_differentiable(parts, fields)
-        ctx.save_for_backward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
-        ctx.save_for_forward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
-        ctx.options = operands[NUM_OPERANDS - 3 :]
+        ctx.mark_non_differentiable(*output[1:])
+        save(ctx, *output, *inputs[: NUM_OPERANDS - 2])
+        ctx.options = inputs[NUM_OPERANDS - 2 :]
 
     @staticmethod
     def gradient(options: Sequence[Any], saved: Sequence[Tensor], upstream: Tensor) -> Tensor:
@@ -358,8 +360,7 @@ class Statistics(Formula):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         expected_value, _, found = output
         ctx.mark_non_differentiable(found)
-        ctx.save_for_backward(expected_value, found, *inputs[:4])
-        ctx.save_for_forward(expected_value, found, *inputs[:4])
+        save(ctx, expected_value, found, *inputs[:4])
         ctx.backend = inputs[4]
 
     @staticmethod
