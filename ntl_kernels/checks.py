@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,8 +25,10 @@ from .tracing import is_symbolic
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
+OPTIONS = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
+"""Of a loss, besides its configuration."""
 Options: TypeAlias = "tuple[int, float, float, float | None, float]"
-"""(ignore_index, label_smoothing, z_loss, softcap, logit_scale)"""
+"""Their values."""
 Share: TypeAlias = "int | float | Tensor | None"
 """A denominator as callers give it."""
 
@@ -170,24 +172,10 @@ def checked_spec(
     return spec
 
 
-def new_spec(
-    values: Values,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    softcap: float | None,
-    logit_scale: float,
-) -> LossSpec:
-    """Check and resolve."""
-    check_options(ignore_index, label_smoothing, z_loss, softcap, logit_scale)
-    return LossSpec.of_values(
-        *values,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        softcap=softcap,
-        logit_scale=logit_scale,
-    )
+def new_spec(values: Values, *options: Any) -> LossSpec:
+    """Check the options, which are those of :func:`check_options` in its order, and resolve."""
+    check_options(*options)
+    return LossSpec.of_values(*values, **dict(zip(OPTIONS, options, strict=True)))
 
 
 cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0

@@ -9,8 +9,8 @@ Tensors: ``hidden`` [N, H], ``weight`` [V, H] and ``bias`` [V] of one dtype; the
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, Union
 
 import torch
@@ -189,17 +189,9 @@ def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
     return problem.num_tokens, problem.num_numbers
 
 
-def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run with the operands' dtypes: sums in fp32 must not be cast on their way."""
-
-    @functools.wraps(function)
-    def run(hidden: Tensor, *rest: Any) -> Any:
-        if not is_autocast(hidden):
-            return function(hidden, *rest)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return function(hidden, *rest)
-
-    return run
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context in which operands keep their dtypes: sums in fp32 must not be cast on their way."""
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else nullcontext()
 
 
 def is_autocast(tensor: Tensor) -> bool:
@@ -228,33 +220,32 @@ def scaled(gradients: Sequence[Tensor], factor: Tensor, counts: Tensor, dtype: t
     return [gradient.to(dtype) for gradient in (hidden_grad, *(gradient * factor for gradient in of_head))]
 
 
-@without_autocast
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking, needs: Sequence[bool]
 ) -> Result:
     """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
-    steps, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
-    if problem.lacks_denominators:
-        problem = problem.counted(*steps.count(problem, weight.shape[0], dtype).unbind())
-    unit = unit_of(problem, hidden.dtype)
-    task = in_unit(problem, unit)
-    fields = hidden.new_zeros((len(Field), hidden.shape[0]), dtype=dtype)
-    gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
-    for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
-        chunk_fields = fields.new_empty((len(Field), logits.shape[0]))
-        target = logits[None] if any(needs) else None
-        steps.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
-        fields[:, chunk] = chunk_fields
-        if target is not None:
-            gradients.add(logits, states, chunk)
-    loss, parts = steps.finish(fields, problem)
-    if problem.reduction == "none":
-        loss = losses_of_rows(fields, problem)
-    scale = None if unit is None else unit.reciprocal()
-    return Result(Forward(loss, parts, fields), gradients.finish(), scale)
+    with without_autocast(hidden):
+        steps, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
+        if problem.lacks_denominators:
+            problem = problem.counted(*steps.count(problem, weight.shape[0], dtype).unbind())
+        unit = unit_of(problem, hidden.dtype)
+        task = in_unit(problem, unit)
+        fields = hidden.new_zeros((len(Field), hidden.shape[0]), dtype=dtype)
+        gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
+        for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
+            chunk_fields = fields.new_empty((len(Field), logits.shape[0]))
+            target = logits[None] if any(needs) else None
+            steps.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
+            fields[:, chunk] = chunk_fields
+            if target is not None:
+                gradients.add(logits, states, chunk)
+        loss, parts = steps.finish(fields, problem)
+        if problem.reduction == "none":
+            loss = losses_of_rows(fields, problem)
+        scale = None if unit is None else unit.reciprocal()
+        return Result(Forward(loss, parts, fields), gradients.finish(), scale)
 
 
-@without_autocast
 def gradients(
     hidden: Tensor,
     weight: Tensor,
@@ -264,19 +255,20 @@ def gradients(
     needs: Sequence[bool],
     normalisers: Tensor,
     upstream: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Sequence[Tensor]:
     """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew and normalisers [2, N].
 
     For reduction "mean" the problem has its denominators.
     """
-    steps = load_backend(problem.backend)
-    gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
-    for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
-        of_chunk = upstream[chunk].contiguous() if upstream.ndim else upstream
-        rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), of_chunk
-        steps.row_gradients(logits[None], *rows, logits[None])
-        gradients.add(logits, states, chunk)
-    return gradients.finish()
+    with without_autocast(hidden):
+        steps = load_backend(problem.backend)
+        gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
+        for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
+            of_chunk = upstream[chunk].contiguous() if upstream.ndim else upstream
+            rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), of_chunk
+            steps.row_gradients(logits[None], *rows, logits[None])
+            gradients.add(logits, states, chunk)
+        return gradients.finish()
 
 
 def logits_by_chunk(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import check_numbers, check_reduction, checked_spec
+from .checks import OPTIONS, check_numbers, check_reduction, checked_spec
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
 from .tokens import NumberTokens
@@ -33,8 +33,7 @@ class NTLLoss(nn.Module):
         self.options: dict[str, Any] = {"config": config, **dict(zip(SHARED, shared, strict=True)), **own}
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
         check_reduction(self.options["reduction"])
-        of_rows = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
-        checked_spec(config, numbers, *(self.options[name] for name in of_rows))
+        checked_spec(config, numbers, *(self.options[name] for name in OPTIONS))
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])

@@ -109,7 +109,7 @@ def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest:
     """(hidden_grad, weight_grad, bias_grad) from logits made anew; upstream is [N] for "none", else 0-d."""
     *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
-    return linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream)
+    return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream))
 
 
 def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
@@ -229,21 +229,23 @@ def call_once(operator: Any, *arguments: Any) -> Any:
     return Once.apply(operator, *arguments) if is_watched else operator(*arguments)
 
 
+def save(ctx: Any, *tensors: Tensor) -> None:
+    """Keep tensors for the derivatives of both modes."""
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
 class OnePass(Formula):
     """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
 
     operator = one_pass
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return one_pass(*arguments)
+    forward = staticmethod(one_pass)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         loss, parts, fields, gradient = output
         ctx.mark_non_differentiable(parts, fields, gradient)
-        ctx.save_for_backward(loss, fields, gradient)
-        ctx.save_for_forward(loss, fields, gradient)
+        save(ctx, loss, fields, gradient)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
@@ -261,19 +263,13 @@ class TwoPass(Formula):
     """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and normalisers."""
 
     operator = losses
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return losses(*arguments)
+    forward = staticmethod(losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        loss, parts, fields = output
-        logits, *operands = inputs
-        ctx.mark_non_differentiable(parts, fields)
-        ctx.save_for_backward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
-        ctx.save_for_forward(loss, parts, fields, logits, *operands[: NUM_OPERANDS - 3])
-        ctx.options = operands[NUM_OPERANDS - 3 :]
+        ctx.mark_non_differentiable(*output[1:])
+        save(ctx, *output, *inputs[: NUM_OPERANDS - 2])
+        ctx.options = inputs[NUM_OPERANDS - 2 :]
 
     @staticmethod
     def gradient(options: Sequence[Any], saved: Sequence[Tensor], upstream: Tensor) -> Tensor:
@@ -317,10 +313,7 @@ class Linear(Formula):
     """
 
     operator = linear_losses
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return linear_losses(*arguments)
+    forward = staticmethod(linear_losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -361,17 +354,13 @@ class Statistics(Formula):
     """(expected value, mass, statistics) of logits."""
 
     operator = number_statistics
-
-    @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return number_statistics(*arguments)
+    forward = staticmethod(number_statistics)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         expected_value, _, found = output
         ctx.mark_non_differentiable(found)
-        ctx.save_for_backward(expected_value, found, *inputs[:4])
-        ctx.save_for_forward(expected_value, found, *inputs[:4])
+        save(ctx, expected_value, found, *inputs[:4])
         ctx.backend = inputs[4]
 
     @staticmethod

@@ -50,7 +50,7 @@ def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, label_sigma:
     return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * values.diff()).sum(-1)
 
 
-def value_losses(error: Tensor, spec: LossSpec) -> Tensor:
+def value_loss(error: Tensor, spec: LossSpec) -> Tensor:
     """f(error) of the expected-value losses, elementwise (eq. 11)."""
     zero = torch.zeros_like(error)
     if spec.kind == "mse":
@@ -60,6 +60,13 @@ def value_losses(error: Tensor, spec: LossSpec) -> Tensor:
     return F.huber_loss(error, zero, reduction="none", delta=spec.huber_delta)
 
 
+def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
+    """f'(error), elementwise, for those who do not leave it to autograd."""
+    if spec.kind == "mse":
+        return 2 * error
+    return error.sign() if spec.kind == "mae" else error.clamp(-spec.huber_delta, spec.huber_delta)
+
+
 def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
     """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels are worth ``targets`` [n]."""
     values = table.values.to(x.dtype)
@@ -67,7 +74,7 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
     q = number_logits.softmax(-1)  # eq. 4
     expected_value = (q * values).sum(-1)  # eq. 5
     if spec.kind != "wasserstein":
-        loss = value_losses(expected_value - targets, spec)
+        loss = value_loss(expected_value - targets, spec)
     elif spec.label_sigma > 0:
         loss = cumulative_distance(q, values, targets, spec.label_sigma)
     else:

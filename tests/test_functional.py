@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
-from ntl_kernels.backends import eager
+from ntl_kernels.backends.eager import blocks
 
 from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
@@ -50,7 +50,7 @@ def test_vocabularies_and_many_numbers(vocab_size: int, num_numbers: int) -> Non
 
 
 def test_blocks_of_rows_cover_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(eager.BLOCK_BYTES, "cpu", 3 * 50 * 4)
+    monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * 50 * 4)
     labels = torch.randint(0, 50, (7, 5))
     labels[2] = -100
     for reduction, upstream in (("mean", torch.tensor(1.0)), ("none", torch.randn(7, 5))):

@@ -97,8 +97,8 @@ def tiles(threads: int, unroll: int) -> Iterator[None]:
 @contextmanager
 def block_bytes(size: int) -> Iterator[None]:
     """Let the eager backend take blocks of so many bytes."""
-    backend = importlib.import_module("ntl_kernels.backends.eager")
-    with replaced(backend, "BLOCK_BYTES", {**backend.BLOCK_BYTES, "cpu": size}):
+    blocks = importlib.import_module("ntl_kernels.backends.eager.blocks")
+    with replaced(blocks, "BLOCK_BYTES", {**blocks.BLOCK_BYTES, "cpu": size}):
         yield
 
 

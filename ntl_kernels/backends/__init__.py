@@ -1,24 +1,19 @@
-"""The row contract: what `eager` and `triton` both implement, and the choice between them.
-
-A backend is a module with the functions of :class:`Backend`. ``forward`` is the whole forward pass over logits;
-``count``, ``row_losses`` and ``finish`` are its steps, for those who make their logits a chunk at a time. The gradient
-comes either from the forward pass itself and ``scale_`` later, or from ``row_gradients`` in the backward pass.
-"""
+"""The choice between the backends, each a module with the functions of :mod:`.contract` or of :mod:`.shards`."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-from enum import IntEnum
 from functools import cache
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..problem import NUM_PARTS, Field, Forward, Problem, losses_of_rows, normalisers_of
-from ..tokens import NumberTable
+from ..problem import NUM_PARTS, Field, Forward, losses_of_rows, normalisers_of
+from .contract import Backend, NumberField
+from .shards import ShardBackend
 
 __all__ = [
     "NUM_PARTS",
@@ -26,7 +21,9 @@ __all__ = [
     "Field",
     "Forward",
     "NumberField",
+    "ShardBackend",
     "load_backend",
+    "load_shard_backend",
     "losses_of_rows",
     "normalisers_of",
     "resolve_backend",
@@ -38,70 +35,15 @@ HOST_DEVICES = ("cpu",)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-class NumberField(IntEnum):
-    """The rows of ``statistics`` [len(NumberField), N]: what one row says about numbers, whatever its label."""
-
-    PEAK = 0  # this and the next three: normalisers, as of Field, over all tokens
-    TOTAL = 1
-    NUMBER_PEAK = 2  # and over the number tokens
-    NUMBER_TOTAL = 3
-    EXPECTED_VALUE = 4  # yhat
-    MASS = 5  # m
-
-
-class Backend(Protocol):
-    """N = B * T rows of logits [B, T, V] float32, bfloat16 or float16 (float64 on eager) with a last stride of 1, no
-    two elements of which share memory. ``gradient`` has their shape and dtype and may be the logits themselves."""
-
-    def forward(self, logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
-        """The losses of all rows and, into ``gradient``, that of the reduced loss for an upstream gradient of 1."""
-        ...
-
-    def count(self, problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
-        """[2] of the losses' dtype: the sums of w over all rows that count and over the number rows among them."""
-        ...
-
-    def row_losses(self, logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
-        """Fill ``fields`` [len(Field), N], contiguous, and, if given, ``gradient``.
-
-        The gradient is that of the reduced loss for an upstream gradient of 1. Reduction "mean" needs both
-        denominators in the problem.
-        """
-        ...
-
-    def finish(self, fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-        """(loss, parts) of :class:`Forward` from the fields of all rows."""
-        ...
-
-    def row_gradients(
-        self, logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor
-    ) -> None:
-        """Fill ``gradient`` from the logits and their ``normalisers`` [2, N], contiguous, as the same backend found
-        them; ``upstream`` is [N] for "none", else 0-d."""
-        ...
-
-    def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
-        """gradient [B, T, V] *= upstream (0-d), without touching memory when upstream is exactly 1.
-
-        A row of zeros, such as one that does not count, stays one even if upstream is not finite.
-        """
-        ...
-
-    def number_statistics(self, logits: Tensor, table: NumberTable) -> Tensor:
-        """[len(NumberField), N]"""
-        ...
-
-    def number_statistics_gradients(
-        self, logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
-    ) -> None:
-        """Fill ``gradient`` with that of ``sum(upstreams[0] * yhat + upstreams[1] * m)``; ``upstreams`` is [2, N]."""
-        ...
-
-
 @cache
 def load_backend(name: str) -> Backend:
     """The module ``eager`` or ``triton``."""
     return cast(Backend, importlib.import_module(f"{__name__}.{name}"))
+
+
+def load_shard_backend(name: str) -> ShardBackend:
+    """The module ``eager_shards`` or ``triton_shards``."""
+    return cast(ShardBackend, importlib.import_module(f"{__name__}.{name}_shards"))
 
 
 def resolve_backend(backend: str, logits: Tensor) -> str:

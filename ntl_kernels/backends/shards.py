@@ -13,11 +13,10 @@ vocabulary, the same on all ranks; ``first`` is the first column of the rank's l
 
 from __future__ import annotations
 
-import importlib
 import zlib
 from enum import IntEnum
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -100,6 +99,15 @@ class Merged(IntEnum):
     EFFECT = 4  # L before reweighing of kind "wasserstein", yhat - v_y of the others
 
 
+class Merge(NamedTuple):
+    """What all ranks together know of some rows, the same bits on each of them: all that gradients need."""
+
+    merged: Tensor
+    """[len(Merged), N]"""
+    number_logits: Tensor | None
+    """[N, K], with ``label_sigma`` only."""
+
+
 class ShardBackend(Protocol):
     """N = B * T rows. All but gradients is float32 (float64 for float64 logits)."""
 
@@ -114,8 +122,8 @@ class ShardBackend(Protocol):
         """
         ...
 
-    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-        """(fields [len(Field), N], merged [len(Merged), N]) from the statistics [R, S, N + 1] of all ranks.
+    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
+        """(fields [len(Field), N], what gradients need) from the statistics [R, S, N + 1] of all ranks.
 
         In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
         vocabulary, or their problems differ, the losses of rows that count are NaN, and so are their gradients (on a
@@ -125,22 +133,10 @@ class ShardBackend(Protocol):
         ...
 
     def shard_gradients(
-        self,
-        logits: Tensor,
-        problem: Problem,
-        first: int,
-        merged: Tensor,
-        number_logits: Tensor | None,
-        upstream: Tensor,
-        gradient: Tensor,
+        self, logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
     ) -> None:
         """Fill ``gradient`` [B, T, W], which may be the logits; ``upstream`` is [N] for reduction "none", else 0-d.
 
         For reduction "mean" the problem has its denominators.
         """
         ...
-
-
-def load_shard_backend(name: str) -> ShardBackend:
-    """The module ``eager_shards`` or ``triton_shards``."""
-    return cast(ShardBackend, importlib.import_module(f"{__package__}.{name}_shards"))

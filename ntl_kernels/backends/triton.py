@@ -23,10 +23,10 @@ from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Share
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
 from ..kernels.totals import count_kernel, finish_kernel
-from ..problem import Problem
+from ..problem import NUM_PARTS, Field, Forward, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from . import NUM_PARTS, Field, Forward, NumberField
+from .contract import NumberField
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 
@@ -87,31 +87,7 @@ def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
     """:func:`row_losses`; ``losses`` [N] takes the rows' w (CE + lambda NTL), if given."""
-    rows = problem.labels.numel()
-    if rows == 0:
-        return
-    options, block = options_of(problem.spec), block_of(problem.table)
-    tile, how = loss_tile(logits, gradient, options, block)
-    launch(
-        row_losses_kernel,
-        rows,
-        (
-            matrix_of(logits),
-            None if gradient is None else matrix_of(gradient),
-            logits.stride(0),
-            0 if gradient is None else gradient.stride(0),
-            *logits.shape[1:],
-            labels_of(problem),
-            numbers_of(problem.table),
-            fields,
-            losses,
-            *shares_of(problem),
-            transform_of(problem.spec),
-            scalars_of(problem.spec),
-        ),
-        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
-        **how,
-    )
+    launch_rows(row_losses_kernel, logits, problem, gradient, (fields, losses, *shares_of(problem)))
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -133,26 +109,26 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+    stride = upstream.stride(0) if upstream.ndim else 0
+    own = *shares_of(problem), normalisers, upstream, stride
+    launch_rows(row_gradients_kernel, logits, problem, gradient, own)
+
+
+def launch_rows(kernel: Any, logits: Tensor, problem: Problem, gradient: Tensor | None, own: tuple[Any, ...]) -> None:
+    """A kernel of the loss with one program per row, and the arguments that it alone takes."""
     rows = problem.labels.numel()
     if rows == 0:
         return
     options, block = options_of(problem.spec), block_of(problem.table)
     tile, how = loss_tile(logits, gradient, options, block)
     launch(
-        row_gradients_kernel,
+        kernel,
         rows,
         (
-            matrix_of(logits),
-            matrix_of(gradient),
-            logits.stride(0),
-            gradient.stride(0),
-            *logits.shape[1:],
+            *matrices_of(logits, gradient),
             labels_of(problem),
             numbers_of(problem.table),
-            *shares_of(problem),
-            normalisers,
-            upstream,
-            upstream.stride(0) if upstream.ndim else 0,
+            *own,
             transform_of(problem.spec),
             scalars_of(problem.spec),
         ),
@@ -216,11 +192,7 @@ def number_statistics_gradients(
         number_statistics_gradients_kernel,
         count,
         (
-            matrix_of(logits),
-            matrix_of(gradient),
-            logits.stride(0),
-            gradient.stride(0),
-            *logits.shape[1:],
+            *matrices_of(logits, gradient),
             numbers_of(table),
             statistics,
             upstreams,
@@ -230,6 +202,16 @@ def number_statistics_gradients(
         {"BLOCK": block_of(table), "TILE": tile},
         **how,
     )
+
+
+def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix | None, int, int, int, int]:
+    """Logits [B, T, V] and their gradient as a kernel takes them: (both, their strides of B, T, V)."""
+    (_, length, vocab_size), (stride, row_stride, _) = logits.shape, logits.stride()
+    if gradient is None:
+        return Matrix(logits, row_stride), None, stride, 0, length, vocab_size
+    gradient_stride, gradient_row_stride, _ = gradient.stride()
+    matrices = Matrix(logits, row_stride), Matrix(gradient, gradient_row_stride)
+    return *matrices, stride, gradient_stride, length, vocab_size
 
 
 def matrix_of(tensor: Tensor) -> Matrix:

@@ -1,4 +1,4 @@
-"""The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels.shards`.
+"""The contract of shards on GPUs: launches of the kernels of :mod:`ntl_kernels.kernels`.
 
 Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.normaliser`); so does ``merged``.
 """
@@ -9,18 +9,13 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.shards import (
-    Shard,
-    cumulative_losses_kernel,
-    merge_shards_kernel,
-    number_columns_kernel,
-    shard_gradients_kernel,
-    shard_statistics_kernel,
-)
-from ..problem import Problem
-from . import Field
+from ..kernels.shard_gradients import shard_gradients_kernel
+from ..kernels.shard_merge import cumulative_losses_kernel, merge_shards_kernel
+from ..kernels.shard_statistics import number_columns_kernel, shard_statistics_kernel
+from ..kernels.shards import Shard
+from ..problem import Field, Problem
 from .launch import launch
-from .shards import Merged, hash_of_options, num_statistics
+from .shards import Merge, Merged, hash_of_options, num_statistics
 from .triton import (
     NUMBERS_PER_THREAD,
     UNROLL_OF_MANY_OPERATIONS,
@@ -28,6 +23,7 @@ from .triton import (
     given_shares,
     labels_of,
     loss_tile,
+    matrices_of,
     matrix_of,
     numbers_of,
     options_of,
@@ -91,7 +87,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     return columns
 
 
-def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
     ranks, rows = gathered.shape[0], gathered.shape[2] - 1
     fields, merged = gathered.new_empty((len(Field), rows)), gathered.new_empty((len(Merged), rows))
     if rows:
@@ -113,7 +109,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
             ),
             {"OPTIONS": options_of(problem.spec), "ROWS": MERGED_ROWS, "RANKS": triton.next_power_of_2(ranks)},
         )
-    return fields, merged
+    return fields, Merge(merged, number_logits)
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
@@ -137,13 +133,7 @@ def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
 
 
 def shard_gradients(
-    logits: Tensor,
-    problem: Problem,
-    first: int,
-    merged: Tensor,
-    number_logits: Tensor | None,
-    upstream: Tensor,
-    gradient: Tensor,
+    logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
 ) -> None:
     rows, width = problem.labels.numel(), logits.shape[2]
     if rows == 0 or width == 0:
@@ -155,18 +145,13 @@ def shard_gradients(
         shard_gradients_kernel,
         rows,
         (
-            matrix_of(logits),
-            matrix_of(gradient),
-            logits.stride(0),
-            gradient.stride(0),
-            logits.shape[1],
+            *matrices_of(logits, gradient)[:-1],
             rows,
             shard_of(problem, first, width),
             labels_of(problem),
             numbers_of(problem.table),
             *shares_of(problem),
-            merged,
-            number_logits,
+            *merge,
             upstream,
             upstream.stride(0) if upstream.ndim else 0,
             transform_of(problem.spec),

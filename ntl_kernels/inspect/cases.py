@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..backends import Field
-from ..backends.shards import num_statistics
+from ..backends.shards import Merge, num_statistics
 from ..config import NTLConfig
 from ..problem import Problem
 from ..spec import LossSpec
@@ -118,9 +118,7 @@ LAUNCHES: dict[str, Any] = {
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
     "finish": lambda b, a: b.finish(a.fields, a.mean),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
-    "shard_gradients": lambda b, a: shards().shard_gradients(
-        a.logits, a.mean, 0, a.fields[:3], number_logits(a), meta(), a.gradient
-    ),
+    "shard_gradients": lambda b, a: shards().shard_gradients(a.logits, a.mean, 0, known(a), meta(), a.gradient),
     "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
 """How each kernel is launched by backend b with arguments a."""
@@ -137,10 +135,10 @@ def shards() -> Any:
     return triton_shards
 
 
-def number_logits(arguments: Arguments) -> Tensor | None:
-    """The logits of all number tokens, which the ranks exchange with ``label_sigma`` only."""
+def known(arguments: Arguments) -> Merge:
+    """What all ranks know, with the logits of all number tokens where there is ``label_sigma``."""
     is_smooth = arguments.mean.spec.label_sigma > 0
-    return meta(64, arguments.mean.table.ids.numel()) if is_smooth else None
+    return Merge(arguments.fields[:3], meta(64, arguments.mean.table.ids.numel()) if is_smooth else None)
 
 
 def all_cases() -> list[Case]:

@@ -1,10 +1,26 @@
 """What the kernels' parameters are grouped into. A field is a pointer, an integer, a float or None.
 
 Triton compiles a kernel anew when an integer in a group becomes 1, or divisible by 16, or neither. So only integers
-that a model fixes are in groups; those that change from batch to batch are parameters of their own, unspecialised.
+that a model fixes are in groups; those that change from batch to batch are parameters of their own, unspecialised, and
+have the same names in all kernels.
 """
 
 from typing import Any, NamedTuple
+
+VARYING = (
+    "logits_stride",  # from one batch entry to the next, as is
+    "gradient_stride",
+    "length",  # T
+    "vocab_size",  # V
+    "row_count",  # N
+    "rank_count",  # R
+    "num_tokens",  # as are the next two: see Shares
+    "num_numbers",
+    "ntl_weight",
+    "upstream",  # [N], or 0-d with a stride of 0
+    "upstream_stride",
+)
+"""The parameters that no kernel is specialised for."""
 
 
 class Matrix(NamedTuple):

@@ -15,9 +15,9 @@ NUMBER_WEIGHT = tl.constexpr(8)
 
 
 @triton.jit
-def store_field(fields, field: tl.constexpr, row, value):
-    """Write one number of one row; ``fields`` are Fields."""
-    tl.store(fields.pointer + field * fields.stride + row, value)
+def store_field(fields, field: tl.constexpr, rows, value, inside=None):
+    """Write one number of one row, or of a block of rows where ``inside``; ``fields`` are Fields."""
+    tl.store(fields.pointer + field * fields.stride + rows, value, mask=inside)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Fields, Shares
+from .arguments import VARYING, Fields, Shares
 from .fields import (
     ABSOLUTE_ERROR,
     CROSS_ENTROPY,
@@ -20,7 +20,7 @@ from .fields import (
 )
 from .labels import coefficients, number_of, read_labels
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import number_gradient, number_loss, number_softmax, read_number_logits, reweighed
+from .numbers import number_gradient, number_softmax, number_terms, read_number_logits, reweighed
 from .softcap import transform
 from .walk import clear_row, column_gradient, row_normaliser, row_of, scale_row, write_gradient
 
@@ -34,6 +34,17 @@ class Columns(NamedTuple):
     """The label's column, off the number rows."""
     numbers: Any
     """[BLOCK]: the number columns of a number row, the label's among them."""
+
+
+class Pulls(NamedTuple):
+    """What cross-entropy gives to the gradient of a row."""
+
+    slope: Any
+    """Times p, in every column."""
+    pull: Any
+    """In every column."""
+    label: Any
+    """In the label's column, besides."""
 
 
 class NumberRow(NamedTuple):
@@ -59,14 +70,10 @@ def label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS: tl
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 takes no string out of a tuple as an argument
     exponent = exponent_at(normaliser.peak, how)
     a, b = a * how.scale, b * how.scale
-    own = -a
-    pull = 0.0
-    if OPTIONS.smoothing:
-        own = -a * (1.0 - scalars.label_smoothing)
-        pull = -a * scalars.label_smoothing / row.size
-    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, how))
+    pulls = cross_entropy_pulls(a, normaliser, row.size, how, scalars, OPTIONS.smoothing)
+    slope = pulls.slope
     ntl, absolute_error, mass = 0.0, 0.0, 0.0
-    number_columns = tl.zeros([BLOCK], tl.float32)
+    number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
         columns = read_number_logits(row.start, numbers, how, OPTIONS.softcap, BLOCK)
         target = tl.load(numbers.value + label.index)
@@ -74,20 +81,38 @@ def label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS: tl
         q, number_normaliser = number_softmax(columns.u, how)
         absolute_error = tl.abs(dot(q, offsets))
         mass = share_of(number_normaliser, normaliser, how)
-        terms = number_loss(q, offsets, columns, numbers, scalars, KIND, BLOCK)
+        terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
         excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
         slope = (slope + excess) / normaliser.total
-        number_pull += pull + tl.where(columns.lanes == label.index, own, 0.0)
-        number_columns = column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
+        number_gradients = number_columns(columns, number_pull, label.index, pulls, slope, exponent, OPTIONS.softcap)
     else:
         slope /= normaliser.total
     u = label_logit(row, label, how, OPTIONS.softcap)
-    label_column = column_gradient(u, exponent, slope, pull + own, OPTIONS.softcap)
+    label_column = column_gradient(u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
     return (
-        Columns(slope=slope, pull=pull, label=label_column, numbers=number_columns),
+        Columns(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
         NumberRow(ntl=ntl, absolute_error=absolute_error, mass=mass),
     )
+
+
+@triton.jit
+def cross_entropy_pulls(a, normaliser, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
+    """Of a row whose cross-entropy weighs ``a``."""
+    label = -a
+    pull = 0.0
+    if SMOOTHING:
+        label = -a * (1.0 - scalars.label_smoothing)
+        pull = -a * scalars.label_smoothing / vocab_size
+    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, how))
+    return Pulls(slope=slope, pull=pull, label=label)
+
+
+@triton.jit
+def number_columns(columns, number_pull, index, pulls, slope, exponent, SOFTCAP: tl.constexpr):
+    """The gradient of a number row's number columns [BLOCK], one of which is its label's."""
+    number_pull += pulls.pull + tl.where(columns.lanes == index, pulls.label, 0.0)
+    return column_gradient(columns.u, exponent, slope, number_pull, SOFTCAP)
 
 
 @triton.jit
@@ -129,45 +154,28 @@ def cross_entropy(normaliser, distance, u, vocab_size, how, scalars, SMOOTHING: 
 
 
 @triton.jit
-def store_fields(fields, n, label, cross_entropy, is_correct, normaliser, number):
-    """All that row n leaves behind; ``number`` is a NumberRow."""
-    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy)
-    store_field(fields, IS_CORRECT, n, is_correct)
-    store_field(fields, WEIGHT, n, label.weight)
-    store_field(fields, PEAK, n, normaliser.peak)
-    store_field(fields, TOTAL, n, normaliser.total)
-    store_field(fields, NTL, n, label.weight * number.ntl)
-    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error)
-    store_field(fields, MASS, n, number.mass)
-    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0))
+def store_fields(fields, n, label, cross_entropy, is_correct, normaliser, number, inside=None):
+    """All that row n, or a block of rows n, leaves behind; ``number`` is a NumberRow."""
+    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy, inside)
+    store_field(fields, IS_CORRECT, n, is_correct, inside)
+    store_field(fields, WEIGHT, n, label.weight, inside)
+    store_field(fields, PEAK, n, normaliser.peak, inside)
+    store_field(fields, TOTAL, n, normaliser.total, inside)
+    store_field(fields, NTL, n, label.weight * number.ntl, inside)
+    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error, inside)
+    store_field(fields, MASS, n, number.mass, inside)
+    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0), inside)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "logits_stride", "gradient_stride", "length", "vocab_size",
-        "fields", "losses", "num_tokens", "num_numbers", "ntl_weight",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*VARYING, "fields", "losses"])
 def row_losses_kernel(
-    logits,  # Matrix [B, T, V]
-    gradient,  # Matrix [B, T, V], may be the logits; None: no gradient
-    logits_stride,  # of B
-    gradient_stride,  # of B
-    length,  # T
-    vocab_size,  # V
-    labels,
-    numbers,
+    logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one, or None
+    labels, numbers,
     fields,  # [9, N]
     losses,  # [N]: w (CE + lambda NTL); None: not asked for
-    num_tokens,  # this and the next two: see Shares
-    num_numbers,
-    ntl_weight,
-    how,  # Transform
-    scalars,
-    OPTIONS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    num_tokens, num_numbers, ntl_weight,  # Shares
+    how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n, n >= 0)
@@ -200,33 +208,14 @@ def row_losses_kernel(
             clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "logits_stride", "gradient_stride", "length", "vocab_size",
-        "num_tokens", "num_numbers", "ntl_weight", "normalisers", "upstream", "upstream_stride",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*VARYING, "normalisers"])
 def row_gradients_kernel(
-    logits,  # Matrix [B, T, V]
-    gradient,  # Matrix [B, T, V], may be the logits
-    logits_stride,  # of B
-    gradient_stride,  # of B
-    length,  # T
-    vocab_size,  # V
-    labels,
-    numbers,
-    num_tokens,  # this and the next two: see Shares
-    num_numbers,
-    ntl_weight,
+    logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one
+    labels, numbers,
+    num_tokens, num_numbers, ntl_weight,  # Shares
     normalisers,  # [2, N]
-    upstream,  # [N], or 0-d with a stride of 0
-    upstream_stride,
-    how,  # Transform
-    scalars,
-    OPTIONS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    upstream, upstream_stride, how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """The gradient of every row from its logits and their normaliser."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n, n >= 0)
@@ -244,16 +233,13 @@ def row_gradients_kernel(
         clear_row(target, TILE)
 
 
-@triton.jit(do_not_specialize=["gradient_stride", "length", "vocab_size", "row_count", "upstream"])
+@triton.jit(do_not_specialize=VARYING)
 def scale_kernel(
-    gradient,  # Matrix [B, T, V]
-    gradient_stride,  # of B
-    length,  # T
-    vocab_size,  # V
+    gradient, gradient_stride, length, vocab_size,  # Matrix [B, T, V]
     row_count,
     upstream,  # 0-d
     TILE: tl.constexpr,
-):
+):  # fmt: skip
     """gradient *= upstream, without touching memory when upstream is exactly 1."""
     factor = tl.load(upstream).to(tl.float32)
     if factor != 1.0:

@@ -141,24 +141,33 @@ def gaps_after(numbers, lanes):
 
 
 @triton.jit
-def number_loss(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """The terms of a number row from q [BLOCK] and the values' offsets [BLOCK] to the label's."""
-    slope = 1.0
     if KIND == "wasserstein":
         effects = costs(tl.abs(offsets), scalars)
-        mean_effect = dot(q, effects)
-        loss = mean_effect
+        loss = dot(q, effects)
+        terms = NumberTerms(effects=effects, mean_effect=loss, slope=1.0, loss=loss)
     elif KIND == "cumulative":
-        t = gaussian_target(offsets, columns.inside, scalars.label_sigma)
-        effects, loss = cumulative_effects(q, t, gaps_after(numbers, columns.lanes), BLOCK)
-        mean_effect = dot(q, effects)
+        terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
     else:
-        # Offsets in place of values change neither e - E nor the error, and lose no digits of large values.
-        effects = offsets
-        mean_effect = dot(q, offsets)
-        slope = value_slope(mean_effect, scalars, KIND)
-        loss = value_loss(mean_effect, scalars, KIND)
-    return NumberTerms(effects=effects, mean_effect=mean_effect, slope=slope, loss=loss)
+        terms = value_terms(offsets, dot(q, offsets), scalars, KIND)
+    return terms
+
+
+@triton.jit
+def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
+    """Those with ``label_sigma``."""
+    t = gaussian_target(offsets, inside, scalars.label_sigma)
+    effects, loss = cumulative_effects(q, t, gaps_after(numbers, lanes), BLOCK)
+    return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
+
+
+@triton.jit
+def value_terms(offsets, error, scalars, KIND: tl.constexpr):
+    """Those of the expected-value losses, from yhat - v_y."""
+    # Offsets in place of values change neither e - E nor the error, and lose no digits of large values.
+    slope, loss = value_slope(error, scalars, KIND), value_loss(error, scalars, KIND)
+    return NumberTerms(effects=offsets, mean_effect=error, slope=slope, loss=loss)
 
 
 @triton.jit

@@ -4,24 +4,19 @@ and its gradient."""
 import triton
 import triton.language as tl
 
+from .arguments import VARYING
 from .normaliser import dot, exponent_at, powers, share_of
 from .numbers import number_softmax, read_number_logits
 from .walk import column_gradient, row_normaliser, row_of, write_gradient
 
 
-@triton.jit(do_not_specialize=["logits_stride", "length", "vocab_size", "row_count"])
+@triton.jit(do_not_specialize=VARYING)
 def number_statistics_kernel(
-    logits,  # Matrix [B, T, V]
-    logits_stride,  # of B
-    length,  # T
-    vocab_size,  # V
+    logits, logits_stride, length, vocab_size,  # Matrix [B, T, V]
     numbers,
     statistics,  # [6, N]
-    row_count,
-    how,  # Transform
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    row_count, how, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """One program per row."""
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
@@ -37,26 +32,14 @@ def number_statistics_kernel(
     tl.store(statistics + 5 * row_count + n, share_of(number_normaliser, normaliser, how))
 
 
-@triton.jit(
-    do_not_specialize=[
-        "logits_stride", "gradient_stride", "length", "vocab_size", "upstreams", "row_count",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=[*VARYING, "upstreams"])
 def number_statistics_gradients_kernel(
-    logits,  # Matrix [B, T, V]
-    gradient,  # Matrix [B, T, V], may be the logits
-    logits_stride,  # of B
-    gradient_stride,  # of B
-    length,  # T
-    vocab_size,  # V
+    logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one
     numbers,
     statistics,  # [6, N]
     upstreams,  # [2, N]: of the expected value, of the mass
-    row_count,
-    how,  # Transform
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    row_count, how, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """One program per row: the gradient of ``sum(upstreams[0] * yhat + upstreams[1] * m)``."""
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)

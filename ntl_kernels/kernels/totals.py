@@ -3,21 +3,12 @@
 import triton
 import triton.language as tl
 
-from .arguments import Fields
-from .fields import (
-    ABSOLUTE_ERROR,
-    CROSS_ENTROPY,
-    IS_CORRECT,
-    MASS,
-    NTL,
-    NUMBER_WEIGHT,
-    WEIGHT,
-    load_field,
-)
+from .arguments import VARYING, Fields
+from .fields import ABSOLUTE_ERROR, CROSS_ENTROPY, IS_CORRECT, MASS, NTL, NUMBER_WEIGHT, WEIGHT, load_field
 from .labels import divide, number_of, read_labels
 
 
-@triton.jit(do_not_specialize=["vocab_size", "row_count", "totals"])
+@triton.jit(do_not_specialize=[*VARYING, "totals"])
 def count_kernel(
     labels,
     numbers,
@@ -66,7 +57,7 @@ def given_or(given, total):
         return number_of(given)
 
 
-@triton.jit(do_not_specialize=["fields", "row_count", "num_tokens", "num_numbers", "ntl_weight", "loss", "parts"])
+@triton.jit(do_not_specialize=[*VARYING, "fields", "loss", "parts"])
 def finish_kernel(
     fields,  # [9, N]
     row_count,

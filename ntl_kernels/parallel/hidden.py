@@ -15,7 +15,7 @@ from torch import Tensor
 from ..autograd import tensors_of
 from ..backends import Field, load_backend
 from ..backends.layout import loss_dtype
-from ..backends.shards import Merged
+from ..backends.shards import Merge, Merged
 from ..linear import (
     Chunk,
     Chunking,
@@ -32,7 +32,7 @@ from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
 from .collectives import finished, sum_ranks
-from .logits import Exchange, Merge, Split, check_transforms, exchange, merge
+from .logits import Exchange, Split, check_transforms, exchange, merge
 
 
 class Head(NamedTuple):
@@ -48,6 +48,17 @@ class Head(NamedTuple):
         if self.bias is None:
             return torch.mm(hidden, self.weight.t())[None]
         return torch.addmm(self.bias, hidden, self.weight.t())[None]
+
+
+class Walk(NamedTuple):
+    """How the rows are walked, and who has which columns of their logits."""
+
+    split: Split
+    chunking: Chunking
+
+    def gradients_of(self, hidden: Tensor, head: Head, needs: Sequence[bool]) -> LinearGradients:
+        """Those of all rows, before any of them is walked."""
+        return LinearGradients(hidden, head.weight, needs, is_single=self.chunking.size >= hidden.shape[0])
 
 
 class SentChunk(NamedTuple):
@@ -69,21 +80,21 @@ class Result(NamedTuple):
     loss: Tensor
     parts: Tensor
     fields: Tensor
-    merge: Merge
-    """Of all rows."""
+    known: Merge
+    """What all ranks know of all rows."""
     gradients: tuple[Tensor, Tensor, Tensor]
     """Of hidden (this rank's share), weight and bias, divided by ``scale``; empty where not needed."""
     scale: Tensor | None
     """0-d; None is 1"""
 
 
-def sent_chunks(hidden: Tensor, head: Head, problem: Problem, split: Split, chunking: Chunking) -> Iterator[SentChunk]:
+def sent_chunks(hidden: Tensor, head: Head, problem: Problem, walk: Walk) -> Iterator[SentChunk]:
     """Every chunk, one behind: it is handed on after the next one is multiplied and sent."""
     waiting = None
-    for rows in chunking.of(problem):
+    for rows in walk.chunking.of(problem):
         part, states = part_of(problem, rows), hidden[rows]
         logits = head.logits(states)
-        next_one = SentChunk(rows, states, logits, part, exchange(logits, part, split))
+        next_one = SentChunk(rows, states, logits, part, exchange(logits, part, walk.split))
         if waiting is not None:
             yield waiting
         waiting = next_one
@@ -91,68 +102,59 @@ def sent_chunks(hidden: Tensor, head: Head, problem: Problem, split: Split, chun
         yield waiting
 
 
-@without_autocast
-def forward(
-    hidden: Tensor,
-    head: Head,
-    problem: Problem,
-    split: Split,
-    chunking: Chunking,
-    needs: Sequence[bool],
-) -> Result:
+def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Sequence[bool]) -> Result:
     """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
-    given = problem
-    if problem.lacks_denominators:
-        problem = problem.counted(*steps.count(problem, hidden).unbind())
-    unit = unit_of(problem, hidden.dtype)
-    task = in_unit(problem, unit)
-    found = nothing_merged(hidden, problem)
-    gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
-    one = torch.ones((), dtype=found.fields.dtype, device=hidden.device)
-    for chunk in sent_chunks(hidden, head, given, split, chunking):  # the ranks compare what their callers gave
-        fields, merged, number_logits = merge(chunk.sent, chunk.problem)
-        found.fields[:, chunk.rows], found.merged[:, chunk.rows] = fields, merged
-        if found.number_logits is not None and number_logits is not None:
-            found.number_logits[chunk.rows] = number_logits
-        if any(needs):
-            arguments = chunk.logits, part_of(task, chunk.rows), split.first, merged, number_logits, one
-            gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], chunk.hidden, chunk.rows)
-    loss, parts = steps.finish(found.fields, problem)
-    scale = None if unit is None else unit.reciprocal()
-    return Result(loss, parts, found.fields, found, gradients.finish(), scale)
+    with without_autocast(hidden):
+        given = problem
+        if problem.lacks_denominators:
+            problem = problem.counted(*steps.count(problem, hidden).unbind())
+        unit = unit_of(problem, hidden.dtype)
+        task = in_unit(problem, unit)
+        fields, known = nothing_known(hidden, problem)
+        gradients = walk.gradients_of(hidden, head, needs)
+        one = torch.ones((), dtype=fields.dtype, device=hidden.device)
+        for chunk in sent_chunks(hidden, head, given, walk):  # the ranks compare what their callers gave
+            fields[:, chunk.rows], of_chunk = merge(chunk.sent, chunk.problem)
+            keep(of_chunk, known, chunk.rows)
+            if any(needs):
+                part = part_of(task, chunk.rows)
+                logits_grad = steps.shard_gradients(chunk.logits, part, walk.split.first, of_chunk, one, inplace=True)
+                gradients.add(logits_grad[0], chunk.hidden, chunk.rows)
+        loss, parts = steps.finish(fields, problem)
+        scale = None if unit is None else unit.reciprocal()
+        return Result(loss, parts, fields, known, gradients.finish(), scale)
 
 
-def nothing_merged(hidden: Tensor, problem: Problem) -> Merge:
-    """Room for what all ranks know of all rows; 0 for rows that are not walked."""
+def nothing_known(hidden: Tensor, problem: Problem) -> tuple[Tensor, Merge]:
+    """Room for the fields of all rows and what all ranks know of them; 0 for rows that are not walked."""
     count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
     number_logits = None
     if problem.spec.label_sigma > 0 and not keeps_gradients(problem, hidden.dtype):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
     fields, merged = (hidden.new_zeros((len(kind), count), dtype=dtype) for kind in (Field, Merged))
-    return Merge(fields, merged, number_logits)
+    return fields, Merge(merged, number_logits)
 
 
-@without_autocast
+def keep(found: Merge, known: Merge, rows: Chunk) -> None:
+    """Put what was found of a chunk's rows where that of all rows goes, as far as there is room."""
+    known.merged[:, rows] = found.merged
+    if known.number_logits is not None and found.number_logits is not None:
+        known.number_logits[rows] = found.number_logits
+
+
 def gradients(
-    hidden: Tensor,
-    head: Head,
-    problem: Problem,
-    split: Split,
-    chunking: Chunking,
-    needs: Sequence[bool],
-    merged: Tensor,
-    number_logits: Tensor | None,
-    upstream: Tensor,
+    hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Sequence[bool], known: Merge, upstream: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew. Nothing is sent."""
-    gradients = LinearGradients(hidden, head.weight, needs, is_single=chunking.size >= hidden.shape[0])
-    for rows in chunking.of(problem):
-        states, chunk_merged = hidden[rows], merged[:, rows].contiguous()
-        columns = None if number_logits is None else number_logits[rows]
-        of_rows = upstream[rows] if upstream.ndim else upstream
-        arguments = head.logits(states), part_of(problem, rows), split.first, chunk_merged, columns, of_rows
-        gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], states, rows)
-    return gradients.finish()
+    with without_autocast(hidden):
+        gradients = walk.gradients_of(hidden, head, needs)
+        for rows in walk.chunking.of(problem):
+            states, merged = hidden[rows], known.merged[:, rows].contiguous()
+            of_chunk = Merge(merged, None if known.number_logits is None else known.number_logits[rows])
+            of_rows = upstream[rows] if upstream.ndim else upstream
+            arguments = head.logits(states), part_of(problem, rows), walk.split.first, of_chunk, of_rows
+            gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], states, rows)
+        return gradients.finish()
 
 
 class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
@@ -175,15 +177,16 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.is_one_pass, ctx.needs = keeps_gradients(problem, hidden.dtype), list(ctx.needs_input_grad[:3])
         needs = ctx.needs if ctx.is_one_pass else [False] * 3
-        found = forward(hidden, Head(weight, bias), problem, split, chunking, needs)
+        walk = Walk(split, chunking)
+        found = forward(hidden, Head(weight, bias), problem, walk, needs)
         if problem.lacks_denominators:
             problem = problem.counted(found.parts[2], found.parts[3])
-        ctx.arguments, ctx.sums_hidden = (problem, split, chunking), sums_hidden
+        ctx.arguments, ctx.sums_hidden = (problem, walk), sums_hidden
         ctx.is_traced = not is_plain(hidden)
         ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None
         kept = (*found.gradients, found.scale) if ctx.is_traced else (None,) * 4
-        merged = (None, None) if ctx.is_one_pass else found.merge[1:]
-        ctx.save_for_backward(found.loss, hidden, weight, bias, *merged, *kept, *tensors_of(problem))
+        known = (None, None) if ctx.is_one_pass else found.known
+        ctx.save_for_backward(found.loss, hidden, weight, bias, *known, *kept, *tensors_of(problem))
         ctx.mark_non_differentiable(found.parts, found.fields)
         return found.loss, found.parts, found.fields
 
@@ -194,8 +197,8 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
             gradients = kept_gradients(ctx, upstream) if ctx.is_one_pass else gradients_anew(ctx, upstream)
             hidden_grad, weight_grad, bias_grad = gradients
             if ctx.needs[0] and ctx.sums_hidden:
-                _, split, _ = ctx.arguments
-                total = sum_ranks(hidden_grad.to(loss_dtype(hidden_grad.dtype)), split.group)
+                _, walk = ctx.arguments
+                total = sum_ranks(hidden_grad.to(loss_dtype(hidden_grad.dtype)), walk.split.group)
                 hidden_grad = finished(total).to(hidden_grad.dtype)
         loss, *_ = ctx.saved_tensors
         found = zip((hidden_grad, weight_grad, bias_grad), ctx.needs, strict=True)
@@ -206,7 +209,7 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
 def gradients_anew(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The gradients from logits made anew; hidden's is this rank's share."""
     _, hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
-    arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, merged, number_logits, upstream
+    arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, Merge(merged, number_logits), upstream
     return [gradient.to(hidden.dtype) for gradient in gradients(*arguments)]
 
 
@@ -218,7 +221,8 @@ def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     _, hidden, weight, bias, _, _, *kept = ctx.saved_tensors
     found, ctx.found = kept[:4] if ctx.is_traced else ctx.found, None
     if found is None:
-        again = forward(hidden, Head(weight, bias), *ctx.arguments, ctx.needs)
+        problem, walk = ctx.arguments
+        again = forward(hidden, Head(weight, bias), problem, walk, ctx.needs)
         found = *again.gradients, again.scale
     *gradients, scale = found
     factor = upstream if scale is None else upstream * scale

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ..autograd import spend, tensors_of
+from ..backends.shards import Merge
 from ..problem import Problem
 from ..tracing import is_batched, is_forward_mode, refuse_second_derivative
 from . import steps
@@ -32,17 +33,6 @@ class Exchange(NamedTuple):
     """[N, K], with ``label_sigma`` only."""
 
 
-class Merge(NamedTuple):
-    """What all ranks know of some rows, the same bits on each of them."""
-
-    fields: Tensor
-    """[len(Field), N]"""
-    merged: Tensor
-    """[len(Merged), N]"""
-    number_logits: Tensor | None
-    """[N, K], with ``label_sigma`` only."""
-
-
 def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
     """Start to send what this rank's logits [B, T, W] say of their rows."""
     statistics = gather_ranks(steps.shard_statistics(logits, problem, split.first), split.group)
@@ -51,12 +41,12 @@ def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
     return Exchange(statistics, sum_ranks(steps.number_columns(logits, problem, split.first), split.group))
 
 
-def merge(sent: Exchange, problem: Problem) -> Merge:
-    """Wait for what all ranks have sent, and put it together."""
+def merge(sent: Exchange, problem: Problem) -> tuple[Tensor, Merge]:
+    """Wait for what all ranks have sent, and put it together: (fields, what gradients need)."""
     statistics = finished(sent.statistics)
     steps.check(statistics, problem)  # before waiting for what a rank of other options may never send
     number_logits = None if sent.number_logits is None else finished(sent.number_logits)
-    return Merge(*steps.merge_shards(statistics, number_logits, problem), number_logits)
+    return steps.merge_shards(statistics, number_logits, problem)
 
 
 def check_transforms(*upstreams: Tensor) -> None:
@@ -77,12 +67,12 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor, ...]:
-        fields, merged, number_logits = merge(exchange(logits, problem, split), problem)
+        fields, known = merge(exchange(logits, problem, split), problem)
         loss, parts = steps.finish(fields, problem)
         if problem.lacks_denominators:
             problem = problem.counted(parts[2], parts[3])
         # The problem's tensors are saved as well, so that one changed in the meantime raises.
-        ctx.save_for_backward(logits, merged, number_logits, loss, *tensors_of(problem))
+        ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
         ctx.mark_non_differentiable(parts, fields)
         return loss, parts, fields
@@ -91,8 +81,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None]:
         check_transforms(upstream)
         spend(ctx)
-        logits, merged, number_logits, loss, *_ = ctx.saved_tensors
-        gradient = steps.shard_gradients(
-            logits, ctx.problem, ctx.split.first, merged, number_logits, upstream, ctx.inplace
-        )
+        logits, loss, merged, number_logits, *_ = ctx.saved_tensors
+        known = Merge(merged, number_logits)
+        gradient = steps.shard_gradients(logits, ctx.problem, ctx.split.first, known, upstream, ctx.inplace)
         return refuse_second_derivative(gradient, loss, upstream), None, None, None

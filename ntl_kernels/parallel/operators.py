@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..backends import NUM_PARTS, Field, load_backend
+from ..backends import NUM_PARTS, Field, load_backend, load_shard_backend
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import Merged, load_shard_backend, num_statistics
+from ..backends.shards import Merge, Merged, num_statistics
 from ..checks import check_values
 from ..ops import NUM_OPERANDS, PROBLEM, define, problem_of
 from .headers import check_headers
@@ -42,16 +42,17 @@ def merge_shards(gathered: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     *operands, number_logits = rest
     problem = problem_of(operands)
     check_headers(gathered, problem)
-    return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
+    fields, merge = load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
+    return fields, merge.merged
 
 
 @define("shard_gradients", f"({SHARD}, Tensor merged, Tensor? number_logits, Tensor upstream) -> Tensor")
 def shard_gradients(logits: Tensor, *rest: Any) -> Tensor:
     """The gradient [B, T, W] of logits."""
     *operands, first, merged, number_logits, upstream = rest
-    problem, gradient = problem_of(operands), gradient_like(logits)
+    problem, gradient, merge = problem_of(operands), gradient_like(logits), Merge(merged, number_logits)
     steps = load_shard_backend(problem.backend)
-    steps.shard_gradients(logits, problem, first, merged, number_logits, upstream.contiguous(), gradient)
+    steps.shard_gradients(logits, problem, first, merge, upstream.contiguous(), gradient)
     return gradient
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends import load_backend, losses_of_rows
+from ..backends import load_backend, load_shard_backend, losses_of_rows
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import load_shard_backend
+from ..backends.shards import Merge
 from ..ops import operands_of
 from ..problem import Problem
 from ..tracing import is_plain
@@ -35,32 +35,27 @@ def check(gathered: Tensor, problem: Problem) -> None:
         check_headers(gathered, problem)
 
 
-def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
-    """(fields, merged) of the statistics [R, S, N + 1] of all ranks."""
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
+    """(fields, what gradients need) of the statistics [R, S, N + 1] of all ranks."""
     if is_plain(gathered):
         return load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
-    return operators.merge_shards(gathered, *operands_of(problem, gathered.dtype), number_logits)
+    fields, merged = operators.merge_shards(gathered, *operands_of(problem, gathered.dtype), number_logits)
+    return fields, Merge(merged, number_logits)
 
 
 def shard_gradients(
-    logits: Tensor,
-    problem: Problem,
-    first: int,
-    merged: Tensor,
-    number_logits: Tensor | None,
-    upstream: Tensor,
-    inplace: bool,
+    logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, inplace: bool
 ) -> Tensor:
     """The gradient of this rank's logits [B, T, W]; in a trace never in place."""
     upstream = upstream.contiguous()
     if not is_plain(logits, upstream):
-        operands = operands_of(problem, merged.dtype)
-        return operators.shard_gradients(logits, *operands, first, merged, number_logits, upstream)
+        operands = operands_of(problem, merge.merged.dtype)
+        return operators.shard_gradients(logits, *operands, first, *merge, upstream)
     with torch.no_grad():
         logits = logits.detach()
         gradient = logits if inplace else gradient_like(logits)
         steps = load_shard_backend(problem.backend)
-        steps.shard_gradients(logits, problem, first, merged, number_logits, upstream, gradient)
+        steps.shard_gradients(logits, problem, first, merge, upstream, gradient)
         if inplace:
             torch.autograd.graph.increment_version(logits)  # so that whoever has saved them notices
     return gradient

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.eager_shards import header_of, is_consistent, is_unchecked
+from ..backends.eager.shard_headers import are_consistent, header_of, is_unchecked
 from ..backends.layout import loss_dtype
 from ..checks import check_values
 from ..problem import Problem
@@ -60,7 +60,7 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     check_headers(headers, problem)
     whole: Tensor = AllColumns.apply(logits, vocab_size, split)
     if is_unchecked(headers):
-        return torch.where(is_consistent(headers[..., 0], vocab_size), whole, torch.nan)
+        return torch.where(are_consistent(headers[..., 0], vocab_size), whole, torch.nan)
     return whole
 
 

@@ -217,6 +217,6 @@ def test_every_kernel_of_shards_finds_its_device(monkeypatch: pytest.MonkeyPatch
     problem.options |= {"config": NTLConfig(label_sigma=1.0), "reduction": "sum"}
     task, logits = checked(problem, "triton"), problem.logits[None]
     gathered, columns = triton_shards.shard_statistics(logits, task, 0), triton_shards.number_columns(logits, task, 0)
-    _, merged = triton_shards.merge_shards(gathered[None], columns, task)
-    triton_shards.shard_gradients(logits, task, 0, merged, columns, torch.ones(()), torch.empty_like(logits))
+    _, merge = triton_shards.merge_shards(gathered[None], columns, task)
+    triton_shards.shard_gradients(logits, task, 0, merge, torch.ones(()), torch.empty_like(logits))
     assert set(launched) == {name for name in vars(triton_shards) if name.endswith("_kernel")}

@@ -212,11 +212,11 @@ def test_the_gpu_suite_is_not_measured_without_a_gpu(tmp_path: Path, capsys: pyt
 
 @pytest.mark.usefixtures("_cheap")
 def test_tuning_tries_every_setting_and_leaves_none(tmp_path: Path) -> None:
-    from ntl_kernels.backends import eager
+    from ntl_kernels.backends.eager import blocks
 
-    before = dict(eager.BLOCK_BYTES)
+    before = dict(blocks.BLOCK_BYTES)
     text = tune.tune(replace(DRY, families=("logits",), names="rows-4-fp32"), tmp_path)
-    assert before == eager.BLOCK_BYTES
+    assert before == blocks.BLOCK_BYTES
     (path,) = tmp_path.glob("*/tune.json")
     (record,) = results.read(path).values()
     assert {entry["status"] for entry in record["providers"].values()} == {"timed"}

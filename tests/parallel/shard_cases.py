@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ntl_kernels import NTLConfig, NumberTokens
-from ntl_kernels.backends.shards import Header, load_shard_backend
+from ntl_kernels.backends import load_shard_backend
+from ntl_kernels.backends.shards import Header
 
 from ..backends.triton_cases import moved, poison_allocations
 from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
@@ -148,10 +149,10 @@ def check_unequal_problems(backend: str, device: str) -> None:
             tasks = [task._replace(**others) if rank == odd else task for rank in range(2)]
             pairs = zip(shards, tasks, bounds, strict=True)
             sent = torch.stack([steps.shard_statistics(x.contiguous(), own, first) for x, own, (first, _) in pairs])
-            fields, merged = steps.merge_shards(sent, None, task)
+            fields, merge = steps.merge_shards(sent, None, task)
             is_nan = (problem.labels >= 0) & (not is_equal)
             assert torch.equal(fields[0].isnan(), is_nan), (others, odd)
             gradient = torch.zeros_like(shards[1])
             one = torch.ones((), device=device)
-            steps.shard_gradients(shards[1].contiguous(), task, 20, merged, None, one, gradient)
+            steps.shard_gradients(shards[1].contiguous(), task, 20, merge, one, gradient)
             assert torch.equal(gradient[0].isnan().all(-1), is_nan), (others, odd)

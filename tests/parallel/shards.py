@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput
-from ntl_kernels.backends import Field, eager_shards
+from ntl_kernels.backends import Field, load_shard_backend
+from ntl_kernels.backends.eager import shard_headers
+from ntl_kernels.backends.eager.labels import read_labels
 from ntl_kernels.backends.layout import gradient_like, loss_dtype
-from ntl_kernels.backends.shards import Merged, load_shard_backend, num_statistics
+from ntl_kernels.backends.shards import Merged, num_statistics
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.reference import divide
 from ntl_kernels.spec import LossSpec
@@ -64,14 +66,14 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
         columns = [steps.number_columns(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
         assert (torch.stack(columns).count_nonzero(0) <= 1).all()
         number_logits = torch.stack(columns).sum(0)
-    fields, merged = steps.merge_shards(torch.stack(statistics), number_logits, task)
-    assert merged.shape == (len(Merged), logits.shape[0])
+    fields, merge = steps.merge_shards(torch.stack(statistics), number_logits, task)
+    assert merge.merged.shape == (len(Merged), logits.shape[0])
     output, task = reduced(fields, task, problem.labels.shape)
     upstream = problem.upstream.to(fields.dtype).reshape(-1) if task.reduction == "none" else problem.upstream
     gradients = []
     for shard, first in zip(shards, firsts, strict=True):
         gradient = shard if inplace else gradient_like(shard).fill_(torch.nan)
-        steps.shard_gradients(shard, task, first, merged, number_logits, upstream.to(fields.dtype), gradient)
+        steps.shard_gradients(shard, task, first, merge, upstream.to(fields.dtype), gradient)
         gradients.append(gradient[0])
     return Answer(output, torch.cat(gradients, -1).view(problem.logits.shape))
 
@@ -80,8 +82,8 @@ def check_headers(headers: Tensor, shards: list[Tensor], task: CheckedProblem, f
     """Hold the headers [R, S] of all ranks to those of torch operations, which are the same to the last bit."""
     for header, shard, first in zip(headers, shards, firsts, strict=True):
         expected = torch.zeros_like(header)
-        labels = eager_shards.read_labels(task, task.table.lookup.shape[0], header.dtype)
-        eager_shards.write_header(expected, task, labels, first, shard.shape[-1])
+        labels = read_labels(task, task.table.lookup.shape[0], header.dtype)
+        shard_headers.store_header(expected, task, labels, first, shard.shape[-1])
         assert torch.equal(header, expected), (header, expected)
 
 

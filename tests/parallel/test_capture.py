@@ -106,9 +106,9 @@ def test_nothing_of_a_shard_asks_for_a_value(
     with refused_copies():
         gathered = triton_shards.shard_statistics(logits, problem, 5).expand(4, -1, -1)
         columns = triton_shards.number_columns(logits, problem, 5) if problem.spec.label_sigma else None
-        fields, merged = triton_shards.merge_shards(gathered, columns, problem)
+        fields, merge = triton_shards.merge_shards(gathered, columns, problem)
         counted = problem.counted(*fields[:2, 0].unbind())
-        triton_shards.shard_gradients(logits, counted, 5, merged, columns, upstream, torch.empty_like(logits))
+        triton_shards.shard_gradients(logits, counted, 5, merge, upstream, torch.empty_like(logits))
 
 
 @pytest.mark.usefixtures("_kernels_do_nothing")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ntl_kernels.backends import eager_shards
-from ntl_kernels.backends.eager_shards import is_covered
+from ntl_kernels.backends.eager import shard_headers, shard_merge
 from ntl_kernels.backends.shards import Header, Statistic, hash_of
 from ntl_kernels.parallel.headers import check_agreement, check_cover
 from ntl_kernels.problem import Problem as CheckedProblem
@@ -71,14 +71,15 @@ class TestOnTheGpu(ShardCases):
 
 def test_kernels_name_what_is_sent_alike() -> None:
     from ntl_kernels.backends import shards
-    from ntl_kernels.kernels import shards as kernels
+    from ntl_kernels.kernels import shard_fields as statistics
+    from ntl_kernels.kernels import shard_headers as headers
 
-    for kind in (Statistic, Header):
+    for kind, kernels in ((Statistic, statistics), (Header, headers)):
         assert {name: getattr(kernels, name).value for name in kind.__members__} == {part.name: part for part in kind}
-    assert len(Header) == kernels.HEADER_SIZE.value <= Statistic.LOGIT_SUM
+    assert len(Header) == headers.HEADER_SIZE.value <= Statistic.LOGIT_SUM
     for name in ("HASH_MASK", "NOT_GIVEN", "TOLERANCE"):
-        assert getattr(kernels, name).value == getattr(shards, name)
-    assert kernels.SCRAMBLER.value == eager_shards.SCRAMBLER
+        assert getattr(headers, name).value == getattr(shards, name)
+    assert headers.SCRAMBLER.value == shard_headers.SCRAMBLER
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_kernels_name_what_is_sent_alike() -> None:
 )
 def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int]], is_whole: bool) -> None:
     """On the device and on the host alike."""
-    assert bool(is_covered(torch.tensor(bounds, dtype=torch.float32), 12)) == is_whole
+    assert bool(shard_headers.are_covered(torch.tensor(bounds, dtype=torch.float32), 12)) == is_whole
     if is_whole:
         check_cover(bounds, 12)
     else:
@@ -128,8 +129,8 @@ def test_whether_ranks_have_one_problem(
     """On the device and on the host alike."""
     sent = torch.tensor([(12 * (rank == 0), 12 * (rank == 0), *one) for rank, one in enumerate(headers)], dtype=dtype)
     sent[0, Header.FIRST] = 0
-    assert bool(eager_shards.is_consistent(sent, 12)) == (words is None)
-    assert not eager_shards.is_consistent(sent, 13)
+    assert bool(shard_headers.are_consistent(sent, 12)) == (words is None)
+    assert not shard_headers.are_consistent(sent, 13)
     if words is None:
         check_agreement(sent)
     else:
@@ -139,7 +140,7 @@ def test_whether_ranks_have_one_problem(
 
 def test_headers_of_unequal_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device, where nobody looks at them: losses and gradients become NaN."""
-    monkeypatch.setattr(eager_shards, "is_unchecked", lambda _: True)
+    monkeypatch.setattr(shard_merge, "is_unchecked", lambda _: True)
     check_unequal_problems("eager", "cpu")
 
 

@@ -1,0 +1,99 @@
+"""The rows of logits [B, T, V] in blocks that fit the cache, and the memory that every block uses again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias, Union
+
+from torch import Tensor
+
+from ..layout import loss_dtype
+
+BLOCK_BYTES = {"cpu": 6 * 2**20}
+"""Bytes of a block of rows in the losses' dtype: near the cores, and yet so large that calling the operations costs
+little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
+DEVICE_BLOCK_BYTES = 2**26
+"""The same on other devices, where fewer, larger operations are faster."""
+Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
+"""Which rows: a slice, or int64 indices."""
+
+
+def chosen(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some rows of a tensor [n, ...]."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
+
+
+class Workspace:
+    """Blocks of memory in the losses' dtype that every block of a walk uses again: fresh ones would page-fault."""
+
+    def __init__(self, logits: Tensor, rows: int) -> None:
+        self.logits = logits
+        self.shape = rows, logits.shape[-1]
+        self.buffers: dict[str, Tensor] = {}
+
+    def buffer(self, name: str, rows: int) -> Tensor:
+        """The first rows of the buffer with this name."""
+        if name not in self.buffers:
+            self.buffers[name] = self.logits.new_empty(self.shape, dtype=loss_dtype(self.logits.dtype))
+        return self.buffers[name][:rows]
+
+
+class Block(NamedTuple):
+    """The rows that count of a span of rows of the logits, and where their gradient goes."""
+
+    span: slice
+    """Of all N rows."""
+    rows: Rows
+    """Which of all N rows."""
+    logits: Tensor
+    """[n, V]"""
+    gradient: Tensor | None
+    """Of all rows of the span."""
+    chosen: Tensor | None
+    """int64 [n]: which rows of the span count; None if all do."""
+    workspace: Workspace
+
+    def buffer(self, name: str) -> Tensor:
+        return self.workspace.buffer(name, self.logits.shape[0])
+
+    def as_loss_dtype(self) -> Tensor:
+        """The logits [n, V] in the losses' dtype."""
+        logits = self.logits
+        return logits if logits.dtype == loss_dtype(logits.dtype) else self.buffer("x").copy_(logits)
+
+    def target(self, x: Tensor, keep: bool) -> Tensor:
+        """Where to compute the gradient of x: its own place if that has the dtype, else x unless it must be kept."""
+        assert self.gradient is not None
+        if self.gradient.dtype == x.dtype and self.chosen is None:
+            return self.gradient
+        return self.buffer("gradient") if keep or x is self.logits else x
+
+    def write(self, g: Tensor) -> None:
+        """Put the gradient of the block's rows in its place, and 0 into the rows left out."""
+        assert self.gradient is not None
+        if self.chosen is not None:
+            self.gradient.zero_()
+            self.gradient.index_copy_(0, self.chosen, g.to(self.gradient.dtype))
+        elif g is not self.gradient:
+            self.gradient.copy_(g)
+
+
+def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Iterator[Block]:
+    """Walk the rows that count ([N] bool, None: all) of logits [B, T, V] in blocks that fit the cache."""
+    batch, length, vocab_size = logits.shape
+    size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
+    step = min(max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), max(1, length))
+    workspace = Workspace(logits, step)
+    for b in range(batch):
+        sequence, targets = logits[b], None if gradient is None else gradient[b]
+        for t in range(0, length, step):
+            end = min(t + step, length)
+            span = slice(b * length + t, b * length + end)
+            is_whole = end - t == length
+            rows = sequence if is_whole else sequence[t:end]
+            target = targets if targets is None or is_whole else targets[t:end]
+            counted = None if counts is None else counts[span].nonzero().squeeze(-1)
+            if counted is None or counted.numel() == end - t:
+                yield Block(span, span, rows, target, None, workspace)
+            else:
+                yield Block(span, counted + span.start, chosen(rows, counted), target, counted, workspace)

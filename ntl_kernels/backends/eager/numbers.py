@@ -1,0 +1,138 @@
+"""The Number Token Loss of a block's rows, and its gradient (docs, Mathematics, eq. 4 to 15 and 23 to 30)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...problem import Problem
+from ...reference import costs, value_loss, value_slope
+from ...spec import LossSpec
+from ...tokens import NumberTable
+from .labels import Labels
+from .scalars import Scalar
+
+
+class NumberTerms(NamedTuple):
+    """What the loss L of n number rows, before reweighing, and its gradient are made of."""
+
+    effects: Tensor
+    """e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)."""
+    mean_effect: Tensor
+    """[n, 1]: sum_k q_k e_k."""
+    loss: Tensor
+    """[n, 1]: L; the mean effect itself where L is linear in q."""
+
+    @property
+    def remainder(self) -> Scalar:
+        """[n, 1], or one for all rows: L less the mean effect."""
+        return 0.0 if self.loss is self.mean_effect else self.loss - self.mean_effect
+
+
+class NumberLoss(NamedTuple):
+    """The Number Token Loss of n rows, and what its gradient is made of (docs, Mathematics, eq. 28 to 32)."""
+
+    ntl: Tensor
+    """[n, 1]: NTL_i; anything off the number rows."""
+    pulls: Tensor
+    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 off the number rows."""
+    drain: Tensor | None
+    """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 off the number rows. None without reweighing."""
+
+
+def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> Tensor | None:
+    """q [n, K] of transformed logits x [n, V]: the softmax over the number tokens alone, or None if no row needs it.
+
+    Call it before x is overwritten.
+    """
+    spec = problem.spec
+    if not labels.has_numbers or (spec.reweigh and is_linear(spec) and not is_shown):
+        return None
+    return x.index_select(-1, problem.table.ids).softmax(-1)
+
+
+def is_linear(spec: LossSpec) -> bool:
+    """Whether L is linear in q, and so, reweighed, in p."""
+    return spec.kind == "wasserstein" and spec.label_sigma == 0
+
+
+def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
+    """From the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q)."""
+    spec = problem.spec
+    if not spec.reweigh:
+        assert q is not None
+        terms = number_terms(q, labels.targets, problem.table, spec)
+        pulls = (q * (terms.effects - terms.mean_effect)).masked_fill_(labels.is_other, 0)
+        return NumberLoss(terms.loss, pulls, None)
+    if q is None:
+        pulls = drain_of(costs(problem.table.values.to(p.dtype), labels.targets, spec), p, spec)
+    else:
+        terms = number_terms(q, labels.targets, problem.table, spec)
+        pulls = drain_of(terms.effects, p, spec, terms.remainder)
+    pulls.masked_fill_(labels.is_other, 0)
+    drain = pulls.sum(-1, keepdim=True)
+    return NumberLoss(reweighed(drain, spec), pulls, drain)
+
+
+def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Scalar = 0.0) -> Tensor:
+    """What probability p on number tokens of these effects adds to the worst loss, that of having none there.
+
+    Also its derivative by the logarithm of p; over all number tokens, p is the mass and the effect the mean.
+    """
+    return (effects + (remainder - spec.worst_loss)).mul_(p)
+
+
+def reweighed(drain: Tensor, spec: LossSpec) -> Tensor:
+    """NTL_i (eq. 15)."""
+    return drain + spec.worst_loss
+
+
+def number_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
+    """The terms of number rows from q [n, K] and what their labels are worth [n]."""
+    values = table.values.to(q.dtype)
+    if is_linear(spec):
+        effects = costs(values, targets, spec)
+        loss = (q * effects).sum(-1, keepdim=True)
+        return NumberTerms(effects, loss, loss)
+    if spec.kind == "wasserstein":
+        return cumulative_terms(q, targets, table, spec)
+    return value_terms(values, targets, expected_error(q, targets, table), spec)
+
+
+def value_terms(values: Tensor, targets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
+    """Those of the expected-value losses, from yhat - v_y [n, 1], for number tokens of these values [k]."""
+    slope = value_slope(error, spec)
+    return NumberTerms((values - targets[:, None]) * slope, error * slope, value_loss(error, spec))
+
+
+def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
+    """yhat - v_y [n, 1], from differences, which lose nothing where all values are large."""
+    offsets = table.values.to(q.dtype) - targets[:, None]
+    return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
+
+
+def cumulative_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
+    """Those with ``label_sigma``."""
+    values = table.values.to(q.dtype)
+    t = gaussian_target(values - targets[:, None], spec.label_sigma)
+    effects, loss = cumulative_effects(q, t, gaps_after(values))
+    return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)
+
+
+def gaussian_target(offsets: Tensor, label_sigma: float) -> Tensor:
+    """t [n, K]: a Gaussian around the label's value over the number tokens, from their offsets to it."""
+    return torch.softmax(-((offsets / label_sigma) ** 2) / 2, -1)
+
+
+def gaps_after(values: Tensor) -> Tensor:
+    """v_{k+1} - v_k [K]; 0 after the last value."""
+    return torch.nn.functional.pad(values.diff(), (0, 1))
+
+
+def cumulative_effects(q: Tensor, t: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """(effects [n, K], L [n, 1]) of the distance between the running sums of q and t, over gaps to the next value."""
+    difference = q.cumsum(-1) - t.cumsum(-1)
+    effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
+    return effects, (difference.abs() * gaps).sum(-1, keepdim=True)
