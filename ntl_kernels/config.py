@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from .tracing import is_symbolic
+from .value_losses import VALUE_LOSSES
 
-KINDS = ("wasserstein", "mse", "mae", "huber")
+KINDS = ("wasserstein", *VALUE_LOSSES)
 LARGEST_FLOAT32 = 3.4028234663852886e38
 SMALLEST_FLOAT32 = 2.0**-126
 """The smallest that float32 holds with all its digits; the reciprocal of a smaller one may be beyond it."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .problem import Field, Forward, Problem, in_dtype, is_kept, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
+from .value_losses import VALUE_LOSSES
 
 
 def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
@@ -52,19 +52,12 @@ def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, label_sigma:
 
 def value_loss(error: Tensor, spec: LossSpec) -> Tensor:
     """f(error) of the expected-value losses, elementwise (eq. 11)."""
-    zero = torch.zeros_like(error)
-    if spec.kind == "mse":
-        return F.mse_loss(error, zero, reduction="none")
-    if spec.kind == "mae":
-        return F.l1_loss(error, zero, reduction="none")
-    return F.huber_loss(error, zero, reduction="none", delta=spec.huber_delta)
+    return VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)
 
 
 def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
     """f'(error), elementwise, for those who do not leave it to autograd."""
-    if spec.kind == "mse":
-        return 2 * error
-    return error.sign() if spec.kind == "mae" else error.clamp(-spec.huber_delta, spec.huber_delta)
+    return VALUE_LOSSES[spec.kind].slope(error, spec.huber_delta)
 
 
 def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:

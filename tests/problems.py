@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
+from ntl_kernels.config import KINDS
 
 FACTOR = 4.0
 """How much more than plain PyTorch a result may lose."""
@@ -24,6 +26,14 @@ SLACK = 4.0
 
 DOUBLE_TOLERANCE = 1e-10
 """Of results in float64, where plain PyTorch is the truth itself."""
+
+
+TRUE_LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "mse": lambda value, target, _: F.mse_loss(value, target, reduction="none"),
+    "mae": lambda value, target, _: F.l1_loss(value, target, reduction="none"),
+    "huber": lambda value, target, delta: F.huber_loss(value, target, reduction="none", delta=delta),
+}
+"""The losses between expected values and labels' values, from elsewhere than the library."""
 
 
 @dataclass
@@ -62,7 +72,7 @@ def random_numbers(rng: random.Random, vocab_size: int, max_numbers: int = 40) -
 
 
 def random_config(rng: random.Random) -> NTLConfig:
-    kind = rng.choice(["wasserstein", "wasserstein", "wasserstein", "mse", "mae", "huber"])
+    kind = rng.choice(["wasserstein", "wasserstein", *KINDS])
     variant = rng.choice(["plain", "squashed", "smooth"]) if kind == "wasserstein" else "plain"
     return NTLConfig(
         kind=kind,

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
+from ntl_kernels.config import KINDS
 from ntl_kernels.spec import WORST_FACTOR, LossSpec, value_loss
 
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
@@ -17,7 +18,7 @@ UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
 
 
 @pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("kind", ["wasserstein", "mse", "mae", "huber"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_packing_is_reversible(kind: str, softcap: float | None) -> None:
     spec = LossSpec.resolve(NTLConfig(kind=kind, reweigh=False), UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
     assert LossSpec.unpack(spec.pack()) == spec

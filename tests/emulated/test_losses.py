@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ntl_kernels import NTLConfig
+from ntl_kernels.config import KINDS as ALL_KINDS
 
 from .gpu import DTYPES
 from .problems import LAYOUTS, MODES, check, labels_of, problem_of
@@ -25,6 +26,7 @@ KINDS = {
     "huber": NTLConfig(kind="huber", huber_delta=1.5, reweigh=True),
     "huber, not reweighed": NTLConfig(kind="huber", huber_delta=3.0, reweigh=False),
 }
+KINDS |= {kind: NTLConfig(kind=kind) for kind in ALL_KINDS if kind not in KINDS}
 
 
 @pytest.mark.parametrize("count", [2, 10, 1110])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig
 
-from ..problems import Problem
+from ..problems import TRUE_LOSSES, Problem
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ def independent_losses(rows: Rows, problem: Problem) -> tuple[Tensor, Tensor]:
             cost = torch.where(distance > 0, 1 + slope * (distance - nearest), 0.0)
             worst = 1 + slope * (spread - nearest)
         ntl = (q * cost).sum(-1)
-    elif config.kind == "huber":
-        ntl = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=config.huber_delta)
-        worst = float(F.huber_loss(torch.tensor(spread), torch.tensor(0.0), delta=config.huber_delta))
     else:
-        ntl, worst = (error**2, spread**2) if config.kind == "mse" else (error.abs(), spread)
+        ntl, worst = (
+            TRUE_LOSSES[config.kind](e, torch.zeros_like(e), config.huber_delta)
+            for e in (error, error.new_tensor(spread))
+        )
     if config.reweigh:
         mass = x.softmax(-1)[:, ids].sum(-1)
         ntl = mass * ntl + 1.01 * worst * (1 - mass)

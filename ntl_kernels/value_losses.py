@@ -1,0 +1,48 @@
+"""The losses f(e) of the error e between expected value and label's value: one row of `VALUE_LOSSES` for each kind.
+
+The kernels have the same formulas (`value_loss` and `value_slope` of :mod:`ntl_kernels.kernels.numbers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class ValueLoss(NamedTuple):
+    """What is said of a kind (docs, Mathematics, eq. 11). All functions take ``huber_delta`` last."""
+
+    loss: Callable[[Tensor, float], Tensor]
+    """f(e), elementwise; autograd differentiates it in the specification."""
+    slope: Callable[[Tensor, float], Tensor]
+    """f'(e), elementwise, for those who do not leave it to autograd."""
+    of_number: Callable[[float, float], float]
+    """f of one number that is not negative, for limits, which are found without tensors."""
+    slope_room: float
+    """The gradient is made of terms up to so many times the largest loss; at least 1."""
+
+
+VALUE_LOSSES = {
+    "mse": ValueLoss(
+        loss=lambda e, _: F.mse_loss(e, torch.zeros_like(e), reduction="none"),
+        slope=lambda e, _: 2 * e,
+        of_number=lambda size, _: size**2,
+        slope_room=4.0,
+    ),
+    "mae": ValueLoss(
+        loss=lambda e, _: F.l1_loss(e, torch.zeros_like(e), reduction="none"),
+        slope=lambda e, _: e.sign(),
+        of_number=lambda size, _: size,
+        slope_room=1.0,
+    ),
+    "huber": ValueLoss(
+        loss=lambda e, delta: F.huber_loss(e, torch.zeros_like(e), reduction="none", delta=delta),
+        slope=lambda e, delta: e.clamp(-delta, delta),
+        of_number=lambda size, delta: 0.5 * size**2 if size < delta else delta * (size - 0.5 * delta),
+        slope_room=4.0,
+    ),
+}
