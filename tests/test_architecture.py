@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -158,3 +160,18 @@ def test_calls_run_one_way(road: Callable[..., None], backend: str, group: dist.
         above, below = heights(caller), heights(called)
         assert above and below, (caller, called)
         assert all(below[where] <= above[where] for where in above.keys() & below.keys()), (caller, called)
+
+
+def test_the_page_shows_these_layers() -> None:
+    (layers,) = (contract["layers"] for contract in contracts() if contract["containers"] == ["ntl_kernels"])
+    assert [names for names, _ in runpy.run_path(str(ROOT / "docs" / "figures.py"))["LAYERS"]] == list(layers)
+
+
+def test_the_page_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "pages" / "architecture.md").read_text()
+    names = set(re.findall(r"`([\w./]+(?:\.py|\.md|\.toml|/\w+))`", page))
+    assert len(names) > 30
+    for name in names:
+        assert any((folder / name).exists() for folder in (ROOT, PACKAGE, PACKAGE / "integrations" / "transformers")), (
+            name
+        )

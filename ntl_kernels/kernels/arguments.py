@@ -106,7 +106,7 @@ class Options(NamedTuple):
     """What a kernel is compiled for: the loss. No value of a float, so that a new one does not recompile."""
 
     kind: str
-    """"wasserstein", "cumulative" (wasserstein with label_sigma), "mse", "mae" or "huber"."""
+    """One of config.KINDS, or "cumulative": wasserstein with label_sigma."""
     reweigh: bool
     smoothing: bool
     softcap: bool
