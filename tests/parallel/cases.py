@@ -407,7 +407,7 @@ def spread(tensor: Tensor, mesh: DeviceMesh, placements: Any) -> DTensor:
 
 
 def solve_dtensor(
-    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], placements: Any, parts: bool = True
+    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], placements: Any, backend: str = "eager"
 ) -> list[Any]:
     """(parts, gradient, its placements) of random problems with DTensor logits, all in whole."""
     mesh, answers = mesh_of(group, shape), []
@@ -416,7 +416,7 @@ def solve_dtensor(
         logits = spread(problem.logits.contiguous(), mesh, placements).requires_grad_()
         columns = problem.logits.ndim - 1
         row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
-        options = dict(problem.options)
+        options = {**problem.options, "backend": backend}
         if options["token_weights"] is not None:
             options["token_weights"] = spread(options["token_weights"], mesh, row_placements)
         labels = spread(problem.labels, mesh, row_placements)
@@ -436,7 +436,12 @@ def solve_dtensor(
 
 
 def solve_dtensor_head(
-    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], of_hidden: Any, of_weight: Any
+    group: ProcessGroup,
+    seeds: list[int],
+    shape: tuple[int, ...],
+    of_hidden: Any,
+    of_weight: Any,
+    backend: str = "eager",
 ) -> list[Any]:
     """(parts, gradients in whole, their placements) of random heads; ``None`` placements: a plain tensor."""
     mesh, answers = mesh_of(group, shape), []
@@ -447,7 +452,7 @@ def solve_dtensor_head(
             if tensor is not None:
                 leaf = tensor.clone() if placements is None else spread(tensor, mesh, placements)
                 leaves.append(leaf.requires_grad_())
-        options, is_spread = dict(problem.options), of_hidden is not None
+        options, is_spread = {**problem.options, "backend": backend}, of_hidden is not None
         rows = of_hidden if is_spread else [Replicate()] * mesh.ndim
         if options["token_weights"] is not None and is_spread:
             options["token_weights"] = spread(options["token_weights"], mesh, rows)

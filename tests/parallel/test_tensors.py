@@ -38,6 +38,19 @@ def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...
         check(Answer(NTLOutput(**parts), gradient), problem)
 
 
+@pytest.mark.parametrize("placements", [[Shard(-1)], [Shard(0)]])
+def test_the_reference_equals_itself_on_one_device(ranks: Ranks, placements: list[Any]) -> None:
+    seeds = list(range(8))
+    answers = ranks.run(cases.solve_dtensor, seeds, (4,), placements, "reference", ranks=4)
+    for seed, (parts, (gradient,)) in zip(seeds, answers[0], strict=True):
+        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        check(Answer(NTLOutput(**parts), gradient), problem)
+    of_hidden, of_weight = ([Replicate()], [Shard(0)]) if placements == [Shard(-1)] else (placements, [Replicate()])
+    heads = ranks.run(cases.solve_dtensor_head, seeds, (4,), of_hidden, of_weight, "reference", ranks=4)
+    for seed, (parts, gradients) in zip(seeds, heads[0], strict=True):
+        check_head(dict(enumerate(gradients)) | parts, seed, shapes=((7,), (5, 4)))
+
+
 @pytest.mark.parametrize(
     ("shape", "of_hidden", "of_weight"),
     [
