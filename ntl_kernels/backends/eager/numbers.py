@@ -79,7 +79,7 @@ def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem)
 def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Scalar = 0.0) -> Tensor:
     """What probability p on number tokens of these effects adds to the worst loss, that of having none there.
 
-    Also its derivative by the logarithm of p; over all number tokens, p is the mass and the effect the mean.
+    By token, this is also how NTL_i pulls at the number columns; with the mass and the mean effect, the sum over them.
     """
     return (effects + (remainder - spec.worst_loss)).mul_(p)
 
