@@ -17,10 +17,10 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
+from ..errors import InputError, writable
 from . import plots, records
 from .advice import SHORT, UNWEIGHED
 from .configuration import configure, run_name
-from .errors import InputError, writable
 from .experiment import run
 from .records import Record, by_dataset, values_of
 from .report import FOLDER, METRICS, markdown, spread, told

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .errors import InputError, naming, writable
+from ..errors import InputError, naming, writable
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 CONFIGURATION, METRICS = "config.json", "metrics.json"

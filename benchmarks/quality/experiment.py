@@ -15,9 +15,9 @@ from omegaconf import DictConfig
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..environment import describe
+from ..errors import InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
 from .data import Pair, Splits, load
-from .errors import InputError
 from .tasks import make_task
 from .training import Answering, checkpoint_of, save_model, training_arguments
 

@@ -10,8 +10,8 @@ import torch
 from ntl_kernels import NTLConfig
 from ntl_kernels.ntloss import NumberLevelLoss
 
+from ..errors import InputError, naming
 from .codecs import Codec, RTCodec
-from .errors import InputError, naming
 
 KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
 """Losses at the level of tokens -> the kind of :class:`NTLConfig`."""

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..environment import without_paths
+from ..errors import InputError
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
-from .errors import InputError
 from .losses import title
 
 FILE = "runs.jsonl"
@@ -47,18 +47,9 @@ def record_of(run: Record, folder: Path) -> Record:
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
         "metrics": run["metrics"],
         "errors": {split: error_histogram(folder / f"predictions-{split}.jsonl") for split in run["metrics"]},
-        "config": without_places(config),
-        "environment": without_places(run["environment"]),
+        "config": without_paths(config),
+        "environment": without_paths(run["environment"]),
     }
-
-
-def without_places(value: Any) -> Any:
-    """The same with no path of a machine in any of its texts."""
-    if isinstance(value, dict):
-        return {key: without_places(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [without_places(each) for each in value]
-    return without_paths(value) if isinstance(value, str) else value
 
 
 def error_histogram(path: Path) -> list[int]:

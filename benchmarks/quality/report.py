@@ -16,10 +16,10 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from ..environment import ROOT
+from ..errors import InputError, writable
 from ..published import README, commit_of, digest, outdated, with_section
 from . import plots, records
 from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
-from .errors import InputError, writable
 from .plots import CURVES
 from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
 from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scipy.stats import t as student
 
-from .errors import InputError
+from ..errors import InputError
 from .records import Groups, Record, unlike
 
 CONFIDENCE = 0.95

@@ -18,9 +18,9 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
+from ..errors import InputError, writable
 from ..speed.results import percentiles
 from .configuration import configure
-from .errors import InputError, writable
 from .experiment import load_splits
 from .tasks import make_task
 from .training import training_arguments

@@ -19,8 +19,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from ntl_kernels.integrations.transformers import NTLTrainer
 from ntl_kernels.ntloss import NumberLevelLoss
 
+from ..errors import InputError, naming
 from .data import Pair
-from .errors import InputError, naming
 from .metrics import answer_metrics
 
 IGNORE = -100

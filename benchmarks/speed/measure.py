@@ -82,6 +82,11 @@ def rotating_sets(device: torch.device, set_bytes: int, cache_bytes: int) -> int
     return min(max(2, math.ceil(3 * cache_bytes / max(set_bytes, 1))), 64)
 
 
+def cache_bytes(device: torch.device) -> int:
+    """The L2 cache of a GPU; 0 where it does not matter."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
+
+
 def time_alternately(
     steps: Mapping[str, Step], clock: Clock, seconds: float, least: int, most: int
 ) -> dict[str, tuple[int, list[float]]]:

@@ -17,12 +17,12 @@ import pytest
 import torch
 from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, TrainerState
 
+from benchmarks.errors import InputError
 from benchmarks.quality import experiment, tasks, timing, training
 from benchmarks.quality.codecs import RTCodec, make_codec, train_tokenizer
 from benchmarks.quality.configuration import configure as configured
 from benchmarks.quality.configuration import run_name
 from benchmarks.quality.data import Pair, Splits
-from benchmarks.quality.errors import InputError
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import CodecNumberLevelLoss
 from benchmarks.quality.models import NumericEmbedding, RegressionModel, transformer

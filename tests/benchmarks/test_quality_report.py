@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks import published
-from benchmarks.environment import ROOT
+from benchmarks.environment import ROOT, without_paths
+from benchmarks.errors import InputError
 from benchmarks.quality import advice, plots, records, report
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import differences, plain
-from benchmarks.quality.errors import InputError
 from benchmarks.quality.losses import title
-from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of, without_places
+from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of
 from benchmarks.quality.statistics import Difference, compare
 
 ENVIRONMENT = {
@@ -178,7 +178,7 @@ def test_malformed_runs_are_named(file: str, content: Any, said: str, runs: Path
     ],
 )
 def test_records_name_no_place_of_a_machine(text: str, expected: str) -> None:
-    assert without_places({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
+    assert without_paths({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
 
 
 def test_records_of_runs_name_no_place(tmp_path: Path) -> None:

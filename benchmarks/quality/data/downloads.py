@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, naming, writable
+from ...errors import InputError, naming, writable
 from .pairs import FINAL, Pair, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000

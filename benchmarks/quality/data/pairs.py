@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
+from ...errors import InputError
 
 FINAL = "####"
 """GSM8K's mark before the final number."""

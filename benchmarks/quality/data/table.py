@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import InputError
+from ...errors import InputError
 from .pairs import Pair, Splits, lines_of, sample, value_of
 
 FEWEST_ROWS = 50

@@ -24,7 +24,7 @@ def naming(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {reason}") from error
 
 
-def writable(folder: Path) -> Path:
+def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> Path:
     """The folder, made and tried, so that no work is done whose results could not be written.
 
     Raises:
@@ -35,5 +35,5 @@ def writable(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"{folder}: cannot write there: {error.strerror}") from error
+        raise InputError(f"{complaint.format(folder=folder)}: {error.strerror or error}") from error
     return folder
