@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -88,7 +87,7 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
     result = {
         "config": plain(config),
         "loss": task.loss,
-        "environment": describe("quality", arguments.device, torch.get_num_threads()),
+        "environment": describe("quality", arguments.device),
         "sizes": {"train": len(splits.train), **{name: len(pairs) for name, pairs in splits.tests.items()}},
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "seconds": seconds,

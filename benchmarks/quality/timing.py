@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -64,22 +65,18 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
     return seconds
 
 
-def ratios(seconds: dict[str, list[float]], base: str) -> list[float]:
-    """Step with CE + NTL over step with ``base``, round by round."""
-    return [ours / theirs for ours, theirs in zip(seconds["ntl"], seconds[base], strict=True)]
-
-
-def spread(values: list[float]) -> dict[str, float]:
+def spread(values: np.ndarray) -> dict[str, float]:
     """Median, 20th and 80th percentile."""
     low, middle, high = percentiles(values)
     return {"median": middle, "low": low, "high": high}
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies."""
+    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies, round by round."""
+    each = {name: np.array(values) for name, values in seconds.items()}
     return {
-        "milliseconds": {name: spread([1e3 * value for value in values]) for name, values in seconds.items()},
-        "ratios": {base: spread(ratios(seconds, base)) for base in ("stock", "ce")},
+        "milliseconds": {name: spread(1e3 * values) for name, values in each.items()},
+        "ratios": {base: spread(each["ntl"] / each[base]) for base in ("stock", "ce")},
     }
 
 
@@ -101,7 +98,7 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    environment = describe("quality", device, torch.get_num_threads())
+    environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
     result |= {"seconds": seconds, **summary(seconds)}
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def devices(folder: Path) -> list[Path]:
     return sorted({path.parent for name in FILES for path in folder.glob(f"*/{name}.json")})
 
 
-def percentiles(samples: list[float]) -> tuple[float, float, float]:
+def percentiles(samples: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """The 20th percentile, the median and the 80th."""
     low, median, high = np.percentile(samples, (20, 50, 80)).tolist()
     return low, median, high
