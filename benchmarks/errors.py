@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 
 class InputError(ValueError):
-    """Something given that cannot work: data, an option, a folder. The message names it, and what was expected."""
+    """Something given that cannot work: data, an option, a folder. The message names it, and what was expected.
+
+    Whatever reads what a user gave may raise it; commands tell it in one line.
+    """
 
 
 @contextmanager
@@ -24,12 +29,22 @@ def naming(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {reason}") from error
 
 
-def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> Path:
-    """The folder, made and tried, so that no work is done whose results could not be written.
+def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """A command that says what it was given wrong, and then ends with 2."""
 
-    Raises:
-        InputError: no folder can be made or written there.
-    """
+    @wraps(main)
+    def command(arguments: list[str]) -> int:
+        try:
+            return main(arguments)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+    return command
+
+
+def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> Path:
+    """The folder, made and tried, so that no work is done whose results could not be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

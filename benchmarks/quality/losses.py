@@ -32,11 +32,7 @@ EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_del
 
 
 def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
-    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options.
-
-    Raises:
-        InputError: an option that is unknown or out of range.
-    """
+    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options."""
     name, options = loss["name"], options_of(loss)
     if name in PLAIN:
         if options:

@@ -48,7 +48,7 @@ def record_of(run: Record, folder: Path) -> Record:
         "metrics": run["metrics"],
         "errors": {split: error_histogram(folder / f"predictions-{split}.jsonl") for split in run["metrics"]},
         "config": without_paths(config),
-        "environment": without_paths(run["environment"]),
+        "environment": run["environment"],
     }
 
 
@@ -70,9 +70,6 @@ def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
     Args:
         folders: with runs, or with records of runs.
         output: where records will be written; what is there already is read only where nothing else is.
-
-    Raises:
-        InputError: a folder has no run, a file is malformed, or two runs differ in nothing that tables show.
     """
     records = []
     for folder in folders:
@@ -94,11 +91,7 @@ def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
 
 
 def read_run(path: Path) -> Record:
-    """A run's record.
-
-    Raises:
-        InputError: malformed files, by their path.
-    """
+    """A run's record."""
     try:
         return record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
     except KeyError as error:
@@ -108,11 +101,7 @@ def read_run(path: Path) -> Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a ``runs.jsonl``.
-
-    Raises:
-        InputError: a malformed line, by its number.
-    """
+    """The records of a ``runs.jsonl``."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:

@@ -38,6 +38,11 @@ class Difference(NamedTuple):
         """Whether the interval excludes 0."""
         return self.pairs >= FEWEST_PAIRS and (self.low > 0 or self.high < 0)
 
+    @property
+    def verdict(self) -> str:
+        """``lower``, ``higher`` or ``undecided``."""
+        return "undecided" if not self.is_certain else "lower" if self.mean < 0 else "higher"
+
 
 def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.0) -> Difference:
     """Student's t on the pairs, times ``scale``.
@@ -69,9 +74,6 @@ def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = 
 
     Args:
         models: whether a pair has to share the model, too.
-
-    Raises:
-        InputError: a pair differs in more than loss and seed.
     """
     of_seed = {run["seed"]: run for run in baseline}
     pairs = [(run, of_seed[run["seed"]]) for run in runs if run["seed"] in of_seed]

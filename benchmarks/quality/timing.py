@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
-from ..errors import InputError, writable
+from ..errors import in_one_line, writable
 from ..speed.results import percentiles
 from .configuration import configure
 from .experiment import load_splits
@@ -80,6 +79,7 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
+@in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
@@ -92,12 +92,8 @@ def main(arguments: list[str]) -> int:
         parser.error(f"needs at least two rounds of one step; got --rounds {chosen.rounds} --steps {chosen.steps}")
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
-    try:
-        writable(chosen.out.parent)
-        seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    writable(chosen.out.parent)
+    seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
     environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
     result |= {"seconds": seconds, **summary(seconds)}

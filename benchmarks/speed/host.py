@@ -23,14 +23,9 @@ them, selecting by a mask the last."""
 
 
 def host(settings: Settings, folder: Path) -> Path:
-    """Measure and put the results into ``folder/<device>/host.json``; returns that folder.
-
-    Raises:
-        InputError: the settings choose nothing, or nothing can be written there.
-    """
+    """Measure and put the results into ``folder/<device>/host.json``; returns that folder."""
     chosen = settings.chosen([*workloads.eager_workloads(), *workloads.host_workloads()])
-    fresh = {FILE} if settings.is_whole else set()
-    path, _ = write_records(chosen, settings, folder, measured, lambda workload: FILE, fresh)
+    path, _ = write_records(chosen, settings, folder, measured, FILE, fresh=settings.is_whole)
     return path
 
 

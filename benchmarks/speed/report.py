@@ -26,20 +26,12 @@ IDLE = (
 
 
 def write(folder: Path) -> list[Path]:
-    """Write each device's report and plots, and the README's section if these are the committed results.
-
-    Raises:
-        InputError: the folder holds no results.
-    """
+    """Write each device's report and plots, and the README's section if these are the committed results."""
     return pages(folder).write(README)
 
 
 def check(folder: Path) -> list[str]:
-    """Where README, reports and plots differ from the results.
-
-    Raises:
-        InputError: the folder holds no results.
-    """
+    """Where README, reports and plots differ from the results."""
     return pages(folder).problems(README)
 
 

@@ -46,11 +46,7 @@ def members(entries: Record, indent: str) -> list[str]:
 
 
 def read(path: Path) -> Records:
-    """The records of a file.
-
-    Raises:
-        InputError: the file is no JSON or has another schema.
-    """
+    """The records of a file."""
     try:
         content = json.loads(path.read_text())
     except ValueError as error:

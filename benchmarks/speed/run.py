@@ -51,11 +51,7 @@ class Settings:
         return self.names == "*" and self.providers == "*"
 
     def chosen(self, table: Sequence[Workload]) -> list[Workload]:
-        """The workloads that the pattern names, small in a dry run.
-
-        Raises:
-            InputError: it names none, or none of them has a provider that its own pattern names.
-        """
+        """The workloads that the pattern names, small in a dry run."""
         found = [workload for workload in table if fnmatch(workload.name, self.names)]
         if not found:
             raise InputError(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
@@ -95,13 +91,8 @@ def run(settings: Settings, folder: Path) -> Path:
     """Measure the chosen workloads and put them into ``folder/<device>``; returns that folder.
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
-
-    Raises:
-        InputError: the settings choose nothing, or nothing can be written there.
     """
-    chosen = suite_of(settings)
-    fresh = set(settings.families) if settings.is_whole else set()
-    path, _ = write_records(chosen, settings, folder, run_workload, lambda workload: workload.family, fresh)
+    path, _ = write_records(suite_of(settings), settings, folder, run_workload, fresh=settings.is_whole)
     return path
 
 
@@ -110,23 +101,26 @@ def write_records(
     settings: Settings,
     folder: Path,
     measured: Callable[[Workload, Settings], Record],
-    file_of: Callable[[Workload], str],
-    fresh: set[str],
+    file: str | None = None,
+    fresh: bool = False,
 ) -> tuple[Path, list[Record]]:
-    """Measure one workload after another, and put each into its file: (``folder/<device>``, the records).
+    """Measure one workload after another: (``folder/<device>``, the records, which are there in files).
 
-    ``fresh`` files lose what they held before.
+    Args:
+        file: the name of the file for all of them; None for a file per family.
+        fresh: whether files lose what they held before.
     """
     described = environment.describe("speed", settings.device, settings.threads)
     target = writable(folder / environment.slug(described["device"]), "cannot write results to {folder}")
     records: list[Record] = []
+    begun: set[str] = set()
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
         records.append(measured(workload, settings) | {"environment": described})
         print(*summary(records[-1]), sep="\n", flush=True)
-        file = file_of(workload)
-        results.add(target, file, records[-1], replace=file in fresh)
-        fresh = fresh - {file}
+        name = file or workload.family
+        results.add(target, name, records[-1], replace=fresh and name not in begun)
+        begun.add(name)
     return target, records
 
 
@@ -141,7 +135,8 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
     with quiet(), cpu_threads(workload.threads or settings.threads), compiler_settings():
         sets = measure.rotating_sets(device, workload.logits_bytes, measure.cache_bytes(device))
         case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
-        entries, steps = prepare(case, chosen, warm_up_of(settings))
+        warm_up = 0 if settings.dry else CPU_WARM_UP if device.type == "cpu" else WARM_UP
+        entries, steps = prepare(case, chosen, warm_up)
         clock = measure.make_clock(device, workload.clock)
         timed = measure.time_alternately(steps, clock, *settings.samples_of(workload))
         for name, sampled in timed.items():
@@ -154,18 +149,16 @@ def timed_entry(repeats: int, samples: list[float]) -> dict[str, Any]:
     return {"status": "timed", "repeats": repeats, "samples_s": [float(f"{sample:.5g}") for sample in samples]}
 
 
-def warm_up_of(settings: Settings) -> int:
-    """How many steps each provider runs before it is timed."""
-    if settings.dry:
-        return 0
-    return CPU_WARM_UP if settings.device.type == "cpu" else WARM_UP
+def prepare(
+    case: Case, providers: Sequence[Provider], warm_up: int, truths: dict[str, Outcome] | None = None
+) -> tuple[dict[str, Any], dict[str, Step]]:
+    """Build every provider, hold it to the truth and warm it up: (what is known of each, the steps that passed).
 
-
-def prepare(case: Case, providers: Sequence[Provider], warm_up: int) -> tuple[dict[str, Any], dict[str, Step]]:
-    """Build every provider, hold it to the truth and warm it up: (what is known of each, the steps that passed)."""
+    ``truths`` keeps the truth of each objective for the next call on the same case.
+    """
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}
-    truths: dict[str, Outcome] = {}
+    truths = {} if truths is None else truths
     for provider in providers:
         reason = provider.missing(case.device)
         if reason is not None:

@@ -34,7 +34,7 @@ def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     measured = partial(run_workload, providers=providers)
-    target, records = write_records(suite_of(settings), settings, folder, measured, lambda workload: FILE, {FILE})
+    target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "ms as it is", "gain"]
     return f"{markdown(header, map(winner, records))}\n{target / FILE}.json"
 

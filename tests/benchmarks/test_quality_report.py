@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import published
-from benchmarks.environment import ROOT, without_paths
+from benchmarks.environment import ROOT, describe, without_paths
 from benchmarks.errors import InputError
 from benchmarks.quality import advice, plots, records, report
 from benchmarks.quality.compare import RECORDED, configurations
@@ -181,11 +183,14 @@ def test_records_name_no_place_of_a_machine(text: str, expected: str) -> None:
     assert without_paths({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
 
 
-def test_records_of_runs_name_no_place(tmp_path: Path) -> None:
+def test_records_of_runs_name_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("ce", 1, 2.0, 0.5)
     run["config"]["dataset"]["folder"] = "/data/x"
-    run["environment"] = {**ENVIRONMENT, "command": "python -m benchmarks.quality dataset.folder=/data/x"}
-    assert "/data" not in json.dumps(record_of(run, write_run(tmp_path / "a", run)))
+    monkeypatch.setattr(sys, "argv", ["python", "dataset.folder=/data/x"])
+    run["environment"] = describe("quality", torch.device("cpu"))
+    record = record_of(run, write_run(tmp_path / "a", run))
+    assert "/data" not in json.dumps(record)
+    assert record["environment"]["command"] == "python -m benchmarks.quality dataset.folder=DATA"
 
 
 def test_committed_results_name_no_place_of_a_machine() -> None:

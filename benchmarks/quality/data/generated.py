@@ -18,11 +18,7 @@ DIFFERENCES = ("{a} - {b}", "What is {a} - {b}?", "Calculate {a} - {b}.", "Subtr
 
 
 def sums(count: int, digits: int, seed: int) -> list[Pair]:
-    """Distinct sums and differences of numbers of up to ``digits`` digits.
-
-    Raises:
-        InputError: more questions than there are.
-    """
+    """Distinct sums and differences of numbers of up to ``digits`` digits."""
     rng = random.Random(seed)
     limit = 10**digits
     if count > limit * limit:
