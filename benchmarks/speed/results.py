@@ -91,9 +91,3 @@ def of_group(records: Records, group: str) -> list[Record]:
 def entry(records: Records, workload: str, provider: str) -> Record | None:
     """A provider's entry, if it was timed."""
     return timed(records[workload]).get(provider) if workload in records else None
-
-
-def seconds(records: Records, workload: str, provider: str) -> float | None:
-    """A provider's median time, if it was timed."""
-    found = entry(records, workload, provider)
-    return None if found is None else median(found)

@@ -104,7 +104,7 @@ def write_records(
     file: str | None = None,
     fresh: bool = False,
 ) -> tuple[Path, list[Record]]:
-    """Measure one workload after another: (``folder/<device>``, the records, which are there in files).
+    """Measure one workload after another, and write each record: (``folder/<device>``, the records).
 
     Args:
         file: the name of the file for all of them; None for a file per family.

@@ -7,7 +7,7 @@ from functools import partial
 
 from ..published import markdown
 from .providers import PROVIDERS
-from .results import Record, Records, median, of_group, percentiles, seconds, timed
+from .results import Record, Records, median, of_group, percentiles, timed
 from .targets import Target, targets_of
 
 LABELS = {(provider.family, provider.name): provider.label for provider in PROVIDERS}
@@ -147,7 +147,7 @@ def eager_table(records: Records) -> str | None:
     """Ours beside F.cross_entropy where calls cost more than arithmetic."""
     rows = []
     for record in of_group(records, "eager"):
-        both = [seconds(records, record["name"], name) for name in ("ours", "torch_ce")]
+        both = [median(found) if found else None for found in map(timed(record).get, ("ours", "torch_ce"))]
         ratio = "" if None in both else f"{both[0] / both[1]:.2f}"
         cells = ["" if time is None else microseconds(time) for time in both]
         rows.append([f"{record['rows']} x {record['vocab']}", record["dtype"], *cells, ratio])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .providers import HIDDEN, TORCH_FUSED
-from .results import Records, entry, seconds
+from .results import Record, Records, entry, median
 from .workloads import VOCAB_SIZES
 
 
@@ -44,30 +44,26 @@ class Target:
 
     def value(self, records: Records) -> float | None:
         """The measured ratio; None where a part of it is not measured."""
-        if self.measure == "memory":
-            return self.memory_ratio(records)
-        ours = seconds(records, self.workload, self.ours)
-        other = self.best_time(records)
-        if ours is None or other is None:
+        ours = self.least(records, self.workload, (self.ours,))
+        if ours is None:
+            return None
+        if self.measure == "memory" and not self.others:
+            return ours / records[self.workload][self.size]
+        other = self.least(records, self.other_workload or self.workload, self.others or (self.ours,))
+        if other is None:
             return None
         return other / ours if self.is_share else ours / other
 
-    def best_time(self, records: Records) -> float | None:
-        workload = self.other_workload or self.workload
-        times = [seconds(records, workload, name) for name in self.others or (self.ours,)]
-        return min((time for time in times if time is not None), default=None)
+    def least(self, records: Records, workload: str, names: tuple[str, ...]) -> float | None:
+        """The least time or memory of some providers; None where none of them was timed."""
+        found = [entry(records, workload, name) for name in names]
+        return min((self.amount(records[workload], each) for each in found if each is not None), default=None)
 
-    def memory_ratio(self, records: Records) -> float | None:
-        ours = entry(records, self.workload, self.ours)
-        if ours is None:
-            return None
-        record = records[self.workload]
-        free = record["gradient_bytes"] if self.beyond_gradients else 0
-        if not self.others:
-            return (ours["peak_bytes"] - free) / record[self.size]
-        found = [entry(records, self.workload, name) for name in self.others]
-        peaks = [other["peak_bytes"] - free for other in found if other is not None]
-        return (ours["peak_bytes"] - free) / min(peaks) if peaks else None
+    def amount(self, record: Record, found: Record) -> float:
+        """A provider's time or memory."""
+        if self.measure != "memory":
+            return median(found)
+        return found["peak_bytes"] - (record["gradient_bytes"] if self.beyond_gradients else 0)
 
     def is_met(self, value: float) -> bool:
         return value >= self.limit if self.is_share else value <= self.limit
