@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,14 +29,11 @@ COPIES = ("Memcpy", "Memset")
 WAITS = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize")
 
 
-class Clock(Protocol):
-    def sample(self, step: Step, first: int, repeats: int) -> float:
-        """Seconds per step, over the steps ``first``, ``first + 1``, ..."""
-        ...
-
-
 class WallClock:
-    """Of a device that computes while the host waits, or of a host that only issues the work."""
+    """Of a device that computes while the host waits, or of a host that only issues the work.
+
+    A clock's samples are seconds per step, over the steps ``first``, ``first + 1``, ...
+    """
 
     def __init__(self, synchronise: Callable[[], None] = lambda: None) -> None:
         self.synchronise = synchronise
@@ -66,6 +63,9 @@ class EventClock:
         self.stop.record()
         self.stop.synchronize()
         return self.start.elapsed_time(self.stop) / repeats * 1e-3
+
+
+Clock = WallClock | EventClock
 
 
 def make_clock(device: torch.device, kind: str) -> Clock:

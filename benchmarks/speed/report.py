@@ -142,9 +142,9 @@ def host_parts(records: Records) -> list[str]:
         f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}"
         for record in of_group(records, "host")
     ]
-    parts = [f"## {tables.HOST['host']}\n\n{IDLE}", *idle] if idle else []
+    parts = [f"## Host time of a call whose kernels do not run\n\n{IDLE}", *idle] if idle else []
     eager = tables.eager_table(records)
-    return parts if eager is None else [*parts, f"## {tables.HOST['eager']}\n\n{eager}"]
+    return parts if eager is None else [*parts, f"## Small problems on one CPU thread\n\n{eager}"]
 
 
 def host_bound(records: Records) -> list[str]:

@@ -15,11 +15,6 @@ WORDS = {"ce": "CE", "ce+ntl": "CE + NTL", "ntl": "NTL", None: "a bound"}
 OBJECTIVES = {(provider.family, provider.name): WORDS[provider.objective] for provider in PROVIDERS}
 HOST_BOUND = 0.8
 """Of the measured time: a host that takes longer to issue a step may keep the device waiting."""
-HOST = {
-    "host": "Host time of a call whose kernels do not run",
-    "eager": "Small problems on one CPU thread",
-}
-"""Group -> heading, with tables of their own."""
 GROUPS = {
     "launch": "Few rows, where launches dominate",
     "hidden": "From hidden states, other problems",
@@ -31,9 +26,7 @@ GROUPS = {
     "rows": "Numbers of rows",
     "threads": "Threads",
 }
-"""Group -> heading, in the report's order; the workloads of "main" have tables of their own, before these."""
-
-
+"""Group -> heading, in the report's order; those of "main", "host" and "eager" have tables of other kinds."""
 Columns = dict[str, Callable[[str, Record], str]]
 """Heading -> the cell of a provider's name and entry."""
 
