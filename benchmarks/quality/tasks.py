@@ -61,7 +61,8 @@ def padded(
     rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.long, side: str = "right"
 ) -> Tensor:
     """[B, T] of rows of different lengths."""
-    return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], True, value, side)
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
 
 
 def inputs_of(codec: Codec, questions: Sequence[Sequence[int]]) -> dict[str, Tensor]:

@@ -10,6 +10,8 @@ from .pairs import Pair, Splits
 
 Limits = dict[str, int | None]
 """Sizes of train, validation and test; None takes the set's own."""
+Make = Callable[[int], list[Pair]]
+"""Makes so many pairs."""
 SIZES_BY_DEFAULT = {"train": 4000, "validation": 200, "test": 200}
 
 
@@ -32,16 +34,8 @@ def sums(count: int, digits: int, seed: int) -> list[Pair]:
     return list(pairs.values())
 
 
-def split(
-    limits: Limits, made: Callable[[int], list[Pair]], longer: Callable[[int], list[Pair]] | None = None
-) -> Splits:
-    """The splits of as many pairs as are wanted.
-
-    Args:
-        limits: how many.
-        made: makes so many pairs.
-        longer: makes those of a second test, on longer questions than those of training.
-    """
+def split(limits: Limits, made: Make, longer: Make | None = None) -> Splits:
+    """The splits of pairs that ``made`` makes; ``longer`` makes a second test, on longer questions."""
     train, validation, test = (limits[name] or size for name, size in SIZES_BY_DEFAULT.items())
     pairs = made(train + validation + test)
     rest = pairs[train + validation :]
@@ -147,15 +141,21 @@ def generated_sums(limits: Limits, seed: int) -> Splits:
 def generated_expressions(limits: Limits, seed: int) -> Splits:
     """Sums and differences of up to four integers, and a test on those of five."""
     rng = random.Random(seed)
-    usual, longer = ((OPERANDS, OPERAND_SHARES), ((5,), (1.0,)))
-    return split(limits, lambda count: expressions(count, *usual, rng), lambda count: expressions(count, *longer, rng))
+    return split(
+        limits,
+        lambda count: expressions(count, OPERANDS, OPERAND_SHARES, rng),
+        lambda count: expressions(count, (5,), (1.0,), rng),
+    )
 
 
 def generated_multiplication(limits: Limits, seed: int) -> Splits:
     """Products of two factors of up to three digits, and a test where one of them has four."""
     rng = random.Random(seed)
-    longer = (LONG_FACTOR_DIGITS,)
-    return split(limits, lambda count: products(count, FACTOR_DIGITS, rng), lambda count: products(count, longer, rng))
+    return split(
+        limits,
+        lambda count: products(count, FACTOR_DIGITS, rng),
+        lambda count: products(count, (LONG_FACTOR_DIGITS,), rng),
+    )
 
 
 GENERATORS: dict[str, Callable[[Limits, int], Splits]] = {
