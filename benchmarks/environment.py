@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +21,38 @@ MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/|\.\./)(?=[\w.])[^\
 PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
 
 
-def describe(program: str, device: torch.device, threads: int, commit: str | None = None) -> dict[str, Any]:
+def describe(
+    program: str, device: torch.device, threads: int | None = None, command: str | None = None
+) -> dict[str, Any]:
     """Everything a reader needs to repeat a measurement of ``benchmarks.<program>``.
 
-    A copy of the project without git is told its commit, by ``commit`` or by COMMIT in the environment.
+    ``threads`` are torch's and ``command`` is this process's, unless given. A copy of the project without git is told
+    its commit by COMMIT in the environment.
     """
     return {
         "device": device_name(device),
         "kind": "gpu" if device.type == "cuda" else "cpu",
         "hardware": gpu_hardware(device) if device.type == "cuda" else cpu_hardware(),
-        "threads": threads,
+        "threads": threads or torch.get_num_threads(),
         "python": platform.python_version(),
         "system": platform.platform(),
         "versions": {package: version_of(package) for package in PACKAGES},
-        "commit": commit or git("rev-parse", "HEAD") or os.environ.get("COMMIT") or "unknown",
-        "changed_files": changed_files("ntl_kernels", f"benchmarks/{program}"),
-        "command": without_paths(" ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
+        "commit": git("rev-parse", "HEAD") or os.environ.get("COMMIT") or "unknown",
+        "changed_files": git("status", "--porcelain", "--", "ntl_kernels", f"benchmarks/{program}").splitlines(),
+        "command": without_paths(command or " ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
 
 
-def without_paths(text: str) -> str:
-    """The text without a machine's folders: paths of the project from its root, others as :func:`portable` has them."""
-    return MACHINE_PATH.sub(lambda found: portable(Path(found.group())), text)
+def without_paths(value: Any) -> Any:
+    """The value with no folder of a machine in any of its texts: paths of the project from its root, others as
+    :func:`portable` has them.
+    """
+    if isinstance(value, dict):
+        return {key: without_paths(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_paths(each) for each in value]
+    return MACHINE_PATH.sub(lambda found: portable(Path(found[0])), value) if isinstance(value, str) else value
 
 
 def portable(path: Path) -> str:
@@ -57,7 +67,7 @@ def portable(path: Path) -> str:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return cpu_info("Model name") or platform.processor() or platform.machine()
+    return lscpu().get("Model name") or platform.processor() or platform.machine()
 
 
 def slug(name: str) -> str:
@@ -82,28 +92,15 @@ def cpu_hardware() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "vector": torch.backends.cpu.get_cpu_capability(),
-        **{name: cpu_info(field) for name, field in fields.items()},
+        **{name: lscpu().get(field) for name, field in fields.items()},
     }
 
 
-def cache_bytes(device: torch.device) -> int:
-    """The L2 cache of a GPU; 0 where it does not matter."""
-    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
-
-
-def memory_bytes(device: torch.device) -> int:
-    """All memory of a GPU; what a dry run of its suite pretends to have elsewhere."""
-    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 2**37
-
-
-def cpu_info(field: str) -> str | None:
-    """A field of lscpu."""
-    try:
-        output = subprocess.run(["lscpu"], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
-    except OSError:
-        return None
-    found = re.search(rf"^{re.escape(field)}:\s*(.+)$", output, re.MULTILINE)
-    return found.group(1) if found else None
+@cache
+def lscpu() -> dict[str, str]:
+    """What lscpu says of this machine, by field."""
+    lines = output_of("lscpu", LC_ALL="C").splitlines()
+    return {field.strip(): value.strip() for field, _, value in (line.partition(":") for line in lines)}
 
 
 def version_of(package: str) -> str | None:
@@ -113,15 +110,15 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def changed_files(*folders: str) -> list[str]:
-    """What is not committed of the folders that a result depends on."""
-    return (git("status", "--porcelain", "--", *folders) or "").splitlines()
-
-
-def git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str:
     """What git says about this checkout, if it is one."""
+    return output_of("git", *arguments).strip()
+
+
+def output_of(*command: str, **environment: str) -> str:
+    """What a command prints, run in the project's folder; nothing where it is missing or fails."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+        settings = {**os.environ, **environment}
+        return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""

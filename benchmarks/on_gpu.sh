@@ -184,7 +184,7 @@ from benchmarks import environment
 
 part, status, seconds, folder, log = sys.argv[1:]
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-known = environment.describe("speed", device, torch.get_num_threads())
+known = environment.describe("speed", device)
 versions = known["versions"]
 base = ("torch", "triton", "numpy", "transformers")
 files = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .environment import ROOT
 
 README = ROOT / "README.md"
+Draw = Callable[[Path, str], Any]
+"""Draws a plot into a file whose metadata name a source."""
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -36,25 +39,81 @@ def digest(results: Any) -> str:
     return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()
 
 
-def outdated(texts: dict[Path, str], plots: dict[Path, str]) -> list[str]:
-    """What does not agree with the results: files that should hold a text, PNGs that should carry a digest."""
-    problems = [
-        f"{path} differs from the results beside it"
-        for path, text in texts.items()
-        if not path.exists() or path.read_text() != text
-    ]
-    problems += [
-        f"{path} was not drawn from the results beside it"
-        for path, source in plots.items()
-        if not path.exists() or source_of(path) != source
-    ]
-    return problems
+class Pages(NamedTuple):
+    """What follows from a folder of results: texts, plots with the source of each, and a section of the README."""
+
+    name: str
+    """Of the section and of the program ``benchmarks.NAME``."""
+    folder: Path
+    texts: dict[Path, str]
+    plots: dict[Path, tuple[str, Draw]]
+    section: str | None
+    """None where the results are not the committed ones, which alone are in the README."""
+
+    def write(self, readme: Path) -> list[Path]:
+        """Write everything."""
+        for path, text in self.texts.items():
+            path.write_text(text)
+        for path, (source, draw) in self.plots.items():
+            draw(path, source)
+        written = [*self.texts, *self.plots]
+        if self.section is not None:
+            readme.write_text(with_section(readme.read_text(), self.name, self.section))
+            written.append(readme)
+        return written
+
+    def problems(self, readme: Path) -> list[str]:
+        """What does not agree with the results."""
+        found = [
+            f"{path} differs from the results beside it"
+            for path, text in self.texts.items()
+            if not path.exists() or path.read_text() != text
+        ]
+        found += [
+            f"{path} was not drawn from the results beside it"
+            for path, (source, _) in self.plots.items()
+            if not path.exists() or source_of(path) != source
+        ]
+        if self.section is not None and with_section(readme.read_text(), self.name, self.section) != readme.read_text():
+            found.append(f"{readme}: the section on {self.name} differs from the results in {self.folder}")
+        return [f"{problem}; `python -m benchmarks.{self.name} report` writes it anew" for problem in found]
 
 
 def commit_of(environment: dict[str, Any]) -> str:
     """The commit that a result was made at, and whether anything was changed beside it."""
     dirty = " with uncommitted changes" if environment["changed_files"] else ""
     return f"commit `{environment['commit'][:10]}`{dirty}"
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int | None = None) -> str:
+    """A table. The first ``words`` columns stand to the left, or all that hold anything but numbers."""
+    header, rows = list(header), [list(row) for row in rows]
+    columns = range(len(header))
+    are_words = [
+        any(not is_number(row[column]) for row in rows) if words is None else column < words for column in columns
+    ]
+    lines = [header, ["---" if left else "---:" for left in are_words], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def is_number(cell: str) -> bool:
+    return not cell or cell.lstrip("≤≥- ")[:1].isdigit() or cell == "-"
+
+
+def pyplot() -> Any:
+    """Matplotlib without a screen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save(figure: Any, path: Path, source: str, **options: Any) -> None:
+    """Write a figure as a PNG that names what it was drawn from, and forget it."""
+    figure.savefig(path, metadata={"Source": source}, **options)
+    pyplot().close(figure)
 
 
 def source_of(path: Path) -> str | None:

@@ -55,7 +55,8 @@ def main() -> None:
         **train(model, mesh, numbers, device, arguments.steps),
     }
     if dist.get_rank() == 0:
-        report(result, arguments, device)
+        print(json.dumps(result, indent=1))
+        keep(arguments.out, device, f"-m benchmarks.distributed --loss {arguments.loss}", {"result": result})
     dist.destroy_process_group()
 
 
@@ -104,32 +105,33 @@ def denominators(labels: Tensor, numbers: NumberTokens, mesh: DeviceMesh) -> dic
     return {"num_tokens": tokens, "num_numbers": number_tokens}
 
 
-def loss_of(model: Model, tokens: Tensor, labels: Tensor, numbers: NumberTokens, **keywords: Any) -> Tensor:
-    """The loss as a plain tensor."""
-    loss = model(tokens, labels, numbers, **keywords)
-    return loss.full_tensor() if isinstance(loss, DTensor) else loss
+def plain(tensor: Any) -> Tensor:
+    """All of a tensor, wherever its parts are."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def mean_over(mesh: DeviceMesh, loss: Tensor) -> float:
+    """The mean over the processes of "dp"."""
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=mesh.get_group("dp"))
+    return total.item() / mesh["dp"].size()
 
 
 def compare(
     single: Model, model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.device
 ) -> dict[str, Any]:
     """Loss and gradients of one step against one process with the whole batch."""
-    whole = loss_of(single, *(part.to(device) for part in batch(0, ROWS, LENGTH)), numbers)
+    whole = single(*(part.to(device) for part in batch(0, ROWS, LENGTH)), numbers)
     whole.backward()
     tokens, labels = own_part(mesh, 0, device)
-    loss = loss_of(model, tokens, labels, numbers, **denominators(labels, numbers, mesh))
+    loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))
     loss.backward()
-    total = loss.detach().clone()
-    dist.all_reduce(total, group=mesh.get_group("dp"))
-    expected = dict(single.named_parameters())
     errors = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        gradient = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        truth = expected[name].grad
+    for (name, expected), parameter in zip(single.named_parameters(), model.parameters(), strict=True):
+        gradient, truth = plain(parameter.grad), expected.grad
         errors[name] = ((gradient - truth).abs().max() / truth.abs().max()).item()
     worst = max(errors, key=lambda name: errors[name])
-    loss_error = abs(total.item() / mesh["dp"].size() / whole.item() - 1)
+    loss_error = abs(mean_over(mesh, loss) / whole.item() - 1)
     model.zero_grad()
     if not (loss_error < TOLERANCE and errors[worst] < TOLERANCE):
         raise SystemExit(
@@ -152,7 +154,7 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
         tokens, labels = own_part(mesh, step, device)
         started = time.perf_counter()
         with Traffic() if step == 0 else torch.enable_grad() as traffic:
-            loss = loss_of(model, tokens, labels, numbers, **denominators(labels, numbers, mesh))
+            loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -162,9 +164,7 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
             sent = {"collectives": dict(traffic.counts), "bytes": dict(traffic.bytes)}
         else:
             seconds.append(time.perf_counter() - started)
-        total = loss.detach().clone()
-        dist.all_reduce(total, group=mesh.get_group("dp"))
-        losses.append(total.item() / mesh["dp"].size())
+        losses.append(mean_over(mesh, loss))
     return {
         "steps": steps,
         "first_loss": losses[0],
@@ -174,15 +174,14 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
     }
 
 
-def report(result: dict[str, Any], arguments: argparse.Namespace, device: torch.device) -> None:
-    print(json.dumps(result, indent=1))
-    if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        described = environment.describe("distributed", device, torch.get_num_threads())
-        described["command"] = (
-            f"torchrun --nproc-per-node {result['processes']} -m benchmarks.distributed --loss {arguments.loss}"
-        )
-        arguments.out.write_text(json.dumps({"environment": described, "result": result}, indent=1) + "\n")
+def keep(path: Path | None, device: torch.device, program: str, results: dict[str, Any]) -> None:
+    """Write results with the environment they come from, if a file is named."""
+    if path is None:
+        return
+    command = f"torchrun --nproc-per-node {dist.get_world_size()} {program}"
+    described = environment.describe("distributed", device, command=command)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"environment": described, **results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

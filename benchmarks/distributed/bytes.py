@@ -22,8 +22,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
-from .. import environment
-from .__main__ import start
+from .__main__ import keep, start
 from .traffic import Traffic
 
 ROWS, VOCAB_SIZE, WIDTH = 1000, 32000, 64
@@ -64,13 +63,8 @@ def main() -> None:
     if dist.get_rank() == 0:
         for row in rows:
             print(json.dumps(row))
-        if arguments.out is not None:
-            described = environment.describe("distributed", device, torch.get_num_threads())
-            described["command"] = f"torchrun --nproc-per-node {dist.get_world_size()} -m benchmarks.distributed.bytes"
-            sizes = {"rows": ROWS, "vocab_size": VOCAB_SIZE, "ranks": dist.get_world_size()}
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            result = {"environment": described, **sizes, "calls": rows}
-            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        sizes = {"rows": ROWS, "vocab_size": VOCAB_SIZE, "ranks": dist.get_world_size()}
+        keep(arguments.out, device, "-m benchmarks.distributed.bytes", {**sizes, "calls": rows})
     dist.destroy_process_group()
 
 

@@ -10,6 +10,10 @@ python -m benchmarks.quality time [OVERRIDE...] [--rounds N] [--out FILE]       
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+
+COMMANDS = {"prepare": "data.downloads", "report": "report", "time": "timing", "compare": "compare"}
+"""Command -> the module whose ``main`` it is; imported only then, since some take seconds."""
 
 
 def main(arguments: list[str]) -> int:
@@ -17,25 +21,11 @@ def main(arguments: list[str]) -> int:
     if command in ("-h", "--help"):
         print(__doc__)
         return 0
-    if command == "prepare":
-        from .data.downloads import main as prepare
-
-        return prepare(rest)
-    if command == "report":
-        from .report import main as report
-
-        return report(rest)
-    if command == "time":
-        from .timing import main as timing
-
-        return timing(rest)
-    if command == "compare" or command.startswith("--"):
-        from .compare import main as compare
-
-        return compare(rest if command == "compare" else arguments)
-    from .experiment import main as experiment
-
-    experiment()  # Hydra reads sys.argv, and refuses what is no override
+    if command.startswith("--"):
+        command, rest = "compare", arguments
+    if command in COMMANDS:
+        return import_module(f".{COMMANDS[command]}", __package__).main(rest)
+    import_module(".experiment", __package__).main()  # Hydra reads sys.argv, and refuses what is no override
     return 0
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
+from ..errors import InputError, in_one_line, writable
 from . import plots, records
 from .advice import SHORT, UNWEIGHED
 from .configuration import configure, run_name
-from .errors import InputError, writable
 from .experiment import run
 from .records import Record, by_dataset, values_of
 from .report import FOLDER, METRICS, markdown, spread, told
@@ -45,11 +44,7 @@ class Bar(TrainerCallback):
 
 
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
-    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's.
-
-    Raises:
-        InputError: an override that is not there, or of the seed.
-    """
+    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's."""
     if any(each.startswith("seed=") for each in overrides):
         raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
     task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
@@ -105,6 +100,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
     return " ".join(parts)
 
 
+@in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__)
@@ -115,12 +111,8 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {chosen.seeds}")
     set_verbosity_error()
-    try:
-        writable(chosen.out)
-        found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    writable(chosen.out)
+    found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
     plots.draw(groups, f"{dataset}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")

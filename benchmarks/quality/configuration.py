@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .errors import InputError, naming, writable
+from ..errors import InputError, naming, writable
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 CONFIGURATION, METRICS = "config.json", "metrics.json"
@@ -67,11 +67,7 @@ def check(config: DictConfig) -> None:
 
 
 def claim(folder: Path, config: DictConfig) -> None:
-    """Make the folder this configuration's own.
-
-    Raises:
-        InputError: the folder cannot be written, or holds a run of another configuration.
-    """
+    """Make the folder this configuration's own."""
     writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
     with naming(str(path)):
@@ -94,11 +90,7 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def configure(overrides: Sequence[str]) -> DictConfig:
-    """A configuration put together as the command line does, for use in a program.
-
-    Raises:
-        InputError: an override of an option that does not exist.
-    """
+    """A configuration put together as the command line does, for use in a program."""
     try:
         with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
             return compose("experiment", list(overrides))

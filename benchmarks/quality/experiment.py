@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..environment import describe
+from ..errors import InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
 from .data import Pair, Splits, load
-from .errors import InputError
 from .tasks import make_task
 from .training import Answering, checkpoint_of, save_model, training_arguments
 
@@ -88,7 +87,7 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
     result = {
         "config": plain(config),
         "loss": task.loss,
-        "environment": describe("quality", arguments.device, torch.get_num_threads()),
+        "environment": describe("quality", arguments.device),
         "sizes": {"train": len(splits.train), **{name: len(pairs) for name, pairs in splits.tests.items()}},
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "seconds": seconds,

@@ -10,8 +10,8 @@ import torch
 from ntl_kernels import NTLConfig
 from ntl_kernels.ntloss import NumberLevelLoss
 
+from ..errors import InputError, naming
 from .codecs import Codec, RTCodec
-from .errors import InputError, naming
 
 KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
 """Losses at the level of tokens -> the kind of :class:`NTLConfig`."""
@@ -32,11 +32,7 @@ EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_del
 
 
 def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
-    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options.
-
-    Raises:
-        InputError: an option that is unknown or out of range.
-    """
+    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options."""
     name, options = loss["name"], options_of(loss)
     if name in PLAIN:
         if options:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..published import pyplot, save
 from .records import ERROR_BINS, Groups, at_step, splits_of, steps_of, values_of
 from .statistics import Difference
 
@@ -31,13 +32,8 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
     one standard deviation where few curves share a plot); every seed's MAE of the test answers; and their errors.
     ``source`` goes into the PNG's metadata.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     styles = styles_of(groups)
-    figure = plt.figure(figsize=(14, 5 + 0.25 * len(groups)), layout="constrained")
+    figure = pyplot().figure(figsize=(14, 5 + 0.25 * len(groups)), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2 + 0.25 * len(groups)))
     for axis, (metric, name) in zip(upper.subplots(1, len(CURVES)), CURVES.items(), strict=True):
         draw_curves(axis, groups, metric, styles)
@@ -47,8 +43,7 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
     draw_seeds(seeds, groups, styles)
     draw_errors(errors, groups, styles)
     figure.suptitle(title)
-    figure.savefig(path, dpi=90, metadata={"Source": source})
-    plt.close(figure)
+    save(figure, path, source, dpi=90)
 
 
 def styles_of(groups: Groups) -> list[Style]:
@@ -100,12 +95,7 @@ def draw_errors(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
 
 def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, source: str) -> None:
     """Differences to CE in per cent with their 95 % intervals: a line for each row, a colour for each metric."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.2))
+    figure, axis = pyplot().subplots(figsize=(9, 0.5 * len(rows) + 1.2))
     axis.axvline(0, color="black", linewidth=0.8)
     metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
     for number, metric in enumerate(metrics):
@@ -126,8 +116,7 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
     figure.tight_layout()
-    figure.savefig(path, dpi=90, metadata={"Source": source})
-    plt.close(figure)
+    save(figure, path, source, dpi=90)
 
 
 def write_at_edge(axis: Any, text: str, height: float, is_right: bool, color: str) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..environment import without_paths
+from ..errors import InputError
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
-from .errors import InputError
 from .losses import title
 
 FILE = "runs.jsonl"
@@ -47,18 +47,9 @@ def record_of(run: Record, folder: Path) -> Record:
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
         "metrics": run["metrics"],
         "errors": {split: error_histogram(folder / f"predictions-{split}.jsonl") for split in run["metrics"]},
-        "config": without_places(config),
-        "environment": without_places(run["environment"]),
+        "config": without_paths(config),
+        "environment": run["environment"],
     }
-
-
-def without_places(value: Any) -> Any:
-    """The same with no path of a machine in any of its texts."""
-    if isinstance(value, dict):
-        return {key: without_places(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [without_places(each) for each in value]
-    return without_paths(value) if isinstance(value, str) else value
 
 
 def error_histogram(path: Path) -> list[int]:
@@ -79,9 +70,6 @@ def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
     Args:
         folders: with runs, or with records of runs.
         output: where records will be written; what is there already is read only where nothing else is.
-
-    Raises:
-        InputError: a folder has no run, a file is malformed, or two runs differ in nothing that tables show.
     """
     records = []
     for folder in folders:
@@ -103,11 +91,7 @@ def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
 
 
 def read_run(path: Path) -> Record:
-    """A run's record.
-
-    Raises:
-        InputError: malformed files, by their path.
-    """
+    """A run's record."""
     try:
         return record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
     except KeyError as error:
@@ -117,11 +101,7 @@ def read_run(path: Path) -> Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a ``runs.jsonl``.
-
-    Raises:
-        InputError: a malformed line, by its number.
-    """
+    """The records of a ``runs.jsonl``."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:

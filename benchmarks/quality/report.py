@@ -8,21 +8,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from .. import published
 from ..environment import ROOT
-from ..published import README, commit_of, digest, outdated, with_section
+from ..errors import InputError, in_one_line, writable
+from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, records
 from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
-from .errors import InputError, writable
 from .plots import CURVES
 from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
-from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, difference, pairs_of
+from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, compare_at, pairs_of
 
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
@@ -49,7 +50,9 @@ METRICS = {
 COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
 """The metrics whose differences by pairs are shown."""
 MOST_BUDGETS = 6
+markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
+MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
 
 
@@ -106,27 +109,20 @@ def signed(value: float) -> str:
 
 def mark(found: Difference | None) -> str:
     """The mark of a difference that is certain."""
-    if found is None or not found.is_certain:
-        return ""
-    return f" {LOWER}" if found.mean < 0 else f" {HIGHER}"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns are right-aligned from the third on."""
-    rule = ["---" if index < 2 else "---:" for index in range(len(header))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+    return "" if found is None else MARKS[found.verdict]
 
 
 def test_table(groups: Groups, split: str) -> str:
     """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
     metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
-    rows = []
-    for key in sorted(groups):
-        cells = [
-            spread(values_of(groups[key], split, metric)) + mark(to_baseline(groups, key, split, metric))
-            for metric in metrics
+    rows = [
+        [
+            *key,
+            str(len(runs)),
+            *(spread(values_of(runs, split, m)) + mark(to_baseline(groups, key, split, m)) for m in metrics),
         ]
-        rows.append([*key, str(len(groups[key])), *cells])
+        for key, runs in sorted(groups.items())
+    ]
     return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
 
 
@@ -147,23 +143,13 @@ def to_baseline(groups: Groups, key: tuple[str, str], split: str, metric: str) -
 
 
 def budget_table(groups: Groups, metric: str) -> str:
-    """A metric on the validation split after several numbers of steps."""
-    steps = budgets(groups)
-    rows = [[*key, *(budget_cell(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
+    """A metric on the validation split after several numbers of steps: mean and standard deviation, marked by pairs."""
+    steps, rows = budgets(groups), []
+    for (model, loss), runs in sorted(groups.items()):
+        plain = [] if loss == "CE" else baseline(groups, model)
+        cells = [spread(at_step(runs, step, metric)) + mark(compare_at(runs, plain, step, metric)) for step in steps]
+        rows.append([model, loss, *cells])
     return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
-
-
-def budget_cell(groups: Groups, key: tuple[str, str], step: int, metric: str) -> str:
-    """Mean and standard deviation after so many steps, marked by pairs."""
-    runs = groups[key]
-    pairs = pairs_of(runs, [] if key[1] == "CE" else baseline(groups, key[0]))
-    values = [
-        sides
-        for run, other in pairs
-        for sides in zip(at_step([run], step, metric), at_step([other], step, metric), strict=False)
-    ]
-    found = difference(*zip(*values, strict=True)) if values else None
-    return spread(at_step(runs, step, metric)) + mark(found)
 
 
 def budgets(groups: Groups) -> list[int]:
@@ -176,41 +162,44 @@ def budgets(groups: Groups) -> list[int]:
 def settings(groups: Groups) -> str:
     """What the runs of a data set share."""
     runs = [run for group in groups.values() for run in group]
-    models = ", ".join(
-        f"{model} of {min(sizes):,}" + (f" to {max(sizes):,}" if min(sizes) < max(sizes) else "") + " parameters"
-        for model in sorted({model for model, _ in groups})
-        for sizes in [[run["parameters"] for run in runs if run["model"] == model]]
-    )
-    train = sorted({run["sizes"]["train"] for run in runs})
-    batch = sorted({run["config"]["trainer"]["arguments"]["per_device_train_batch_size"] for run in runs})
-    steps = sorted({run["config"]["trainer"]["arguments"]["max_steps"] for run in runs})
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run["model"]):
+        sizes[run["model"]].append(run["parameters"])
+    models = [
+        f"{model} of {min(found):,}" + (f" to {max(found):,}" if min(found) < max(found) else "") + " parameters"
+        for model, found in sizes.items()
+    ]
+    arguments = [run["config"]["trainer"]["arguments"] for run in runs]
+    train = listed(run["sizes"]["train"] for run in runs)
+    steps, batch = (listed(a[name] for a in arguments) for name in ("max_steps", "per_device_train_batch_size"))
     seconds = [run["seconds"] for run in runs]
-
-    def listed(values: list[int]) -> str:
-        return " or ".join(f"{value:,}" for value in values)
-
     return (
-        f"{models}; {listed(train)} training pairs, {listed(steps)} steps of {listed(batch)}; "
+        f"{', '.join(models)}; {train} training pairs, {steps} steps of {batch}; "
         f"{min(seconds):.0f} to {max(seconds):.0f} s a run."
     )
 
 
-def provenance(runs: Sequence[Record]) -> str:
-    """Commands, commits, versions and machines."""
-    lines = []
-    for environment in {json.dumps(origin(run["environment"])): run["environment"] for run in runs}.values():
-        versions = environment["versions"]
-        lines.append(
-            f"- `{environment['command']}`  \n  {commit_of(environment)}, "
-            f"{environment['date'].split()[0]}, torch {versions['torch']}, transformers {versions['transformers']}, "
-            f"Python {environment['python']}, {environment['device']}, {environment['threads']} thread(s)"
-        )
-    return "\n".join(sorted(lines))
+def listed(values: Iterable[int]) -> str:
+    """The numbers that occur."""
+    return " or ".join(f"{value:,}" for value in sorted(set(values)))
 
 
-def origin(environment: Record) -> list[Any]:
-    """What makes two runs' lines of :func:`provenance` the same."""
-    return [environment[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
+def provenance(runs: Iterable[Record]) -> str:
+    """Commands, commits, versions and machines, each once, with the date of the last run."""
+    lines = {}
+    for environment in (run["environment"] for run in runs):
+        known = [environment[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
+        lines[json.dumps(known)] = origin(environment)
+    return "\n".join(sorted(lines.values()))
+
+
+def origin(environment: Record) -> str:
+    versions = environment["versions"]
+    return (
+        f"- `{environment['command']}`  \n  {commit_of(environment)}, "
+        f"{environment['date'].split()[0]}, torch {versions['torch']}, transformers {versions['transformers']}, "
+        f"Python {environment['python']}, {environment['device']}, {environment['threads']} thread(s)"
+    )
 
 
 def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
@@ -228,8 +217,7 @@ def arithmetic_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
         if "NTL-WAS" not in loss or mae is None or r2 is None:
             continue
         claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
-        met = mae.is_certain and mae.mean < 0 and r2.is_certain and r2.mean > 0
-        yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", met
+        yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", (mae.verdict, r2.verdict) == ("lower", "higher")
 
 
 def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
@@ -310,11 +298,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
 
 
 def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
-    """What the records say of a claim.
-
-    Raises:
-        InputError: nothing.
-    """
+    """What the records say of a claim."""
     groups = datasets.get(evidence.dataset, {})
     runs = groups.get((evidence.model, evidence.loss), [])
     found = compare(runs, groups.get((evidence.model, evidence.beside), []), evidence.split, evidence.metric)
@@ -329,8 +313,7 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
     problems = []
     for sentence, evidence in ADVICE:
         for each in evidence:
-            found = evidence_of(groups, each)
-            verdict = "undecided" if not found.is_certain else "lower" if found.mean < 0 else "higher"
+            verdict = evidence_of(groups, each).verdict
             if verdict != each.verdict:
                 problems.append(f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {verdict}")
     return problems
@@ -338,33 +321,36 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
 
 def headlines(runs: Sequence[Record]) -> str:
     """The README's table."""
-    groups = by_dataset(runs)
     rows = []
-    for row in HEADLINES:
-        pairs = pairs_of(groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model))
-        ours, plain = map(list, zip(*pairs, strict=True))
+    for row, ours, plain in headline_pairs(runs):
         errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
         found = [compare(ours, plain, row.split, metric) for metric in ("median_error", "mae")]
-        cells = [told(each, "mae") for each in found]
-        rows.append([row.task, row.loss, " → ".join(errors), *cells])
+        rows.append([row.task, row.loss, " → ".join(errors), *(told(each, "mae") for each in found)])
     header = ["task", "loss", "median error, CE → with NTL", "median error by pairs", "MAE by pairs"]
     return markdown(header, rows)
 
 
+def headline_pairs(runs: Sequence[Record]) -> Iterator[tuple[Headline, list[Record], list[Record]]]:
+    """(row, its runs, those of CE with the same seeds)."""
+    groups = by_dataset(runs)
+    for row in HEADLINES:
+        pairs = pairs_of(groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model))
+        ours, plain = map(list, zip(*pairs, strict=True))
+        yield row, ours, plain
+
+
 def draw_headlines(runs: Sequence[Record], path: Path, source: str) -> None:
     """The README's plot."""
-    groups = by_dataset(runs)
-    rows = {}
-    for row in HEADLINES:
-        ours, plain = groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model)
-        title = f"{row.task}: {row.loss}"
-        rows[title] = {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
+    rows = {
+        f"{row.task}: {row.loss}": {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
+        for row, ours, plain in headline_pairs(runs)
+    }
     plots.draw_differences(rows, path, source)
 
 
 def section(folder: Path) -> str:
     """The README's text on quality: one table, one plot, the advice."""
-    runs, _ = load(folder)
+    runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
     parts = [
         headlines(runs),
@@ -377,54 +363,32 @@ def section(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def load(folder: Path) -> tuple[list[Record], Record | None]:
-    """The records of a report's folder, and its timing if there is one."""
-    timing = folder / TIMING
-    return records.read([folder], folder), json.loads(timing.read_text()) if timing.exists() else None
-
-
-def texts_and_plots(folder: Path) -> tuple[dict[Path, str], dict[Path, tuple[str, Callable[[Path, str], None]]]]:
-    """What a folder's report consists of: file -> text, and plot -> (digest of its records, what draws it)."""
-    runs, timing = load(folder)
-    advised = is_committed(folder)
-    pictures: dict[Path, tuple[str, Callable[[Path, str], None]]] = {}
+def pages(folder: Path) -> Pages:
+    """What follows from a folder's records; advice and the README's section from the committed ones alone."""
+    runs, path = records.read([folder], folder), folder / TIMING
+    timing = json.loads(path.read_text()) if path.exists() else None
+    drawn: dict[Path, tuple[str, Draw]] = {}
     for dataset, groups in by_dataset(runs).items():
         source = digest([each for _, each in sorted(groups.items())])
-        pictures[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
-    if advised:
-        pictures[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
-    texts = {folder / TEXT: report(runs, timing, advised)}
-    return texts | ({folder / ADVICE_TEXT: advice(runs)} if advised else {}), pictures
-
-
-def write(folder: Path) -> list[Path]:
-    """Write the tables and plots of a folder's records, and the README's section if they are the committed ones."""
-    texts, pictures = texts_and_plots(folder)
-    for path, text in texts.items():
-        path.write_text(text)
-    for path, (source, draw) in pictures.items():
-        draw(path, source)
-    written = [*texts, *pictures]
-    if is_committed(folder):
-        README.write_text(with_section(README.read_text(), SECTION, section(folder)))
-        written.append(README)
-    return written
+        drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
+    if not is_committed(folder):
+        return Pages(SECTION, folder, {folder / TEXT: report(runs, timing, advised=False)}, drawn, None)
+    drawn[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
+    texts = {folder / TEXT: report(runs, timing, advised=True), folder / ADVICE_TEXT: advice(runs)}
+    return Pages(SECTION, folder, texts, drawn, section(folder))
 
 
 def check(folder: Path) -> list[str]:
     """Where README, tables, plots and advice differ from the records."""
-    texts, pictures = texts_and_plots(folder)
-    problems = outdated(texts, {path: source for path, (source, _) in pictures.items()})
-    if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
-        problems.append(f"{README}: the section on quality differs from the records in {folder}")
-    problems = [f"{problem}; `python -m benchmarks.quality report` writes it anew" for problem in problems]
-    return problems + (wrong_advice(load(folder)[0]) if is_committed(folder) else [])
+    problems = pages(folder).problems(README)
+    return problems + (wrong_advice(records.read([folder], folder)) if is_committed(folder) else [])
 
 
 def is_committed(folder: Path) -> bool:
     return folder.resolve() == FOLDER.resolve()
 
 
+@in_one_line
 def main(arguments: list[str]) -> int:
     """``report [RUN_FOLDER...] [--out FOLDER] [--check]``"""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality report", description=__doc__)
@@ -435,18 +399,14 @@ def main(arguments: list[str]) -> int:
     if chosen.check and chosen.runs:
         parser.error("--check is about a folder of records (--out), not about runs")
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
-    try:
-        if chosen.check:
-            problems = check(chosen.out or FOLDER)
-            print("\n".join(problems) or "README, tables and plots agree with the records")
-            return 1 if problems else 0
-        writable(folder)
-        if chosen.runs:
-            records.write(records.read(chosen.runs, folder), folder / records.FILE)
-        written = write(folder)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if chosen.check:
+        problems = check(chosen.out or FOLDER)
+        print("\n".join(problems) or "README, tables and plots agree with the records")
+        return 1 if problems else 0
+    writable(folder)
+    if chosen.runs:
+        records.write(records.read(chosen.runs, folder), folder / records.FILE)
+    written = pages(folder).write(README)
     print(written[0].read_text())
     print("\n".join(map(str, written)))
     return 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.stats import t as student
 
-from .errors import InputError
-from .records import Groups, Record, unlike
+from ..errors import InputError
+from .records import Groups, Record, at_step, unlike, values_of
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
@@ -37,6 +37,11 @@ class Difference(NamedTuple):
     def is_certain(self) -> bool:
         """Whether the interval excludes 0."""
         return self.pairs >= FEWEST_PAIRS and (self.low > 0 or self.high < 0)
+
+    @property
+    def verdict(self) -> str:
+        """``lower``, ``higher`` or ``undecided``."""
+        return "undecided" if not self.is_certain else "lower" if self.mean < 0 else "higher"
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.0) -> Difference:
@@ -69,9 +74,6 @@ def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = 
 
     Args:
         models: whether a pair has to share the model, too.
-
-    Raises:
-        InputError: a pair differs in more than loss and seed.
     """
     of_seed = {run["seed"]: run for run in baseline}
     pairs = [(run, of_seed[run["seed"]]) for run in runs if run["seed"] in of_seed]
@@ -84,15 +86,23 @@ def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = 
 
 def compare(runs: Sequence[Record], baseline: Sequence[Record], split: str, metric: str) -> Difference | None:
     """How runs differ from their baseline in a metric of a test split; None where no pair has it."""
-    values = [
-        (run["metrics"][split][metric], other["metrics"][split][metric])
-        for run, other in pairs_of(runs, baseline)
-        if metric in run["metrics"].get(split, {}) and metric in other["metrics"].get(split, {})
-    ]
-    if not values:
-        return None
-    ours, theirs = zip(*values, strict=True)
-    return difference(ours, theirs, scale_of(metric, theirs))
+    ours, theirs = paired(runs, baseline, lambda run: values_of([run], split, metric))
+    return difference(ours, theirs, scale_of(metric, theirs)) if ours else None
+
+
+def compare_at(runs: Sequence[Record], baseline: Sequence[Record], step: int, metric: str) -> Difference | None:
+    """The same after so many steps, in the metric's own unit."""
+    ours, theirs = paired(runs, baseline, lambda run: at_step([run], step, metric))
+    return difference(ours, theirs) if ours else None
+
+
+def paired(
+    runs: Sequence[Record], baseline: Sequence[Record], found: Callable[[Record], list[float]]
+) -> tuple[list[float], list[float]]:
+    """What is found of each run and of its baseline's, where it is found of both."""
+    pairs = [(found(run), found(other)) for run, other in pairs_of(runs, baseline)]
+    both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+    return [ours[0] for ours, _ in both], [theirs[0] for _, theirs in both]
 
 
 def baseline(groups: Groups, model: str) -> list[Record]:

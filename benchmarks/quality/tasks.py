@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 
+from ..errors import InputError, naming
 from .codecs import Codec, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
-from .errors import InputError, naming
 from .losses import CodecNumberLevelLoss, ntl_config, options_of
 from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
@@ -56,19 +57,23 @@ def answer_ids(codec: Codec, pair: Pair) -> tuple[list[int], list[float]]:
     return [*encoded.ids[:LONGEST_ANSWER], codec.eos], [*encoded.values[:LONGEST_ANSWER], 1.0]
 
 
-def padded(rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype, left: bool = False) -> Tensor:
+def padded(
+    rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.long, side: str = "right"
+) -> Tensor:
     """[B, T] of rows of different lengths."""
-    length = max(map(len, rows))
-    pad = [[value] * (length - len(row)) for row in rows]
-    return torch.tensor([[*p, *r] if left else [*r, *p] for r, p in zip(rows, pad, strict=True)], dtype=dtype)
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
+
+
+def inputs_of(codec: Codec, questions: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    ids = padded(questions, codec.pad)
+    return {"input_ids": ids, "attention_mask": (ids != codec.pad).long()}
 
 
 def seq2seq_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     questions = [question_ids(codec, pair)[0] for pair in pairs]
     answers = [answer_ids(codec, pair)[0] for pair in pairs]
-    ids = padded(questions, codec.pad, torch.long)
-    labels = padded(answers, IGNORE, torch.long)
-    return {"input_ids": ids, "attention_mask": (ids != codec.pad).long(), "labels": labels}
+    return {**inputs_of(codec, questions), "labels": padded(answers, IGNORE)}
 
 
 def value_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
@@ -85,18 +90,15 @@ def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     answers = [answer_ids(codec, pair)[0] for pair in pairs]
     rows = [q + a for q, a in zip(questions, answers, strict=True)]
     labels = [[IGNORE] * len(q) + a for q, a in zip(questions, answers, strict=True)]
-    ids = padded(rows, codec.pad, torch.long)
-    mask = padded([[1] * len(row) for row in rows], 0, torch.long)
-    return {"input_ids": ids, "attention_mask": mask, "labels": padded(labels, IGNORE, torch.long)}
+    mask = padded([[1] * len(row) for row in rows], 0)
+    return {"input_ids": padded(rows, codec.pad), "attention_mask": mask, "labels": padded(labels, IGNORE)}
 
 
 def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Labels [B]: values, NaN where an answer is not a number."""
-    questions = [question_ids(codec, pair)[0] for pair in pairs]
-    ids = padded(questions, codec.pad, torch.long)
     values = [final_value(pair.answer) for pair in pairs]
     labels = torch.tensor([math.nan if value is None else value for value in values])
-    return {"input_ids": ids, "attention_mask": (ids != codec.pad).long(), "labels": labels}
+    return {**inputs_of(codec, [question_ids(codec, pair)[0] for pair in pairs]), "labels": labels}
 
 
 def make_task(config: DictConfig, splits: Splits) -> Task:
@@ -172,8 +174,8 @@ def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: in
 @torch.no_grad()
 def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
     questions = [[*question_ids(codec, pair)[0], codec.mark] for pair in pairs]
-    ids = padded(questions, codec.pad, torch.long, left=True)
-    mask = padded([[1] * len(q) for q in questions], 0, torch.long, left=True)
+    ids = padded(questions, codec.pad, side="left")
+    mask = padded([[1] * len(q) for q in questions], 0, side="left")
     inputs = {"input_ids": ids.to(device_of(model)), "attention_mask": mask.to(device_of(model))}
     generated = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
     return [codec.decode(row[ids.shape[1] :]) for row in generated.tolist()]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -18,9 +18,9 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..environment import describe
+from ..errors import in_one_line, writable
 from ..speed.results import percentiles
 from .configuration import configure
-from .errors import InputError, writable
 from .experiment import load_splits
 from .tasks import make_task
 from .training import training_arguments
@@ -64,25 +64,22 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
     return seconds
 
 
-def ratios(seconds: dict[str, list[float]], base: str) -> list[float]:
-    """Step with CE + NTL over step with ``base``, round by round."""
-    return [ours / theirs for ours, theirs in zip(seconds["ntl"], seconds[base], strict=True)]
-
-
-def spread(values: list[float]) -> dict[str, float]:
+def spread(values: np.ndarray) -> dict[str, float]:
     """Median, 20th and 80th percentile."""
     low, middle, high = percentiles(values)
     return {"median": middle, "low": low, "high": high}
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies."""
+    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies, round by round."""
+    each = {name: np.array(values) for name, values in seconds.items()}
     return {
-        "milliseconds": {name: spread([1e3 * value for value in values]) for name, values in seconds.items()},
-        "ratios": {base: spread(ratios(seconds, base)) for base in ("stock", "ce")},
+        "milliseconds": {name: spread(1e3 * values) for name, values in each.items()},
+        "ratios": {base: spread(each["ntl"] / each[base]) for base in ("stock", "ce")},
     }
 
 
+@in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
@@ -95,13 +92,9 @@ def main(arguments: list[str]) -> int:
         parser.error(f"needs at least two rounds of one step; got --rounds {chosen.rounds} --steps {chosen.steps}")
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
-    try:
-        writable(chosen.out.parent)
-        seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    environment = describe("quality", device, torch.get_num_threads())
+    writable(chosen.out.parent)
+    seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
+    environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
     result |= {"seconds": seconds, **summary(seconds)}
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -19,8 +19,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from ntl_kernels.integrations.transformers import NTLTrainer
 from ntl_kernels.ntloss import NumberLevelLoss
 
+from ..errors import InputError, naming
 from .data import Pair
-from .errors import InputError, naming
 from .metrics import answer_metrics
 
 IGNORE = -100
@@ -135,11 +135,7 @@ def token_metrics(evaluated: EvalPrediction) -> dict[str, float]:
 
 
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept.
-
-    Raises:
-        InputError: an argument or a device that cannot work.
-    """
+    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept."""
     options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
     if config.trainer.early_stopping:
         options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
@@ -169,11 +165,7 @@ def check_numbers(options: dict[str, Any]) -> None:
 
 
 def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
-    """The checkpoint to go on from: a path, the newest one of the run's folder, or none.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The checkpoint to go on from: a path, the newest one of the run's folder, or none."""
     if not resume:
         return None
     found = get_last_checkpoint(str(folder)) if resume is True else str(resume)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..environment import ROOT
+from ..errors import InputError
 from . import results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
@@ -19,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.command(options)
-    except results.Refusal as refusal:
+    except InputError as refusal:
         print(refusal, file=sys.stderr)
         return 2
 
@@ -31,32 +34,20 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure and write results")
     run.set_defaults(command=run_command)
     run.add_argument("--quick", action="store_true", help="every family once, small: under two minutes on two cores")
-    run.add_argument(
-        "--dry", action="store_true", help="every workload tiny and once: tries the code, measures nothing"
-    )
-    run.add_argument(
-        "--suite", choices=("full", "gpu"), default="full", help="gpu: the GPU's workloads also without one"
-    )
+    run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its workloads also without one")
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
-    run.add_argument("--workloads", default="*", metavar="PATTERN", help="names of workloads, such as 'vocab-*-bf16'")
+    add_choice(run, "*", f"{relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}")
     run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
     run.add_argument("--seconds", type=float, help="time for the samples of a main workload (8; quick: 4)")
-    run.add_argument("--commit", help="the commit measured, where git cannot say")
     add_device(run)
-    run.add_argument(
-        "--out", type=Path, help=f"default: {relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}"
-    )
 
     host = commands.add_parser(
         "host", help="time what the host does where nothing runs on a device, and small problems"
     )
-    host.set_defaults(command=host_command)
-    host.add_argument("--dry", action="store_true", help="every workload once: tries the code, measures nothing")
-    host.add_argument("--workloads", default="*", metavar="PATTERN", help="such as 'host-*' or 'eager-*-fp32'")
+    host.set_defaults(command=host_command, device=torch.device("cpu"), threads=1)
+    add_choice(host, "*", f"{relative(results.FOLDER)}; dry: {relative(SCRATCH)}")
     host.add_argument("--providers", default="*", metavar="PATTERN")
     host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
-    host.add_argument("--commit", help="the commit measured, where git cannot say")
-    host.add_argument("--out", type=Path, help=f"default: {relative(results.FOLDER)}; dry: {relative(SCRATCH)}")
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
@@ -66,13 +57,20 @@ def parser() -> argparse.ArgumentParser:
     )
 
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
-    tune.set_defaults(command=tune_command)
-    tune.add_argument("--workloads", default="vocab-*", metavar="PATTERN")
+    tune.set_defaults(command=tune_command, families=("logits",))
+    add_choice(tune, "vocab-*", relative(SCRATCH))
     tune.add_argument("--seconds", type=float, default=20.0, help="as of run: each workload takes a fifth")
-    tune.add_argument("--dry", action="store_true")
     add_device(tune)
-    tune.add_argument("--out", type=Path, default=SCRATCH)
     return top
+
+
+def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> None:
+    """What is measured, and where results go."""
+    command.add_argument(
+        "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
+    )
+    command.add_argument("--dry", action="store_true", help="every workload tiny and once: measures nothing")
+    command.add_argument("--out", type=Path, help=f"default: {folder}")
 
 
 def add_device(command: argparse.ArgumentParser) -> None:
@@ -85,42 +83,31 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def settings_of(options: argparse.Namespace) -> Any:
+    """The settings that a command has options for."""
+    from .run import Settings  # here, since it imports torch's compiler, which takes seconds
+
+    names = {field.name for field in fields(Settings)}
+    return Settings(**{name: value for name, value in vars(options).items() if name in names})
+
+
 def run_command(options: argparse.Namespace) -> int:
-    from .run import Settings, run
+    from .run import run
 
     if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
-        raise results.Refusal(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
-    settings = Settings(
-        device=options.device,
-        suite="quick" if options.quick else options.suite,
-        threads=options.threads,
-        seconds=options.seconds or (4.0 if options.quick else 8.0),
-        families=tuple(options.families),
-        names=options.workloads,
-        providers=options.providers,
-        dry=options.dry,
-        commit=options.commit,
-    )
+        raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
+    options.seconds = options.seconds or (4.0 if options.quick else 8.0)
+    options.suite = "quick" if options.quick else options.suite
     folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
-    print(f"results: {run(settings, folder)}")
+    print(f"results: {run(settings_of(options), folder)}")
     return 0
 
 
 def host_command(options: argparse.Namespace) -> int:
     from .host import host
-    from .run import Settings
 
-    settings = Settings(
-        device=torch.device("cpu"),
-        threads=1,
-        seconds=options.seconds,
-        names=options.workloads,
-        providers=options.providers,
-        dry=options.dry,
-        commit=options.commit,
-    )
     folder = options.out or (SCRATCH if options.dry else results.FOLDER)
-    print(f"results: {host(settings, folder)}")
+    print(f"results: {host(settings_of(options), folder)}")
     return 0
 
 
@@ -137,18 +124,9 @@ def report_command(options: argparse.Namespace) -> int:
 
 
 def tune_command(options: argparse.Namespace) -> int:
-    from .run import Settings
     from .tune import tune
 
-    settings = Settings(
-        device=options.device,
-        threads=options.threads,
-        seconds=options.seconds,
-        families=("logits",),
-        names=options.workloads,
-        dry=options.dry,
-    )
-    print(tune(settings, options.out))
+    print(tune(settings_of(options), options.out or SCRATCH))
     return 0
 
 

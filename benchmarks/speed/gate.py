@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ntl_kernels import NTLConfig, cross_entropy_ntl
 from .models import batch_of, make_model, shifted
 from .peers import NTL_WEIGHT
 from .steps import Outcome
-from .workloads import Case, Tensors
+from .workloads import Case
 
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 """Logits in float64 at a time."""
@@ -80,31 +81,19 @@ def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outco
     tensors, workload = case.sets[0], case.workload
     total = torch.zeros((), dtype=torch.float64, device=case.device)
     gradients = [torch.zeros(leaf.shape, dtype=torch.float32, device=case.device) for leaf in tensors.leaves]
+    by_row, *shared = (leaf.detach() for leaf in tensors.leaves)
     for block in blocks(workload.rows, workload.vocab, case.device):
-        logits, labels = logits_of(tensors, block), tensors.labels[block]
+        leaves = [leaf.double().requires_grad_() for leaf in (by_row[block], *shared)]
+        logits, labels = leaves[0] @ leaves[1].t() if shared else leaves[0], tensors.labels[block]
         loss = block_loss(case, logits, labels, config)
         if without_ce:
             loss = loss - block_loss(case, logits, labels, NTLConfig(weight=0.0))
-        (upstream,) = torch.autograd.grad(loss, logits)
+        own, *others = torch.autograd.grad(loss, leaves)
+        gradients[0][block] = own
+        for sum_of_blocks, other in zip(gradients[1:], others, strict=True):
+            sum_of_blocks += other
         total += loss.detach()
-        add_gradients(gradients, tensors, block, upstream)
     return Outcome(total, tuple(gradients))
-
-
-def logits_of(tensors: Tensors, block: slice) -> Tensor:
-    """Some rows of the logits, in float64, to be differentiated."""
-    if tensors.logits is not None:
-        return tensors.logits.detach()[block].double().requires_grad_()
-    return (tensors.hidden.detach()[block].double() @ tensors.weight.detach().double().t()).requires_grad_()
-
-
-def add_gradients(gradients: list[Tensor], tensors: Tensors, block: slice, upstream: Tensor) -> None:
-    """Put the gradient of some rows' logits where it belongs."""
-    if tensors.logits is not None:
-        gradients[0][block] = upstream
-        return
-    gradients[0][block] = upstream @ tensors.weight.detach().double()
-    gradients[1] += upstream.t() @ tensors.hidden.detach()[block].double()
 
 
 def block_loss(case: Case, logits: Tensor, labels: Tensor, config: NTLConfig) -> Tensor:
@@ -142,9 +131,7 @@ def number_level_truth(case: Case) -> Outcome:
 
 def runs_of_digits(is_digit: list[bool]) -> list[range]:
     """The positions of each run of true entries."""
-    edges = [
-        i for i, (before, now) in enumerate(zip([False, *is_digit], [*is_digit, False], strict=True)) if before != now
-    ]
+    edges = [i for i, (before, now) in enumerate(pairwise([False, *is_digit, False])) if before != now]
     return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 

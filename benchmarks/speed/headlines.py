@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .results import Record, Records, entry, seconds
-from .tables import LABELS, problem, scaled, table
+from ..published import markdown
+from .results import Record, Records, entry, median, timed
+from .tables import label, problem, scaled
 
 MOST_ROWS = 8
 
@@ -26,29 +27,18 @@ class Headline:
     peers: tuple[str, ...] = ()
     """Fused cross-entropies without NTL: the fastest that was timed."""
 
-    def row(self, records: Records, device: str) -> list[str]:
+    def row(self, record: Record, device: str) -> list[str]:
         """The cells; ``device`` is empty where there is but one."""
-        record = records[self.workload]
-        mine = seconds(records, self.workload, self.ours)
-        assert mine is not None
-        timed = [(name, seconds(records, self.workload, name)) for name in self.peers]
-        peer = min(((time, name) for name, time in timed if time is not None), default=None)
-        others = [beside(seconds(records, self.workload, name), mine) for name in (self.plain, self.package)]
-        fused = "" if peer is None else f"{beside(peer[0], mine)} {LABELS[record['family'], peer[1]]}"
-        return [
-            f"{device and f'{device}: '}{self.words}: {size(record)}",
-            scaled(mine),
-            *others,
-            fused,
-            self.memory(records),
-        ]
-
-    def memory(self, records: Records) -> str:
-        """Peak memory of ours over that of cross-entropy alone."""
-        mine, plain = (entry(records, self.workload, name) for name in (self.ours, self.plain))
-        if mine is None or plain is None or not plain.get("peak_bytes"):
-            return ""
-        return f"{mine['peak_bytes'] / plain['peak_bytes']:.2f}"
+        entries = timed(record)
+        times = {name: median(found) for name, found in entries.items()}
+        mine = times[self.ours]
+        others = [beside(times[name], mine) if name in times else "" for name in (self.plain, self.package)]
+        peer = min((name for name in self.peers if name in times), key=times.__getitem__, default=None)
+        fused = "" if peer is None else f"{beside(times[peer], mine)} {label(record, peer)}"
+        peaks = [entries.get(name, {}).get("peak_bytes") for name in (self.ours, self.plain)]
+        memory = f"{peaks[0] / peaks[1]:.2f}" if all(peaks) else ""
+        words = f"{device}: {self.words}" if device else self.words
+        return [f"{words}: {size(record)}", scaled(mine), *others, fused, memory]
 
 
 LINEAR = {"plain": "torch_linear", "package": "torch_linear_ntloss"}
@@ -87,14 +77,16 @@ def headline_table(devices: Iterable[tuple[str, str, Records]]) -> str | None:
     """The table of (name, kind, records) of each device, in this order; None where nothing was timed."""
     devices = list(devices)
     rows = [
-        headline.row(records, name if len(devices) > 1 else "")
+        headline.row(records[headline.workload], name if len(devices) > 1 else "")
         for name, kind, records in devices
         for headline in HEADLINES[kind]
-        if seconds(records, headline.workload, headline.ours) is not None
+        if entry(records, headline.workload, headline.ours) is not None
     ]
+    if not rows:
+        return None
     columns = zip(HEADER, *rows[:MOST_ROWS], strict=True)
-    header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True) if rows else [()]
-    return table(header, filled) if filled else None
+    header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True)
+    return markdown(header, filled)
 
 
 def size(record: Record) -> str:
@@ -102,6 +94,6 @@ def size(record: Record) -> str:
     return problem(record).split(", K =")[0]
 
 
-def beside(other: float | None, mine: float) -> str:
+def beside(other: float, mine: float) -> str:
     """A time, and what multiple of ours it is."""
-    return "" if other is None else f"{scaled(other)} ({other / mine:.2f} x)"
+    return f"{scaled(other)} ({other / mine:.2f} x)"

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from ntl_kernels import backends
-
-from .replace import replaced
 
 CAPABILITY, WARP = 90, 32
 """Of a Hopper GPU."""
@@ -81,16 +80,14 @@ def idle_device() -> Iterator[list[str]]:
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("host times need compiled kernels; unset TRITON_INTERPRET")
-    with ExitStack() as stack:
-        driver.set_active(DRIVER)
-        stack.callback(driver.set_active, None)  # the default one, found when it is asked for
-        stack.enter_context(cpu_as_device())
-        yield DRIVER.launched
+    driver.set_active(DRIVER)
+    try:
+        with cpu_as_device():
+            yield DRIVER.launched
+    finally:
+        driver.set_active(None)  # the default one, found when it is asked for
 
 
-@contextmanager
-def cpu_as_device() -> Iterator[None]:
-    """Let CPU tensors go the way of a GPU's."""
-    devices = (*backends.TRITON_DEVICES, "cpu")
-    with replaced(backends, "TRITON_DEVICES", devices), replaced(backends, "HOST_DEVICES", ()):
-        yield  # nobody may look at a device's values
+def cpu_as_device() -> AbstractContextManager[Any]:
+    """Let CPU tensors go the way of a GPU's, so that nobody may look at their values."""
+    return patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,14 +29,11 @@ COPIES = ("Memcpy", "Memset")
 WAITS = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize")
 
 
-class Clock(Protocol):
-    def sample(self, step: Step, first: int, repeats: int) -> float:
-        """Seconds per step, over the steps ``first``, ``first + 1``, ..."""
-        ...
-
-
 class WallClock:
-    """Of a device that computes while the host waits, or of a host that only issues the work."""
+    """Of a device that computes while the host waits, or of a host that only issues the work.
+
+    A clock's samples are seconds per step, over the steps ``first``, ``first + 1``, ...
+    """
 
     def __init__(self, synchronise: Callable[[], None] = lambda: None) -> None:
         self.synchronise = synchronise
@@ -68,6 +65,9 @@ class EventClock:
         return self.start.elapsed_time(self.stop) / repeats * 1e-3
 
 
+Clock = WallClock | EventClock
+
+
 def make_clock(device: torch.device, kind: str) -> Clock:
     """The clock of a workload: "device" or "host" time."""
     if device.type != "cuda":
@@ -80,6 +80,11 @@ def rotating_sets(device: torch.device, set_bytes: int, cache_bytes: int) -> int
     if device.type != "cuda":
         return 1
     return min(max(2, math.ceil(3 * cache_bytes / max(set_bytes, 1))), 64)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """The L2 cache of a GPU; 0 where it does not matter."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
 
 
 def time_alternately(

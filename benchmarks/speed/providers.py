@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,8 +55,8 @@ class Provider:
 # Losses of logits
 
 
-def ours(case: Case) -> Loss:
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers)
+def ours(case: Case, **keywords: Any) -> Loss:
+    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, **keywords)
 
 
 def given(case: Case) -> dict[str, Tensor]:
@@ -65,13 +66,13 @@ def given(case: Case) -> dict[str, Tensor]:
 
 
 def ours_given(case: Case) -> Loss:
-    counts = given(case)
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, **counts)
+    return ours(case, **given(case))
 
 
 def ours_rows(case: Case) -> Loss:
     """A loss per row, and an upstream gradient per row."""
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, reduction="none").sum()
+    losses_of = ours(case, reduction="none")
+    return lambda t: losses_of(t).sum()
 
 
 class Computed(torch.autograd.Function):
@@ -95,11 +96,7 @@ def ours_off(case: Case) -> Loss:
     taken = set(case.sets[0].labels.tolist())
     free = [token for token in range(case.workload.vocab) if token not in taken][:2]
     numbers = NumberTokens.from_mapping({token: float(i) for i, token in enumerate(free)}, case.workload.vocab)
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, numbers)
-
-
-def ours_reference(case: Case) -> Loss:
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, backend="reference")
+    return ours(replace(case, numbers=numbers))
 
 
 def torch_ce(case: Case) -> Loss:
@@ -142,18 +139,12 @@ def copy_step(case: Case) -> Step:
 # Losses of hidden states
 
 
-def ours_linear(case: Case) -> Loss:
-    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers)
+def ours_linear(case: Case, **keywords: Any) -> Loss:
+    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, **keywords)
 
 
 def ours_linear_given(case: Case) -> Loss:
-    counts = given(case)
-    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, **counts)
-
-
-def ours_linear_all_rows(case: Case) -> Loss:
-    """Ignored rows are computed, too, so that nothing waits for the device to find the others."""
-    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, skip_ignored=False)
+    return ours_linear(case, **given(case))
 
 
 def ours_of_logits(case: Case) -> Loss:
@@ -174,14 +165,10 @@ def torch_linear_ntloss(case: Case) -> Loss:
     return loss_of
 
 
-def torch_fused(**options: Any) -> Callable[[Case], Loss]:
+def torch_fused(case: Case, **options: Any) -> Loss:
     """`torch.nn.functional.linear_cross_entropy` of torch 2.13, chunked with these options."""
-
-    def make(case: Case) -> Loss:
-        chosen = torch.nn.LinearCrossEntropyOptions(**options)
-        return lambda t: F.linear_cross_entropy(t.hidden, t.weight, t.labels, options=chosen)
-
-    return make
+    chosen = torch.nn.LinearCrossEntropyOptions(**options)
+    return lambda t: F.linear_cross_entropy(t.hidden, t.weight, t.labels, options=chosen)
 
 
 def liger_linear(case: Case) -> Loss:
@@ -190,15 +177,11 @@ def liger_linear(case: Case) -> Loss:
     return lambda t: liger_fused_linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED)
 
 
-def cce_linear(**options: Any) -> Callable[[Case], Loss]:
+def cce_linear(case: Case, **options: Any) -> Loss:
     """As it comes, it leaves out blocks of the logits' gradient whose entries are all small."""
+    from cut_cross_entropy import linear_cross_entropy
 
-    def make(case: Case) -> Loss:
-        from cut_cross_entropy import linear_cross_entropy
-
-        return lambda t: linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED, **options)
-
-    return make
+    return lambda t: linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED, **options)
 
 
 def quack_linear(case: Case) -> Loss:
@@ -235,123 +218,81 @@ def ours_ntl(case: Case) -> Loss:
     return lambda t: loss(t.logits[None], t.labels[None])
 
 
-LIGER, CCE, QUACK = ("liger_kernel", GPU), ("cut_cross_entropy", GPU), ("quack", GPU)
-PACKAGE, FUSED = ("ntloss",), ("torch 2.13",)
+def of_loss(
+    family: str, name: str, label: str, objective: str, make: Callable[[Case], Loss], *needs: str, **options: Any
+) -> Provider:
+    """The provider whose step is a loss and its gradients."""
+    return Provider(name, label, family, objective, by_autograd(make), needs, **options)
 
+
+CE, BOTH = "ce", "ce+ntl"
+LIGER, CCE, QUACK, PACKAGE = "liger_kernel", "cut_cross_entropy", "quack", "ntloss"
+ROWS = {"batch_chunk_size": 256, "chunking_method": None}
 TORCH_FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "torch_fused": ("defaults", {}),
     "torch_fused_whole": ("one chunk", {"chunking_method": None}),
-    "torch_fused_compact": (
-        "256 rows, compact",
-        {"batch_chunk_size": 256, "chunking_method": None, "acc_policy": "compact"},
-    ),
-    "torch_fused_accurate": (
-        "256 rows, accurate",
-        {"batch_chunk_size": 256, "chunking_method": None, "acc_policy": "accurate"},
-    ),
+    "torch_fused_compact": ("256 rows, compact", {**ROWS, "acc_policy": "compact"}),
+    "torch_fused_accurate": ("256 rows, accurate", {**ROWS, "acc_policy": "accurate"}),
 }
 """Name -> label and `torch.nn.LinearCrossEntropyOptions`: comparisons take the best of them."""
 
+logits = partial(of_loss, "logits")
 LOGITS = (
     Provider("copy", "copy", "logits", None, copy_step),
-    Provider("ours", "ours", "logits", "ce+ntl", by_autograd(ours)),
-    Provider("ours_inplace", "ours in place", "logits", "ce+ntl", by_autograd(ours_inplace), overwrites=True),
-    Provider("ours_off", "ours, no label a number", "logits", "ce", by_autograd(ours_off)),
-    Provider("ours_reference", "our reference, compiled", "logits", "ce+ntl", by_autograd(compiled(ours_reference))),
-    Provider("torch_ce", "F.cross_entropy", "logits", "ce", by_autograd(torch_ce)),
-    Provider("torch_ce_float", "F.cross_entropy(logits.float())", "logits", "ce", by_autograd(torch_ce_float)),
-    Provider("torch_ce_compiled", "F.cross_entropy, compiled", "logits", "ce", by_autograd(compiled(torch_ce))),
-    Provider(
-        "torch_ce_ntloss",
-        "F.cross_entropy + ntloss",
-        "logits",
-        "ce+ntl",
-        by_autograd(torch_ce_ntloss),
-        PACKAGE,
-    ),
-    Provider(
-        "torch_ce_ntloss_compiled",
-        "F.cross_entropy + ntloss, compiled",
-        "logits",
-        "ce+ntl",
-        by_autograd(compiled(torch_ce_ntloss)),
-        PACKAGE,
-    ),
-    Provider("liger_ce", "Liger", "logits", "ce", by_autograd(liger_ce), LIGER, overwrites=True),
-    Provider("quack_ce", "quack", "logits", "ce", by_autograd(quack_ce), QUACK),
+    logits("ours", "ours", BOTH, ours),
+    logits("ours_inplace", "ours in place", BOTH, ours_inplace, overwrites=True),
+    logits("ours_off", "ours, no label a number", CE, ours_off),
+    logits("ours_reference", "our reference, compiled", BOTH, compiled(partial(ours, backend="reference"))),
+    logits("torch_ce", "F.cross_entropy", CE, torch_ce),
+    logits("torch_ce_float", "F.cross_entropy(logits.float())", CE, torch_ce_float),
+    logits("torch_ce_compiled", "F.cross_entropy, compiled", CE, compiled(torch_ce)),
+    logits("torch_ce_ntloss", "F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
+    logits("torch_ce_ntloss_compiled", "F.cross_entropy + ntloss, compiled", BOTH, compiled(torch_ce_ntloss), PACKAGE),
+    logits("liger_ce", "Liger", CE, liger_ce, LIGER, GPU, overwrites=True),
+    logits("quack_ce", "quack", CE, quack_ce, QUACK, GPU),
 )
+hidden = partial(of_loss, "hidden")
 HIDDEN = (
     Provider("matmuls", "three matmuls", "hidden", None, matmuls_step),
-    Provider("ours", "ours", "hidden", "ce+ntl", by_autograd(ours_linear)),
-    Provider("ours_all_rows", "ours, skip_ignored=False", "hidden", "ce+ntl", by_autograd(ours_linear_all_rows)),
-    Provider("ours_of_logits", "F.linear, then ours", "hidden", "ce+ntl", by_autograd(ours_of_logits)),
-    Provider("torch_linear", "F.linear, F.cross_entropy", "hidden", "ce", by_autograd(torch_linear)),
-    Provider(
-        "torch_linear_compiled",
-        "F.linear, F.cross_entropy, compiled",
-        "hidden",
-        "ce",
-        by_autograd(compiled(torch_linear)),
-    ),
-    Provider(
-        "torch_linear_ntloss",
-        "F.linear, F.cross_entropy + ntloss",
-        "hidden",
-        "ce+ntl",
-        by_autograd(torch_linear_ntloss),
-        PACKAGE,
-    ),
+    hidden("ours", "ours", BOTH, ours_linear),
+    # Ignored rows are computed, too, so that nothing waits for the device to find the others.
+    hidden("ours_all_rows", "ours, skip_ignored=False", BOTH, partial(ours_linear, skip_ignored=False)),
+    hidden("ours_of_logits", "F.linear, then ours", BOTH, ours_of_logits),
+    hidden("torch_linear", "F.linear, F.cross_entropy", CE, torch_linear),
+    hidden("torch_linear_compiled", "F.linear, F.cross_entropy, compiled", CE, compiled(torch_linear)),
+    hidden("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_linear_ntloss, PACKAGE),
     *(
-        Provider(name, f"F.linear_cross_entropy, {label}", "hidden", "ce", by_autograd(torch_fused(**options)), FUSED)
+        hidden(name, f"F.linear_cross_entropy, {label}", CE, partial(torch_fused, **options), "torch 2.13")
         for name, (label, options) in TORCH_FUSED.items()
     ),
-    Provider("liger_linear", "Liger fused linear", "hidden", "ce", by_autograd(liger_linear), LIGER),
-    Provider("cce_linear", "Apple CCE, without small gradients", "hidden", "ce", by_autograd(cce_linear()), CCE),
-    Provider(
-        "cce_linear_all",
-        "Apple CCE, with all gradients",
-        "hidden",
-        "ce",
-        by_autograd(cce_linear(filter_eps=None)),
-        CCE,
-    ),
-    Provider("quack_linear", "quack linear", "hidden", "ce", by_autograd(quack_linear), QUACK),
+    hidden("liger_linear", "Liger fused linear", CE, liger_linear, LIGER, GPU),
+    hidden("cce_linear", "Apple CCE, without small gradients", CE, cce_linear, CCE, GPU),
+    hidden("cce_linear_all", "Apple CCE, with all gradients", CE, partial(cce_linear, filter_eps=None), CCE, GPU),
+    hidden("quack_linear", "quack linear", CE, quack_linear, QUACK, GPU),
 )
 NTL = (
-    Provider("ours", "ntl_kernels.ntloss", "ntl", "ntl", by_autograd(ours_ntl)),
-    Provider("ntloss", "ntloss package", "ntl", "ntl", by_autograd(package_ntl), PACKAGE),
+    of_loss("ntl", "ours", "ntl_kernels.ntloss", "ntl", ours_ntl),
+    of_loss("ntl", "ntloss", "ntloss package", "ntl", package_ntl, PACKAGE),
 )
 STEP = (
-    Provider("stock", "stock loss", "step", "ce", training(stock_loss)),
-    Provider("stock_ntloss", "stock loss + ntloss", "step", "ce+ntl", training(ntloss_loss), PACKAGE),
-    Provider("ours_logits", "ours, from logits", "step", "ce+ntl", training(ours_logits_loss)),
-    Provider("ours", "ours, inside the head", "step", "ce+ntl", training(stock_loss, patch)),
+    Provider("stock", "stock loss", "step", CE, training(stock_loss)),
+    Provider("stock_ntloss", "stock loss + ntloss", "step", BOTH, training(ntloss_loss), (PACKAGE,)),
+    Provider("ours_logits", "ours, from logits", "step", BOTH, training(ours_logits_loss)),
+    Provider("ours", "ours, inside the head", "step", BOTH, training(stock_loss, patch)),
 )
+host = partial(of_loss, "host")
 HOST = (
-    Provider("torch_ce", "F.cross_entropy", "host", "ce", by_autograd(torch_ce)),
-    Provider("ours", "ours", "host", "ce+ntl", by_autograd(ours)),
-    Provider("ours_given", "ours, both denominators given", "host", "ce+ntl", by_autograd(ours_given)),
-    Provider("ours_rows", 'ours, reduction "none"', "host", "ce+ntl", by_autograd(ours_rows)),
-    Provider("liger_ce", "Liger", "host", "ce", by_autograd(liger_ce), LIGER[:1]),
-    Provider("torch_ce_ntloss", "F.cross_entropy + ntloss", "host", "ce+ntl", by_autograd(torch_ce_ntloss), PACKAGE),
-    Provider("torch_linear", "F.linear, F.cross_entropy", "host", "ce", by_autograd(torch_linear)),
-    Provider("ours_linear", "ours, from hidden states", "host", "ce+ntl", by_autograd(ours_linear)),
-    Provider(
-        "ours_linear_given",
-        "ours, from hidden states, both denominators given",
-        "host",
-        "ce+ntl",
-        by_autograd(ours_linear_given),
-    ),
-    Provider("liger_linear", "Liger fused linear", "host", "ce", by_autograd(liger_linear), LIGER[:1]),
-    Provider(
-        "torch_linear_ntloss",
-        "F.linear, F.cross_entropy + ntloss",
-        "host",
-        "ce+ntl",
-        by_autograd(torch_linear_ntloss),
-        PACKAGE,
-    ),
+    host("torch_ce", "F.cross_entropy", CE, torch_ce),
+    host("ours", "ours", BOTH, ours),
+    host("ours_given", "ours, both denominators given", BOTH, ours_given),
+    host("ours_rows", 'ours, reduction "none"', BOTH, ours_rows),
+    host("liger_ce", "Liger", CE, liger_ce, LIGER),
+    host("torch_ce_ntloss", "F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
+    host("torch_linear", "F.linear, F.cross_entropy", CE, torch_linear),
+    host("ours_linear", "ours, from hidden states", BOTH, ours_linear),
+    host("ours_linear_given", "ours, from hidden states, both denominators given", BOTH, ours_linear_given),
+    host("liger_linear", "Liger fused linear", CE, liger_linear, LIGER),
+    host("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_linear_ntloss, PACKAGE),
 )
 """Where no kernel runs, so that a peer that needs a GPU needs none."""
 PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)

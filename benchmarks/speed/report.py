@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..environment import ROOT
-from ..published import README, commit_of, digest, outdated, with_section
+from ..errors import InputError
+from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, tables
 from .headlines import headline_table
-from .results import FOLDER, Records, Refusal, devices, load
+from .results import FOLDER, Records, devices, load, of_group
 
 SECTION = "speed"
 CAUSES = "causes.json"
 """Beside a device's results: why a target is missed, by its key. Written by hand, after profiling."""
-
-
 IDLE = (
     "Triton compiles for a Hopper GPU that does not exist and launches into nothing; CPU tensors pass for its own. "
     "What is timed is what the host does for one forward and backward pass up to each launch, by the same code as on a "
@@ -26,59 +26,28 @@ IDLE = (
 
 
 def write(folder: Path) -> list[Path]:
-    """Write each device's report and plots, and the README's section if these are the committed results.
-
-    Raises:
-        Refusal: the folder holds no results.
-    """
-    written = []
-    for device in some_devices(folder):
-        records = load(device)
-        written += plots.draw(records, device, digest(records))
-        report = device / "report.md"
-        report.write_text(device_report(records, device))
-        written.append(report)
-    if is_committed(folder):
-        README.write_text(with_section(README.read_text(), SECTION, section(folder)))
-        written.append(README)
-    return written
+    """Write each device's report and plots, and the README's section if these are the committed results."""
+    return pages(folder).write(README)
 
 
 def check(folder: Path) -> list[str]:
-    """Where README, reports and plots differ from the results.
-
-    Raises:
-        Refusal: the folder holds no results.
-    """
-    problems = []
-    for device in some_devices(folder):
-        records = load(device)
-        drawn = {device / f"{name}.png": digest(records) for name in plot_names(records)}
-        problems += outdated({device / "report.md": device_report(records, device)}, drawn)
-    if is_committed(folder) and with_section(README.read_text(), SECTION, section(folder)) != README.read_text():
-        problems.append(f"{README}: the section on speed differs from the results in {folder}")
-    return [f"{problem}; `python -m benchmarks.speed report` writes it anew" for problem in problems]
+    """Where README, reports and plots differ from the results."""
+    return pages(folder).problems(README)
 
 
-def some_devices(folder: Path) -> list[Path]:
-    """The folders that hold results; at least one."""
-    found = devices(folder)
+def pages(folder: Path) -> Pages:
+    """What follows from the results of all devices in a folder."""
+    found = {device: load(device) for device in devices(folder)}
     if not found:
-        raise Refusal(f"no results in {folder}: expected <device>/<family>.json there")
-    return found
-
-
-def is_committed(folder: Path) -> bool:
-    return folder.resolve() == FOLDER.resolve()
-
-
-def plot_names(records: Records) -> list[str]:
-    """The plots that the results allow, without drawing them."""
-    has_sweep = any(r["group"].startswith("vocabulary") and "copy" in tables.timed(r) for r in records.values())
-    return [
-        *(family for family in plots.BARS if plots.drawn_as_bars(records, family)),
-        *(["vocabulary"] if has_sweep else []),
-    ]
+        raise InputError(f"no results in {folder}: expected <device>/<family>.json there")
+    texts = {device / "report.md": device_report(records, device) for device, records in found.items()}
+    drawn: dict[Path, tuple[str, Draw]] = {
+        device / f"{name}.png": (digest(records), partial(plots.draw, make))
+        for device, records in found.items()
+        for name, make in plots.figures(records).items()
+    }
+    is_committed = folder.resolve() == FOLDER.resolve()
+    return Pages(SECTION, folder, texts, drawn, section(folder) if is_committed else None)
 
 
 def section(folder: Path) -> str:
@@ -89,7 +58,7 @@ def section(folder: Path) -> str:
     parts = [table] if table is not None else []
     for device, records in found[:1]:
         where = device.resolve().relative_to(ROOT)
-        parts += [f"![{plot_text(name)}]({where / name}.png)" for name in plot_names(records)[:1]]
+        parts += [f"![{plots.TITLES[name]}]({where / name}.png)" for name in list(plots.figures(records))[:1]]
     parts += [sources(device, records) for device, records in found]
     if not any(kind_of(records) == "gpu" for _, records in found):
         parts.append(
@@ -121,19 +90,15 @@ def device_report(records: Records, device: Path) -> str:
         f"{provenance(records)} Times are of one forward and backward pass; peak memory is what a step holds at most "
         "beyond its inputs, its gradients among it; the gradient error is relative to float64, in the Frobenius norm.",
         *targets(records, device),
-        *main_tables(records, heading="## "),
+        *main_tables(records),
         *(f"## {heading}\n\n{text}" for heading, text in groups if text is not None),
         *host_parts(records),
-        *(f"![{plot_text(name)}]({name}.png)" for name in plot_names(records)),
+        *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
         *host_bound(records),
-        *missing(records),
+        *listed("Not timed:", tables.not_timed(records)),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def plot_text(name: str) -> str:
-    return plots.BARS.get(name, "Share of the bandwidth of a copy, by vocabulary")
 
 
 def title(records: Records) -> str:
@@ -150,14 +115,11 @@ def environments(records: Records) -> list[dict[str, Any]]:
 
 def provenance(records: Records) -> str:
     """Versions, commit, command and date in a sentence per environment."""
-    return " ".join(origin(environment) for environment in environments(records))
-
-
-def origin(environment: dict[str, Any]) -> str:
-    versions = environment["versions"]
-    return (
-        f"Measured {environment['date']} with torch {versions['torch']}, Triton {versions['triton']} and Python "
-        f"{environment['python']} at {commit_of(environment)}, by `{environment['command']}`."
+    return " ".join(
+        f"Measured {environment['date']} with torch {environment['versions']['torch']}, Triton "
+        f"{environment['versions']['triton']} and Python {environment['python']} at {commit_of(environment)}, by "
+        f"`{environment['command']}`."
+        for environment in environments(records)
     )
 
 
@@ -168,32 +130,32 @@ def targets(records: Records, device: Path) -> list[str]:
     return [text] if text is not None else []
 
 
-def main_tables(records: Records, heading: str) -> list[str]:
+def main_tables(records: Records) -> list[str]:
     """A table for each workload of the group "main"."""
-    close = heading.strip("# ")
-    chosen = [record for record in records.values() if record["group"] == "main" and tables.timed(record)]
-    return [f"{heading}{r['name']}{close}: {tables.problem(r)}\n\n{tables.provider_table(r)}" for r in chosen]
+    main = of_group(records, "main")
+    return [f"## {record['name']}: {tables.problem(record)}\n\n{tables.provider_table(record)}" for record in main]
 
 
 def host_parts(records: Records) -> list[str]:
     """What calls cost the host: where kernels do not run, and where there is little to compute."""
-    idle = [record for record in records.values() if record["group"] == "host" and tables.timed(record)]
-    parts = [f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in idle]
-    parts = [f"## {tables.HOST['host']}\n\n{IDLE}", *parts] if parts else []
+    idle = [
+        f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}"
+        for record in of_group(records, "host")
+    ]
+    parts = [f"## Host time of a call whose kernels do not run\n\n{IDLE}", *idle] if idle else []
     eager = tables.eager_table(records)
-    return parts if eager is None else [*parts, f"## {tables.HOST['eager']}\n\n{eager}"]
+    return parts if eager is None else [*parts, f"## Small problems on one CPU thread\n\n{eager}"]
 
 
 def host_bound(records: Records) -> list[str]:
     """Where more than the device was measured."""
-    lines = tables.host_bound(records)
     text = (
         f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
         "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
     )
+    return listed(text, tables.host_bound(records))
+
+
+def listed(text: str, lines: list[str]) -> list[str]:
+    """A text above a list, where there is anything to list."""
     return [f"{text}\n\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
-
-
-def missing(records: Records) -> list[str]:
-    lines = tables.not_timed(records)
-    return ["Not timed:\n\n" + "\n".join(f"- {line}" for line in lines)] if lines else []

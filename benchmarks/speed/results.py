@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import json
-import statistics
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..errors import InputError
 from .workloads import FAMILIES
 
 SCHEMA = 1
 FILES = (*FAMILIES, "host")
 FOLDER = Path(__file__).parents[1] / "results"
 
-
-class Refusal(ValueError):
-    """What was asked for cannot be done; said before any work, in a line."""
-
-
 Record = dict[str, Any]
 Records = dict[str, Record]
 """Workload name -> record."""
-
-
-def make_folder(folder: Path) -> Path:
-    """The folder, made if need be and tried.
-
-    Raises:
-        Refusal: nothing can be written there.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Refusal(f"cannot write results to {folder}: {error.strerror or error}") from error
-    return folder
 
 
 def add(folder: Path, name: str, record: Record, replace: bool) -> None:
@@ -52,28 +34,25 @@ def dumps(records: Records) -> str:
     parts = []
     for name, record in records.items():
         plain = {key: value for key, value in record.items() if key not in ("providers", "name")}
-        providers = ",\n".join(
-            f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in record["providers"].items()
-        )
-        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {"name": name, **plain}.items()]
-        parts.append(
-            f" {json.dumps(name)}: {{\n" + ",\n".join([*lines, f'  "providers": {{\n{providers}\n  }}']) + "\n }"
-        )
+        providers = ",\n".join(members(record["providers"], "   "))
+        lines = [*members({"name": name, **plain}, "  "), f'  "providers": {{\n{providers}\n  }}']
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
     return f'{{"schema": {SCHEMA}, "workloads": {{\n' + ",\n".join(parts) + "\n}}\n"
 
 
-def read(path: Path) -> Records:
-    """The records of a file.
+def members(entries: Record, indent: str) -> list[str]:
+    """A line for each member of a JSON object."""
+    return [f"{indent}{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
 
-    Raises:
-        Refusal: the file is no JSON or has another schema.
-    """
+
+def read(path: Path) -> Records:
+    """The records of a file."""
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
-        raise Refusal(f"{path}: not JSON: {error}") from error
+        raise InputError(f"{path}: not JSON: {error}") from error
     if content.get("schema") != SCHEMA:
-        raise Refusal(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
+        raise InputError(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
     return content["workloads"]
 
 
@@ -85,26 +64,30 @@ def load(folder: Path) -> Records:
 
 def devices(folder: Path) -> list[Path]:
     """The folders that hold results."""
-    if not folder.exists():
-        return []
-    return sorted(path for path in folder.iterdir() if any((path / f"{name}.json").exists() for name in FILES))
+    return sorted({path.parent for name in FILES for path in folder.glob(f"*/{name}.json")})
 
 
-def percentiles(samples: list[float]) -> tuple[float, float, float]:
+def percentiles(samples: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """The 20th percentile, the median and the 80th."""
-    if len(samples) == 1:
-        return samples[0], samples[0], samples[0]
-    fifths = statistics.quantiles(samples, n=5, method="inclusive")
-    return fifths[0], statistics.median(samples), fifths[-1]
+    low, median, high = np.percentile(samples, (20, 50, 80)).tolist()
+    return low, median, high
+
+
+def median(entry: Record) -> float:
+    """The median time of a provider's entry."""
+    return percentiles(entry["samples_s"])[1]
+
+
+def timed(record: Record) -> dict[str, Record]:
+    """Provider -> entry, of those that were timed."""
+    return {name: found for name, found in record["providers"].items() if found["status"] == "timed"}
+
+
+def of_group(records: Records, group: str) -> list[Record]:
+    """The workloads of a group on which any provider was timed."""
+    return [record for record in records.values() if record["group"] == group and timed(record)]
 
 
 def entry(records: Records, workload: str, provider: str) -> Record | None:
     """A provider's entry, if it was timed."""
-    found = records.get(workload, {}).get("providers", {}).get(provider)
-    return found if found is not None and found["status"] == "timed" else None
-
-
-def seconds(records: Records, workload: str, provider: str) -> float | None:
-    """A provider's median time, if it was timed."""
-    found = entry(records, workload, provider)
-    return None if found is None else percentiles(found["samples_s"])[1]
+    return timed(records[workload]).get(provider) if workload in records else None

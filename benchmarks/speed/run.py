@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
@@ -16,35 +16,34 @@ import torch
 import torch._dynamo
 
 from .. import environment
+from ..errors import InputError, writable
 from . import gate, measure, results, workloads
 from .providers import Provider, providers_of
-from .results import Refusal
+from .results import Record
 from .steps import Outcome, Step
 from .workloads import Case, Workload
 
 WARM_UP = 3
 CPU_WARM_UP = 1
 """The gate has run every step once already, and a CPU has no clock to raise."""
+LEAST, MOST = 5, 100
+"""Samples that every provider gets, however slow or fast it is."""
 
 
 @dataclass(frozen=True)
 class Settings:
     device: torch.device
     suite: str = "full"
-    """"full" or "quick"."""
+    """"full", "gpu" or "quick"."""
     threads: int = 2
     seconds: float = 8.0
     """Time for the samples of one of the main workloads, shared by its providers; the others get a fifth."""
-    least: int = 5
-    """Samples that every provider gets, however slow it is."""
-    most: int = 100
-    families: tuple[str, ...] = workloads.FAMILIES
+    families: Sequence[str] = workloads.FAMILIES
     names: str = "*"
     """Which workloads, as a shell pattern."""
     providers: str = "*"
     dry: bool = False
     """Every workload, as small as can be and once: no measurement, but every line of code."""
-    commit: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -52,18 +51,14 @@ class Settings:
         return self.names == "*" and self.providers == "*"
 
     def chosen(self, table: Sequence[Workload]) -> list[Workload]:
-        """The workloads that the pattern names, small in a dry run.
-
-        Raises:
-            Refusal: it names none, or none of them has a provider that its own pattern names.
-        """
+        """The workloads that the pattern names, small in a dry run."""
         found = [workload for workload in table if fnmatch(workload.name, self.names)]
         if not found:
-            raise Refusal(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
+            raise InputError(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
         known = [p for workload in found for p in providers_of(workload.family, workload.providers)]
         if not self.providers_among(known):
             names = dict.fromkeys(provider.name for provider in known)
-            raise Refusal(f"no provider is called {self.providers!r}; there are: {' '.join(names)}")
+            raise InputError(f"no provider is called {self.providers!r}; there are: {' '.join(names)}")
         return [workloads.shrink(workload) for workload in found] if self.dry else found
 
     def providers_among(self, providers: Sequence[Provider]) -> list[Provider]:
@@ -72,7 +67,7 @@ class Settings:
 
     def samples_of(self, workload: Workload) -> tuple[float, int, int]:
         """(seconds, least, most) of the samples of a workload."""
-        counts = (1, 1) if self.dry else (self.least, self.most)
+        counts = (1, 1) if self.dry else (LEAST, MOST)
         return self.seconds if workload.group == "main" else self.seconds / 5, *counts
 
 
@@ -81,35 +76,55 @@ def suite_of(settings: Settings) -> list[Workload]:
     if settings.suite == "quick":
         table = workloads.quick_workloads()
     elif settings.suite == "gpu" or settings.device.type == "cuda":
-        table = workloads.gpu_workloads(environment.memory_bytes(settings.device))
+        table = workloads.gpu_workloads(memory_bytes(settings.device))
     else:
         table = workloads.cpu_workloads()
     return settings.chosen([workload for workload in table if workload.family in settings.families])
+
+
+def memory_bytes(device: torch.device) -> int:
+    """All memory of a GPU; what a dry run of its suite pretends to have elsewhere."""
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 2**37
 
 
 def run(settings: Settings, folder: Path) -> Path:
     """Measure the chosen workloads and put them into ``folder/<device>``; returns that folder.
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
-
-    Raises:
-        Refusal: the settings choose nothing, or nothing can be written there.
     """
-    chosen = suite_of(settings)
-    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = results.make_folder(folder / environment.slug(described["device"]))
-    fresh = set(settings.families) if settings.is_whole else set()
+    path, _ = write_records(suite_of(settings), settings, folder, run_workload, fresh=settings.is_whole)
+    return path
+
+
+def write_records(
+    chosen: Sequence[Workload],
+    settings: Settings,
+    folder: Path,
+    measured: Callable[[Workload, Settings], Record],
+    file: str | None = None,
+    fresh: bool = False,
+) -> tuple[Path, list[Record]]:
+    """Measure one workload after another, and write each record: (``folder/<device>``, the records).
+
+    Args:
+        file: the name of the file for all of them; None for a file per family.
+        fresh: whether files lose what they held before.
+    """
+    described = environment.describe("speed", settings.device, settings.threads)
+    target = writable(folder / environment.slug(described["device"]), "cannot write results to {folder}")
+    records: list[Record] = []
+    begun: set[str] = set()
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
-        record = run_workload(workload, settings) | {"environment": described}
-        for line in summary(record):
-            print(f"    {line}", flush=True)
-        results.add(target, workload.family, record, replace=workload.family in fresh)
-        fresh.discard(workload.family)
-    return target
+        records.append(measured(workload, settings) | {"environment": described})
+        print(*summary(records[-1]), sep="\n", flush=True)
+        name = file or workload.family
+        results.add(target, name, records[-1], replace=fresh and name not in begun)
+        begun.add(name)
+    return target, records
 
 
-def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> dict[str, Any]:
+def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> Record:
     """The record of one workload: its sizes, and of each provider samples, memory and counts, or why there are none.
 
     Without ``providers`` they are those the workload asks for.
@@ -118,9 +133,10 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
     chosen = settings.providers_among(chosen)
     device = settings.device
     with quiet(), cpu_threads(workload.threads or settings.threads), compiler_settings():
-        sets = measure.rotating_sets(device, workload.logits_bytes, environment.cache_bytes(device))
+        sets = measure.rotating_sets(device, workload.logits_bytes, measure.cache_bytes(device))
         case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
-        entries, steps = prepare(case, chosen, warm_up_of(settings))
+        warm_up = 0 if settings.dry else CPU_WARM_UP if device.type == "cpu" else WARM_UP
+        entries, steps = prepare(case, chosen, warm_up)
         clock = measure.make_clock(device, workload.clock)
         timed = measure.time_alternately(steps, clock, *settings.samples_of(workload))
         for name, sampled in timed.items():
@@ -133,18 +149,16 @@ def timed_entry(repeats: int, samples: list[float]) -> dict[str, Any]:
     return {"status": "timed", "repeats": repeats, "samples_s": [float(f"{sample:.5g}") for sample in samples]}
 
 
-def warm_up_of(settings: Settings) -> int:
-    """How many steps each provider runs before it is timed."""
-    if settings.dry:
-        return 0
-    return CPU_WARM_UP if settings.device.type == "cpu" else WARM_UP
+def prepare(
+    case: Case, providers: Sequence[Provider], warm_up: int, truths: dict[str, Outcome] | None = None
+) -> tuple[dict[str, Any], dict[str, Step]]:
+    """Build every provider, hold it to the truth and warm it up: (what is known of each, the steps that passed).
 
-
-def prepare(case: Case, providers: Sequence[Provider], warm_up: int) -> tuple[dict[str, Any], dict[str, Step]]:
-    """Build every provider, hold it to the truth and warm it up: (what is known of each, the steps that passed)."""
+    ``truths`` keeps the truth of each objective for the next call on the same case.
+    """
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}
-    truths: dict[str, Outcome] = {}
+    truths = {} if truths is None else truths
     for provider in providers:
         reason = provider.missing(case.device)
         if reason is not None:
@@ -241,11 +255,11 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def summary(record: dict[str, Any]) -> Iterable[str]:
+def summary(record: Record) -> Iterator[str]:
     """A line per provider, for whoever watches."""
     for name, entry in record["providers"].items():
         if entry["status"] == "timed":
             low, median, high = results.percentiles(entry["samples_s"])
-            yield f"{name:26} {median * 1e3:9.3f} ms  [{low * 1e3:.3f}, {high * 1e3:.3f}]"
+            yield f"    {name:26} {median * 1e3:9.3f} ms  [{low * 1e3:.3f}, {high * 1e3:.3f}]"
         else:
-            yield f"{name:26} {entry['status']}: {entry['reason']}"
+            yield f"    {name:26} {entry['status']}: {entry['reason']}"

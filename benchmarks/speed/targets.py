@@ -6,9 +6,10 @@ None is asserted by a test: a machine with neighbours would fail it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from .providers import HIDDEN, TORCH_FUSED
-from .results import Records, entry, seconds
+from .results import Record, Records, entry, median
 from .workloads import VOCAB_SIZES
 
 
@@ -43,114 +44,94 @@ class Target:
 
     def value(self, records: Records) -> float | None:
         """The measured ratio; None where a part of it is not measured."""
-        if self.measure == "memory":
-            return self.memory_ratio(records)
-        ours = seconds(records, self.workload, self.ours)
-        other = self.best_time(records)
-        if ours is None or other is None:
+        ours = self.least(records, self.workload, (self.ours,))
+        if ours is None:
+            return None
+        if self.measure == "memory" and not self.others:
+            return ours / records[self.workload][self.size]
+        other = self.least(records, self.other_workload or self.workload, self.others or (self.ours,))
+        if other is None:
             return None
         return other / ours if self.is_share else ours / other
 
-    def best_time(self, records: Records) -> float | None:
-        workload = self.other_workload or self.workload
-        times = [seconds(records, workload, name) for name in self.others or (self.ours,)]
-        return min((time for time in times if time is not None), default=None)
+    def least(self, records: Records, workload: str, names: tuple[str, ...]) -> float | None:
+        """The least time or memory of some providers; None where none of them was timed."""
+        found = [entry(records, workload, name) for name in names]
+        return min((self.amount(records[workload], each) for each in found if each is not None), default=None)
 
-    def memory_ratio(self, records: Records) -> float | None:
-        ours = entry(records, self.workload, self.ours)
-        if ours is None:
-            return None
-        record = records[self.workload]
-        free = record["gradient_bytes"] if self.beyond_gradients else 0
-        if not self.others:
-            return (ours["peak_bytes"] - free) / record[self.size]
-        found = [entry(records, self.workload, name) for name in self.others]
-        peaks = [other["peak_bytes"] - free for other in found if other is not None]
-        return (ours["peak_bytes"] - free) / min(peaks) if peaks else None
+    def amount(self, record: Record, found: Record) -> float:
+        """A provider's time or memory."""
+        if self.measure != "memory":
+            return median(found)
+        return found["peak_bytes"] - (record["gradient_bytes"] if self.beyond_gradients else 0)
 
     def is_met(self, value: float) -> bool:
         return value >= self.limit if self.is_share else value <= self.limit
 
 
-def cpu_targets() -> list[Target]:
-    fp32, bf16, hidden = "logits-fp32", "logits-bf16", "hidden-fp32"
-    return [
-        Target("cpu", "time / F.cross_entropy", fp32, 0.6, ("torch_ce",)),
-        Target("cpu", "time / (F.cross_entropy + ntloss)", fp32, 0.25, ("torch_ce_ntloss",)),
-        Target("cpu", "time / F.cross_entropy", bf16, 0.75, ("torch_ce",)),
-        Target("cpu", "time / F.cross_entropy(logits.float())", bf16, 0.3, ("torch_ce_float",)),
-        *(Target("cpu", "peak memory / the gradient", name, 1.1, measure="memory") for name in (fp32, bf16)),
-        Target("cpu", "time / three bare matmuls", hidden, 1.15, ("matmuls",)),
-        Target("cpu", "time / F.linear_cross_entropy at its best", hidden, 1.0, ("torch_linear", *TORCH_FUSED)),
-        Target(
-            "cpu",
-            "time with half the rows ignored / none ignored",
-            f"{hidden}-ignored-50",
-            0.6,
-            other_workload=hidden,
-        ),
-        Target(
-            "cpu",
-            "peak memory beyond the gradients / (a chunk of logits + an fp32 accumulator)",
-            hidden,
-            1.0,
-            measure="memory",
-            size="allowance_bytes",
-            beyond_gradients=True,
-        ),
-        *(Target("cpu", "time / compiled F.cross_entropy", name, 1.0, ("torch_ce_compiled",)) for name in (fp32, bf16)),
-        Target("cpu", "host time / F.cross_entropy, 16 rows", "launch", 1.0, ("torch_ce",)),
-    ]
-
-
-def host_targets() -> list[Target]:
-    """Of calls whose kernels do not run, and of small problems on one CPU thread."""
-    limits = {"4x64": (7.0, 7.0), "16x1000": (5.0, 5.0), "256x1000": (1.5, 1.5)}
-    large = {"64x32000": (1.0, 1.3), "16x128256": (1.0, 1.3)}
-    peer = ("torch_ce",)
-    return [
-        Target("cpu", "host time / Liger's", "host-logits", 1.0, ("liger_ce",)),
-        Target("cpu", "host time / Liger's, denominators given", "host-logits", 1.0, ("liger_ce",), "ours_given"),
-        Target("cpu", "host time / F.cross_entropy", "host-logits", 3.0, peer),
-        Target("cpu", "host time / F.cross_entropy, denominators given", "host-logits", 3.0, peer, "ours_given"),
-        Target("cpu", "host time / Liger's fused linear", "host-hidden", 1.0, ("liger_linear",), "ours_linear"),
-        *(
-            Target("cpu", "time / F.cross_entropy, one thread", f"eager-{size}-{dtype}", limit, peer)
-            for size, pair in {**limits, **large}.items()
-            for dtype, limit in zip(("fp32", "bf16"), pair, strict=True)
-        ),
-    ]
-
-
-def gpu_targets() -> list[Target]:
-    main, hidden = "logits-bf16", "hidden-bf16"
-    limits = {50257: 0.85, 262144: 0.85}
-    fused = tuple(provider.name for provider in HIDDEN if provider.name.startswith(("liger", "cce")))
-    return [
-        Target("gpu", "time / V = 50304, as many rows", "vocab-50257-bf16", 1.1, other_workload="vocab-50304-bf16"),
-        *(
-            Target(
-                "gpu",
-                "bandwidth / a copy",
-                f"vocab-{vocab}-bf16",
-                limits.get(vocab, 0.9),
-                ("copy",),
-                measure="copy share",
-            )
-            for vocab in VOCAB_SIZES
-        ),
-        Target("gpu", "time / the same kernel without NTL", "numbers-10-share-20", 1.01, ("ours_off",)),
-        Target("gpu", "time / the same kernel without NTL", "numbers-1110-share-100", 1.03, ("ours_off",)),
-        Target("gpu", "time / (F.cross_entropy + ntloss)", main, 0.1, ("torch_ce_ntloss",)),
-        Target("gpu", "time / (F.cross_entropy + ntloss), compiled", main, 1 / 3, ("torch_ce_ntloss_compiled",)),
-        Target("gpu", "time / Liger cross-entropy", main, 1.0, ("liger_ce",)),
-        Target("gpu", "time / quack cross-entropy", main, 1.05, ("quack_ce",)),
-        Target("gpu", "host time / F.cross_entropy, 16 rows", "launch", 1.0, ("torch_ce",)),
-        Target("gpu", "time / three bare matmuls", hidden, 1.1, ("matmuls",)),
-        *(Target("gpu", f"time / {name}", hidden, 1.0, (name,)) for name in fused),
-        Target("gpu", "peak memory / Liger fused linear", hidden, 1.0, ("liger_linear",), measure="memory"),
-    ]
+cpu, gpu = partial(Target, "cpu"), partial(Target, "gpu")
+FP32, BF16, LINEAR, LINEAR_BF16 = "logits-fp32", "logits-bf16", "hidden-fp32", "hidden-bf16"
+PLAIN, PACKAGE = ("torch_ce",), ("torch_ce_ntloss",)
+EAGER_LIMITS = {
+    "4x64": (7.0, 7.0),
+    "16x1000": (5.0, 5.0),
+    "256x1000": (1.5, 1.5),
+    "64x32000": (1.0, 1.3),
+    "16x128256": (1.0, 1.3),
+}
+"""Size of small problems -> limits in fp32 and bf16."""
+TARGETS = (
+    cpu("time / F.cross_entropy", FP32, 0.6, PLAIN),
+    cpu("time / (F.cross_entropy + ntloss)", FP32, 0.25, PACKAGE),
+    cpu("time / F.cross_entropy", BF16, 0.75, PLAIN),
+    cpu("time / F.cross_entropy(logits.float())", BF16, 0.3, ("torch_ce_float",)),
+    *(cpu("peak memory / the gradient", name, 1.1, measure="memory") for name in (FP32, BF16)),
+    cpu("time / three bare matmuls", LINEAR, 1.15, ("matmuls",)),
+    cpu("time / F.linear_cross_entropy at its best", LINEAR, 1.0, ("torch_linear", *TORCH_FUSED)),
+    cpu("time with half the rows ignored / none ignored", f"{LINEAR}-ignored-50", 0.6, other_workload=LINEAR),
+    cpu(
+        "peak memory beyond the gradients / (a chunk of logits + an fp32 accumulator)",
+        LINEAR,
+        1.0,
+        measure="memory",
+        size="allowance_bytes",
+        beyond_gradients=True,
+    ),
+    *(cpu("time / compiled F.cross_entropy", name, 1.0, ("torch_ce_compiled",)) for name in (FP32, BF16)),
+    cpu("host time / F.cross_entropy, 16 rows", "launch", 1.0, PLAIN),
+    # Calls whose kernels do not run, and small problems on one CPU thread
+    cpu("host time / Liger's", "host-logits", 1.0, ("liger_ce",)),
+    cpu("host time / Liger's, denominators given", "host-logits", 1.0, ("liger_ce",), "ours_given"),
+    cpu("host time / F.cross_entropy", "host-logits", 3.0, PLAIN),
+    cpu("host time / F.cross_entropy, denominators given", "host-logits", 3.0, PLAIN, "ours_given"),
+    cpu("host time / Liger's fused linear", "host-hidden", 1.0, ("liger_linear",), "ours_linear"),
+    *(
+        cpu("time / F.cross_entropy, one thread", f"eager-{size}-{dtype}", limit, PLAIN)
+        for size, limits in EAGER_LIMITS.items()
+        for dtype, limit in zip(("fp32", "bf16"), limits, strict=True)
+    ),
+    gpu("time / V = 50304, as many rows", "vocab-50257-bf16", 1.1, other_workload="vocab-50304-bf16"),
+    *(
+        gpu("bandwidth / a copy", f"vocab-{vocab}-bf16", limit, ("copy",), measure="copy share")
+        for vocab in VOCAB_SIZES
+        for limit in [0.85 if vocab in (50257, 262144) else 0.9]
+    ),
+    gpu("time / the same kernel without NTL", "numbers-10-share-20", 1.01, ("ours_off",)),
+    gpu("time / the same kernel without NTL", "numbers-1110-share-100", 1.03, ("ours_off",)),
+    gpu("time / (F.cross_entropy + ntloss)", BF16, 0.1, PACKAGE),
+    gpu("time / (F.cross_entropy + ntloss), compiled", BF16, 1 / 3, ("torch_ce_ntloss_compiled",)),
+    gpu("time / Liger cross-entropy", BF16, 1.0, ("liger_ce",)),
+    gpu("time / quack cross-entropy", BF16, 1.05, ("quack_ce",)),
+    gpu("host time / F.cross_entropy, 16 rows", "launch", 1.0, PLAIN),
+    gpu("time / three bare matmuls", LINEAR_BF16, 1.1, ("matmuls",)),
+    *(
+        gpu(f"time / {provider.name}", LINEAR_BF16, 1.0, (provider.name,))
+        for provider in HIDDEN
+        if provider.name.startswith(("liger", "cce"))
+    ),
+    gpu("peak memory / Liger fused linear", LINEAR_BF16, 1.0, ("liger_linear",), measure="memory"),
+)
 
 
 def targets_of(kind: str) -> list[Target]:
-    return [*cpu_targets(), *host_targets()] if kind == "cpu" else gpu_targets()
+    return [target for target in TARGETS if target.kind == kind]

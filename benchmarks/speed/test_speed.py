@@ -9,14 +9,15 @@ has its turn, and pytest-benchmark's own statistics, comparisons and storage.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
-from . import gate, workloads
+from . import workloads
 from .providers import Provider, providers_of
-from .run import WARM_UP, Settings, check, compiler_settings, cpu_threads, own_case, quiet, suite_of
+from .run import WARM_UP, Settings, compiler_settings, cpu_threads, prepare, quiet, suite_of
 from .steps import Outcome
 from .workloads import Case, Workload
 
@@ -52,31 +53,19 @@ def case(workload: Workload, settings: Settings) -> Iterator[Case]:
         yield workloads.make_case(workload, settings.device)
 
 
-@pytest.fixture(scope="module")
-def truths() -> dict[tuple[str, str], Outcome]:
-    """The truth of the last workload's objectives: its providers come one after the other."""
+@lru_cache(maxsize=1)
+def truths_of(workload: Workload) -> dict[str, Outcome]:
+    """The truths of the last workload: its providers come one after the other."""
     return {}
 
 
-def test_speed(
-    benchmark: Any,
-    workload: Workload,
-    provider: Provider,
-    case: Case,
-    truths: dict[tuple[str, str], Outcome],
-    settings: Settings,
-) -> None:
-    reason = provider.missing(settings.device)
-    if reason is not None:
-        pytest.skip(reason)
-    key = workload.name, str(provider.objective)
-    if provider.objective is not None and key not in truths:
-        for stale in [known for known in truths if known[0] != workload.name]:
-            del truths[stale]
-        truths[key] = gate.truth_of(case, provider.objective)
-    step = provider.build(own_case(case, provider))
-    found = check(step, provider, case, {str(provider.objective): truths[key]} if key in truths else {})
+def test_speed(benchmark: Any, workload: Workload, provider: Provider, case: Case, settings: Settings) -> None:
+    entries, steps = prepare(case, [provider], 0, truths_of(workload))
+    found = entries[provider.name]
+    if found["status"] == "missing":
+        pytest.skip(found["reason"])
     assert found["status"] == "passed", found["reason"]
+    step = steps[provider.name]
 
     def once() -> None:
         step(0)

@@ -6,22 +6,22 @@ the gate like a provider, and all are timed alternately on the same tensors.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from .. import environment
-from . import results
+from ..published import markdown
 from .providers import Provider, ours, providers_of
-from .replace import replaced
-from .run import Settings, run_workload, suite_of, summary
+from .results import Record, median, timed
+from .run import Settings, run_workload, suite_of, write_records
 from .steps import Step, by_autograd
-from .tables import milliseconds, table
+from .tables import milliseconds
 from .workloads import Case
 
 THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
@@ -32,30 +32,23 @@ FILE = "tune"
 
 def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
-    chosen = suite_of(settings)
-    described = environment.describe("speed", settings.device, settings.threads, settings.commit)
-    target = results.make_folder(folder / environment.slug(described["device"]))
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
-    rows = []
-    for number, workload in enumerate(chosen):
-        record = run_workload(workload, settings, providers) | {"environment": described}
-        print(workload.name, *summary(record), sep="\n    ", flush=True)
-        results.add(target, FILE, record, replace=number == 0)
-        rows.append(winner(record))
+    measured = partial(run_workload, providers=providers)
+    target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "ms as it is", "gain"]
-    return f"{table(header, rows)}\n{target / FILE}.json"
+    return f"{markdown(header, map(winner, records))}\n{target / FILE}.json"
 
 
 def candidates(device: torch.device) -> list[Provider]:
     """The settings as they are, and every other."""
-    settings: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nothing}
+    settings: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nullcontext}
     if device.type == "cuda":
         for threads in THREADS:
             for unroll in UNROLLS:
-                settings[f"{threads} threads x {unroll}"] = functools.partial(tiles, threads, unroll)
+                settings[f"{threads} threads x {unroll}"] = partial(tiles, threads, unroll)
     else:
         for size in BLOCK_BYTES:
-            settings[f"blocks of {size // 1024} KiB"] = functools.partial(block_bytes, size)
+            settings[f"blocks of {size // 1024} KiB"] = partial(block_bytes, size)
     return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
 
 
@@ -75,11 +68,6 @@ def under(setting: Callable[[], AbstractContextManager[None]]) -> Callable[[Case
 
 
 @contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def tiles(threads: int, unroll: int) -> Iterator[None]:
     """Let every Triton kernel that walks rows use so many threads and vectors at a time."""
     backend = importlib.import_module("ntl_kernels.backends.triton")
@@ -90,25 +78,19 @@ def tiles(threads: int, unroll: int) -> Iterator[None]:
         lanes = tile.threads // launch["num_warps"]
         return tile._replace(threads=threads, unroll=unroll), {**launch, "num_warps": threads // lanes}
 
-    with replaced(backend, "tile_for", tile_for):
+    with patch.object(backend, "tile_for", tile_for):
         yield
 
 
-@contextmanager
-def block_bytes(size: int) -> Iterator[None]:
+def block_bytes(size: int) -> AbstractContextManager[Any]:
     """Let the eager backend take blocks of so many bytes."""
     blocks = importlib.import_module("ntl_kernels.backends.eager.blocks")
-    with replaced(blocks, "BLOCK_BYTES", {**blocks.BLOCK_BYTES, "cpu": size}):
-        yield
+    return patch.dict(blocks.BLOCK_BYTES, cpu=size)
 
 
-def winner(record: results.Record) -> list[str]:
+def winner(record: Record) -> list[str]:
     """The fastest setting of a workload beside the one in use."""
-    times = {
-        name: results.percentiles(found["samples_s"])[1]
-        for name, found in record["providers"].items()
-        if found["status"] == "timed" and name != BOUND
-    }
+    times = {name: median(found) for name, found in timed(record).items() if name != BOUND}
     best, present = min(times, key=times.__getitem__), times["as it is"]
     row_bytes = record["logits_bytes"] // record["rows"]
     numbers = [milliseconds(times[best]), milliseconds(present), f"{1 - times[best] / present:.1%}"]

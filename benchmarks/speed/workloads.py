@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Workload:
 
     @property
     def item_bytes(self) -> int:
-        return torch.empty(0, dtype=getattr(torch, self.dtype)).element_size()
+        return getattr(torch, self.dtype).itemsize
 
     @property
     def logits_bytes(self) -> int:
@@ -77,10 +78,8 @@ class Tensors:
 
     def copy(self) -> Tensors:
         """The same values in fresh memory."""
-        fresh = [
-            None if t is None else t.detach().clone().requires_grad_() for t in (self.logits, self.hidden, self.weight)
-        ]
-        return Tensors(self.labels, *fresh)
+        given = (self.logits, self.hidden, self.weight)
+        return Tensors(self.labels, *(t if t is None else t.detach().clone().requires_grad_() for t in given))
 
 
 @dataclass
@@ -150,30 +149,29 @@ def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Gene
     return labels
 
 
-def fitting_rows(vocab: int, item_bytes: int, logits_bytes: int) -> int:
+def fitting_rows(vocab: int, dtype: str, logits_bytes: int) -> int:
     """N: the logits take about so many bytes."""
-    return max(64, logits_bytes // (vocab * item_bytes) // 64 * 64)
+    return max(64, logits_bytes // (vocab * getattr(torch, dtype).itemsize) // 64 * 64)
 
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+DTYPES = tuple(SHORT)
 BOUNDS = ("copy", "ours", "ours_off", "torch_ce")
 GPU_PEERS = ("liger_ce", "quack_ce")
+
+
+def logits(name: str, group: str, rows: int, vocab: int, dtype: str = "float32", **options: Any) -> Workload:
+    """A workload of logits, called ``name`` and the dtype."""
+    return Workload(f"{name}-{SHORT[dtype]}", "logits", group, rows, vocab, dtype, **options)
 
 
 def vocabulary_sweep(logits_bytes: int, providers: tuple[str, ...], dtypes: tuple[str, ...]) -> list[Workload]:
     """Every vocabulary at about the same size of the logits."""
     return [
-        Workload(
-            f"vocab-{vocab}-{SHORT[dtype]}",
-            "logits",
-            f"vocabulary-{SHORT[dtype]}",
-            fitting_rows(vocab, 4 if dtype == "float32" else 2, logits_bytes),
-            vocab,
-            dtype,
-            providers=providers,
-        )
+        logits(f"vocab-{vocab}", f"vocabulary-{SHORT[dtype]}", rows, vocab, dtype, providers=providers)
         for dtype in dtypes
         for vocab in VOCAB_SIZES
+        for rows in [fitting_rows(vocab, dtype, logits_bytes)]
     ]
 
 
@@ -181,13 +179,11 @@ def label_sweep(rows: int, vocab: int, dtype: str, providers: tuple[str, ...]) -
     """Few and many number tokens, on no, some and all rows; and rows that do not count."""
     base = Workload("", "logits", "labels", rows, vocab, dtype, providers=providers)
     shares = [
-        replace(base, name=f"numbers-{count}-share-{share:.0%}".rstrip("%"), numbers=count, number_share=share)
+        replace(base, name=f"numbers-{count}-share-{100 * share:.0f}", numbers=count, number_share=share)
         for count in (10, 1110)
         for share in (0.0, 0.2, 1.0)
     ]
-    return shares + [
-        replace(base, name=f"ignored-{share:.0%}".rstrip("%"), ignored_share=share) for share in (0.5, 0.9)
-    ]
+    return shares + [replace(base, name=f"ignored-{100 * share:.0f}", ignored_share=share) for share in (0.5, 0.9)]
 
 
 def ntl_alone(rows: int, vocab: int, dtypes: tuple[str, ...]) -> list[Workload]:
@@ -200,62 +196,34 @@ def ntl_alone(rows: int, vocab: int, dtypes: tuple[str, ...]) -> list[Workload]:
 
 def cpu_workloads() -> list[Workload]:
     """The full suite of a CPU."""
-    both = ("float32", "bfloat16")
     few = ("ours", "torch_ce")
-    main = [Workload(f"logits-{SHORT[dtype]}", "logits", "main", 1024, 32000, dtype) for dtype in both]
-    sizes = [
-        Workload(f"rows-{rows}-{SHORT[dtype]}", "logits", "rows", rows, 32000, dtype, providers=few)
-        for dtype, every in (("float32", (1, 4, 64, 4096)), ("bfloat16", (1, 4, 64, 8192)))
-        for rows in every
-    ]
-    threads = [
-        Workload(
-            f"threads-{count}-{SHORT[dtype]}",
-            "logits",
-            "threads",
-            1024,
-            32000,
-            dtype,
-            threads=count,
-            providers=("copy", *few),
-        )
-        for dtype in both
-        for count in (1, 2)
-    ]
-    launch = Workload("launch", "logits", "launch", 16, 32000, clock="host", providers=(*few, "torch_ce_compiled"))
+    sizes = [("float32", rows) for rows in (1, 4, 64, 4096)] + [("bfloat16", rows) for rows in (1, 4, 64, 8192)]
+    counts = [(dtype, count) for dtype in DTYPES for count in (1, 2)]
     hidden = Workload("hidden-fp32", "hidden", "main", 1024, 32000, hidden=512)
     matmuls_and_ours = ("matmuls", "ours", "torch_linear")  # the others take minutes
     return [
-        *main,
-        launch,
+        *(logits("logits", "main", 1024, 32000, dtype) for dtype in DTYPES),
+        Workload("launch", "logits", "launch", 16, 32000, clock="host", providers=(*few, "torch_ce_compiled")),
         hidden,
         replace(hidden, name="hidden-fp32-ignored-50", group="hidden", ignored_share=0.5, providers=matmuls_and_ours),
         replace(hidden, name="hidden-bf16", group="hidden", dtype="bfloat16", providers=matmuls_and_ours),
-        *ntl_alone(1024, 32000, both),
+        *ntl_alone(1024, 32000, DTYPES),
         Workload("step-fp32", "step", "step", 512, 32000, hidden=256),
-        *vocabulary_sweep(2**26, BOUNDS, both),
+        *vocabulary_sweep(2**26, BOUNDS, DTYPES),
         *label_sweep(1024, 32000, "float32", ("ours", "ours_off", "torch_ce")),
-        *sizes,
-        *threads,
+        *(logits(f"rows-{rows}", "rows", rows, 32000, dtype, providers=few) for dtype, rows in sizes),
+        *(
+            logits(f"threads-{count}", "threads", 1024, 32000, dtype, threads=count, providers=("copy", *few))
+            for dtype, count in counts
+        ),
     ]
 
 
 def quick_workloads() -> list[Workload]:
     """Every family once, small."""
-    shape = {"rows": 256, "vocab": 32000}
-    providers = (
-        "copy",
-        "ours",
-        "ours_off",
-        "torch_ce",
-        "torch_ce_float",
-        "torch_ce_ntloss",
-        "torch_ce_compiled",
-        *GPU_PEERS,
-    )
+    variants = ("torch_ce_float", "torch_ce_ntloss", "torch_ce_compiled")
     return [
-        Workload("logits-fp32", "logits", "main", **shape, providers=providers),
-        Workload("logits-bf16", "logits", "main", **shape, dtype="bfloat16", providers=providers),
+        *(logits("logits", "main", 256, 32000, d, providers=(*BOUNDS, *variants, *GPU_PEERS)) for d in DTYPES),
         Workload("launch", "logits", "launch", 16, 32000, clock="host", providers=("ours", "torch_ce")),
         Workload("hidden-fp32", "hidden", "main", 256, 8000, hidden=256),
         *ntl_alone(256, 8000, ("float32",)),
@@ -265,38 +233,26 @@ def quick_workloads() -> list[Workload]:
 
 def gpu_workloads(memory_bytes: int) -> list[Workload]:
     """The full suite of a GPU with so much memory: logits of 2 GiB where it has 64 times that."""
+    vocab, bf16 = 128256, "bfloat16"
     logits_bytes = min(2**31, memory_bytes // 64)
-    both, peers = ("bfloat16", "float32"), (*BOUNDS, *GPU_PEERS)
-    main = [
-        Workload(f"logits-{SHORT[dtype]}", "logits", "main", fitting_rows(128256, size, logits_bytes), 128256, dtype)
-        for dtype, size in (("bfloat16", 2), ("float32", 4))
-    ]
-    rows = fitting_rows(128256, 2, logits_bytes)
-    hidden = Workload("hidden-bf16", "hidden", "main", rows, 128256, "bfloat16", hidden=4096)
-    huge = Workload(
-        "rows-beyond-2-31", "logits", "rows", 2**31 // 128256 // 64 * 64 + 128, 128256, "bfloat16", providers=BOUNDS
-    )
-    return [
-        *main,
-        Workload(
-            "launch",
-            "logits",
-            "launch",
-            16,
-            32000,
-            "bfloat16",
-            clock="host",
-            providers=("ours", "torch_ce", "torch_ce_compiled", *GPU_PEERS),
-        ),
+    dtypes, peers = DTYPES[::-1], (*BOUNDS, *GPU_PEERS)
+    launched = ("ours", "torch_ce", "torch_ce_compiled", *GPU_PEERS)
+    rows, huge = fitting_rows(vocab, bf16, logits_bytes), 2**31 // vocab // 64 * 64 + 128
+    hidden = Workload("hidden-bf16", "hidden", "main", rows, vocab, bf16, hidden=4096)
+    workloads = [
+        *(logits("logits", "main", fitting_rows(vocab, dtype, logits_bytes), vocab, dtype) for dtype in dtypes),
+        Workload("launch", "logits", "launch", 16, 32000, bf16, clock="host", providers=launched),
         hidden,
         replace(hidden, name="hidden-bf16-ignored-50", group="hidden", ignored_share=0.5),
         replace(hidden, name="hidden-bf16-32000", group="hidden", vocab=32000),
-        *ntl_alone(rows, 128256, both[:1]),
-        Workload("step-bf16", "step", "step", max(256, rows // 256 * 256), 128256, "bfloat16", hidden=1024),
-        *vocabulary_sweep(logits_bytes, (*peers, "torch_ce_ntloss"), both),
-        *label_sweep(rows, 128256, "bfloat16", peers),
-        *([huge] if memory_bytes >= 64 * 2**30 else []),
+        *ntl_alone(rows, vocab, (bf16,)),
+        Workload("step-bf16", "step", "step", max(256, rows // 256 * 256), vocab, bf16, hidden=1024),
+        *vocabulary_sweep(logits_bytes, (*peers, "torch_ce_ntloss"), dtypes),
+        *label_sweep(rows, vocab, bf16, peers),
     ]
+    if memory_bytes >= 64 * 2**30:
+        workloads.append(Workload("rows-beyond-2-31", "logits", "rows", huge, vocab, bf16, providers=BOUNDS))
+    return workloads
 
 
 def host_workloads() -> list[Workload]:
@@ -310,18 +266,10 @@ def host_workloads() -> list[Workload]:
 def eager_workloads() -> list[Workload]:
     """Few logits on one CPU thread, where calls cost more than arithmetic, up to where they no longer show."""
     sizes = ((4, 64), (16, 1000), (256, 1000), (16, 32000), (64, 32000), (16, 128256))
+    both = ("ours", "torch_ce")
     return [
-        Workload(
-            f"eager-{rows}x{vocab}-{SHORT[dtype]}",
-            "logits",
-            "eager",
-            rows,
-            vocab,
-            dtype,
-            threads=1,
-            providers=("ours", "torch_ce"),
-        )
-        for dtype in ("float32", "bfloat16")
+        logits(f"eager-{rows}x{vocab}", "eager", rows, vocab, dtype, threads=1, providers=both)
+        for dtype in DTYPES
         for rows, vocab in sizes
     ]
 

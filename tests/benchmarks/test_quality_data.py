@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.errors import InputError
 from benchmarks.quality.codecs import Codec, RTCodec, XValCodec, make_codec, number_tokens, shortest
 from benchmarks.quality.data import downloads, generated, load
 from benchmarks.quality.data.pairs import Pair, final_value, read_pairs, value_of
-from benchmarks.quality.errors import InputError
 from benchmarks.quality.metrics import answer_metrics, number_metrics, run_on, text_metrics
 from benchmarks.quality.models import squeeze, unsqueeze
 

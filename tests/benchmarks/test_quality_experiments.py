@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, TrainerState
 
+from benchmarks.errors import InputError
 from benchmarks.quality import experiment, tasks, timing, training
+from benchmarks.quality.__main__ import main
 from benchmarks.quality.codecs import RTCodec, make_codec, train_tokenizer
+from benchmarks.quality.configuration import CONFIGURATIONS, run_name
 from benchmarks.quality.configuration import configure as configured
-from benchmarks.quality.configuration import run_name
 from benchmarks.quality.data import Pair, Splits
-from benchmarks.quality.errors import InputError
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import CodecNumberLevelLoss
 from benchmarks.quality.models import NumericEmbedding, RegressionModel, transformer
@@ -105,16 +107,16 @@ def test_every_pair_trains_evaluates_and_writes_metrics(
     dataset: str, model: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     source = [f"dataset.folder={folders[dataset]}"] if dataset in folders else []
+    config = configure(*SMALL, *LIMITS, f"dataset={dataset}", f"model={model}", *source)
     for loss in LOSSES:
         folder = tmp_path / loss
-        small_run(folder, f"dataset={dataset}", f"model={model}", f"loss={loss}", *source)
+        config.loss = OmegaConf.load(CONFIGURATIONS / "loss" / f"{loss}.yaml")  # Hydra takes as long as a run
+        run(config, folder)
         result = json.loads((folder / "metrics.json").read_text())
         steps = [entry for entry in result["log"] if "loss" in entry]
         assert [entry["step"] for entry in steps] == [1, 2]
         assert all(math.isfinite(entry["loss"]) and entry["grad_norm"] > 0 for entry in steps)
-        assert list(result["metrics"]) == list(
-            configure(f"dataset={dataset}").dataset.get("files", {}).get("tests") or GENERATED
-        )
+        assert list(result["metrics"]) == list(config.dataset.get("files", {}).get("tests") or GENERATED)
         for split, metrics in result["metrics"].items():
             assert {"exact_match", "bleu", "rougeL", "loss"} <= metrics.keys()
             assert dataset == "multirc" or {"mae", "r2", "no_number"} <= metrics.keys()
@@ -427,8 +429,7 @@ def test_the_command_line_sweeps_and_reports(tmp_path: Path) -> None:
     options = "limits.test_2-limits.train_4-limits.validation_2-size_test-trainer_debug"
     wanted = [f"debug-llama-ntl_was-{options}-weight_{weight}-seed{seed}" for weight in ("0.3", "3") for seed in (1, 2)]
     assert names == wanted, "each run has a folder of its own"
-    done = command("report", "runs/quality", "--out", "report", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert main(["report", str(tmp_path / "runs" / "quality"), "--out", str(tmp_path / "report")]) == 0
     rows = (tmp_path / "report" / "report.md").read_text().splitlines()
     assert [row.split(" | ")[2] for row in rows if row.startswith("| llama | CE + 3 NTL-WAS | ")].count("2") == 2
     assert (tmp_path / "report" / "debug.png").read_bytes().startswith(b"\x89PNG")
@@ -442,14 +443,13 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
     options = ["dataset=debug", "model=llama", *SMALL, *LIMITS, "dataset.limits.test=8", "dataset.limits.train=8"]
     options += ["trainer.arguments.learning_rate=0.0", "trainer.arguments.weight_decay=0.0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    results = {}
-    for name, launcher, size in (("one", [sys.executable], 4), ("two", torchrun, 2)):
-        batch = [f"trainer.arguments.per_device_train_batch_size={size}", f"hydra.run.dir={tmp_path / name}"]
-        line = [*launcher, "-m", "benchmarks.quality", *options, *batch]
-        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        results[name] = json.loads((tmp_path / name / "metrics.json").read_text())
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    line += ["-m", "benchmarks.quality", *options, "trainer.arguments.per_device_train_batch_size=2"]
+    line += [f"hydra.run.dir={tmp_path / 'two'}"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run(configure(*options, "trainer.arguments.per_device_train_batch_size=4"), tmp_path / "one")
+    results = {name: json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two")}
     assert losses_of(results["two"]) == pytest.approx(losses_of(results["one"]), rel=1e-5)
     for split in GENERATED:
         answers = [(tmp_path / name / f"predictions-{split}.jsonl").read_text().splitlines() for name in results]
@@ -488,7 +488,9 @@ def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_the_command_line_says_what_is_missing(tmp_path: Path) -> None:
-    done = command("dataset=gsm8k", "dataset.folder=here", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "grade-school-math" in done.stderr and "prepare gsm8k" in done.stderr and "Traceback" not in done.stderr
+def test_the_command_line_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["dataset=gsm8k", "dataset.folder=here", "hydra/job_logging=none", "hydra/hydra_logging=none"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks.quality", *arguments])  # which Hydra reads
+    with pytest.raises(SystemExit, match="(?s)^error: .*grade-school-math.*prepare gsm8k"):
+        main(arguments)

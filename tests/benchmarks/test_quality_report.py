@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import published
-from benchmarks.environment import ROOT
+from benchmarks.environment import ROOT, describe, without_paths
+from benchmarks.errors import InputError
 from benchmarks.quality import advice, plots, records, report
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import differences, plain
-from benchmarks.quality.errors import InputError
 from benchmarks.quality.losses import title
-from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of, without_places
+from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of
 from benchmarks.quality.statistics import Difference, compare
 
 ENVIRONMENT = {
@@ -178,14 +180,17 @@ def test_malformed_runs_are_named(file: str, content: Any, said: str, runs: Path
     ],
 )
 def test_records_name_no_place_of_a_machine(text: str, expected: str) -> None:
-    assert without_places({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
+    assert without_paths({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
 
 
-def test_records_of_runs_name_no_place(tmp_path: Path) -> None:
+def test_records_of_runs_name_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("ce", 1, 2.0, 0.5)
     run["config"]["dataset"]["folder"] = "/data/x"
-    run["environment"] = {**ENVIRONMENT, "command": "python -m benchmarks.quality dataset.folder=/data/x"}
-    assert "/data" not in json.dumps(record_of(run, write_run(tmp_path / "a", run)))
+    monkeypatch.setattr(sys, "argv", ["python", "dataset.folder=/data/x"])
+    run["environment"] = describe("quality", torch.device("cpu"))
+    record = record_of(run, write_run(tmp_path / "a", run))
+    assert "/data" not in json.dumps(record)
+    assert record["environment"]["command"] == "python -m benchmarks.quality dataset.folder=DATA"
 
 
 def test_committed_results_name_no_place_of_a_machine() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.errors import InputError
 from benchmarks.quality.data import load
-from benchmarks.quality.errors import InputError
 
 HEADER = "carat,cut,price"
 ROWS = [f"0.{n},{'Ideal' if n % 2 else 'Fair, so'},{300 + n}" for n in range(100, 160)]

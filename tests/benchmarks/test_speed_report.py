@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import environment, published
 from benchmarks.environment import ROOT
+from benchmarks.errors import InputError
 from benchmarks.speed import headlines, plots, report, results, tables, workloads
 from benchmarks.speed.providers import providers_of
 from benchmarks.speed.targets import Target
@@ -226,14 +227,14 @@ def test_host_and_eager_tables(records: dict[str, Any]) -> None:
 def test_no_results_are_no_agreement(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         for function in (report.check, report.write):
-            with pytest.raises(results.Refusal, match="no results in"):
+            with pytest.raises(InputError, match="no results in"):
                 function(folder)
 
 
 def test_results_that_are_no_json_are_named(folder: Path) -> None:
     path = folder / "some-processor" / "logits.json"
     path.write_text("{")
-    with pytest.raises(results.Refusal, match=re.escape(str(path))):
+    with pytest.raises(InputError, match=re.escape(str(path))):
         report.check(folder)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.errors import InputError
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import host, measure, providers, results, run, tune, workloads
 from benchmarks.speed.providers import GPU
@@ -154,7 +155,7 @@ def test_a_whole_family_replaces_its_file(tmp_path: Path) -> None:
 def test_unknown_schema_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "logits.json"
     path.write_text(json.dumps({"schema": 0, "workloads": {}}))
-    with pytest.raises(results.Refusal, match="schema"):
+    with pytest.raises(InputError, match="schema"):
         results.read(path)
 
 

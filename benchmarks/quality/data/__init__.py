@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ...errors import InputError
 from .downloads import DOWNLOADS, READERS
 from .generated import GENERATORS
 from .pairs import Pair, Splits, sample

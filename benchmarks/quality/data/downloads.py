@@ -9,16 +9,17 @@ import argparse
 import gzip
 import json
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, naming, writable
+from ...errors import InputError, in_one_line, naming, writable
 from .pairs import FINAL, Pair, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
 """Pairs per difficulty of the arithmetic subset (Zausinger et al., section 4)."""
+SEED = 0
+"""Of what is held out for validation."""
 DIFFICULTIES = ("train-easy", "train-medium", "train-hard")
 CATEGORIES = (
     "algebra__linear_1d",
@@ -127,13 +128,10 @@ READERS: dict[str, Callable[[Path], list[Pair]]] = {
 }
 
 
-def prepare(name: str, source: Path, destination: Path, seed: int = 0) -> dict[str, int]:
+def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     """Turn an original download into the splits that the configurations read; returns the pairs in each file.
 
     Nothing is written before all of the source is read, and never over it.
-
-    Raises:
-        InputError: an unknown data set, a missing file, a malformed line, or a destination that holds the source.
     """
     if name not in DOWNLOADS:
         raise InputError(f"unknown data set {name!r}; expected one of {', '.join(DOWNLOADS)}")
@@ -141,7 +139,7 @@ def prepare(name: str, source: Path, destination: Path, seed: int = 0) -> dict[s
         raise InputError(f"{source}: no such folder. It should hold {DOWNLOADS[name]}")
     writable(destination)
     is_deepmind = name in ("arithmetic", "mathematics_dataset")
-    files = deepmind_files(name, source, seed) if is_deepmind else line_files(name, source, seed)
+    files = deepmind_files(name, source) if is_deepmind else line_files(name, source)
     originals = [path for path in source.rglob("*") if path.is_file()]
     for file in files:
         target = destination / file
@@ -162,14 +160,14 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
         file.write(text)
 
 
-def deepmind_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
+def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
     """File -> its lines, a question and its answer in turn."""
     prefix = "arithmetic_" if name == "arithmetic" else ""
-    splits = deepmind_splits(name, source, seed)
+    splits = deepmind_splits(name, source)
     return {f"{prefix}{split}.txt.gz": [text for pair in pairs for text in pair] for split, pairs in splits.items()}
 
 
-def deepmind_splits(name: str, source: Path, seed: int) -> dict[str, list[Pair]]:
+def deepmind_splits(name: str, source: Path) -> dict[str, list[Pair]]:
     """Train and validation pairs of every difficulty, and the interpolation and extrapolation tests."""
     inner, outer = CATEGORIES, EXTRAPOLATION
     if name == "arithmetic":
@@ -177,7 +175,7 @@ def deepmind_splits(name: str, source: Path, seed: int) -> dict[str, list[Pair]]
     splits: dict[str, list[Pair]] = {"train": [], "val": [], "test_interpolate": [], "test_extrapolate": []}
     for difficulty in DIFFICULTIES:
         pairs = read_all(source / difficulty, inner)
-        random.Random(seed).shuffle(pairs)
+        random.Random(SEED).shuffle(pairs)
         if name == "arithmetic":
             pairs = pairs[: ARITHMETIC_TRAIN + ARITHMETIC_VALIDATION]
         held_out = min(ARITHMETIC_VALIDATION, len(pairs) // 10)
@@ -193,7 +191,7 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[Pair]:
     return [pair for category in categories for pair in read_pairs(folder / f"{category}.txt", skip_text=True)]
 
 
-def line_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
+def line_files(name: str, source: Path) -> dict[str, list[str]]:
     """File -> its lines, checked by their reader; where there is no validation split, a tenth of train."""
     origins = {
         "gsm8k": {"train.jsonl": None, "test.jsonl": "test.jsonl"},
@@ -205,34 +203,29 @@ def line_files(name: str, source: Path, seed: int) -> dict[str, list[str]]:
         path = next((p for p in (source / origin, source / f"{origin}.gz") if p.is_file()), source / origin)
         READERS[name](path)
         lines = [line for _, line in lines_of(path)]
-        files |= {target: lines} if target else split_lines(lines, path, Path(origin).suffix, seed)
+        files |= {target: lines} if target else split_lines(lines, path, Path(origin).suffix)
     return files
 
 
-def split_lines(lines: list[str], path: Path, suffix: str, seed: int) -> dict[str, list[str]]:
+def split_lines(lines: list[str], path: Path, suffix: str) -> dict[str, list[str]]:
     """A tenth of the lines for validation, by chance, in their order."""
     if len(lines) < 2:
         raise InputError(f"{path}: one line, which cannot be split into training and validation")
-    chosen = set(random.Random(seed).sample(range(len(lines)), max(1, len(lines) // 10)))
+    chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
     return {
         f"train{suffix}": [line for index, line in enumerate(lines) if index not in chosen],
         f"validation{suffix}": [line for index, line in enumerate(lines) if index in chosen],
     }
 
 
+@in_one_line
 def main(arguments: list[str]) -> int:
     """``prepare DATASET DOWNLOADED_FOLDER DESTINATION``"""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality prepare")
     parser.add_argument("dataset", choices=DOWNLOADS)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
-    try:
-        sizes = prepare(chosen.dataset, chosen.source, chosen.destination, chosen.seed)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for split, size in sizes.items():
+    for split, size in prepare(chosen.dataset, chosen.source, chosen.destination).items():
         print(f"{split}: {size}")
     return 0

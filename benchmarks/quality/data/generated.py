@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from ..errors import InputError
+from ...errors import InputError
 from .pairs import Pair, Splits
 
 Limits = dict[str, int | None]
 """Sizes of train, validation and test; None takes the set's own."""
+Make = Callable[[int], list[Pair]]
+"""Makes so many pairs."""
 SIZES_BY_DEFAULT = {"train": 4000, "validation": 200, "test": 200}
 
 
@@ -18,11 +20,7 @@ DIFFERENCES = ("{a} - {b}", "What is {a} - {b}?", "Calculate {a} - {b}.", "Subtr
 
 
 def sums(count: int, digits: int, seed: int) -> list[Pair]:
-    """Distinct sums and differences of numbers of up to ``digits`` digits.
-
-    Raises:
-        InputError: more questions than there are.
-    """
+    """Distinct sums and differences of numbers of up to ``digits`` digits."""
     rng = random.Random(seed)
     limit = 10**digits
     if count > limit * limit:
@@ -36,25 +34,13 @@ def sums(count: int, digits: int, seed: int) -> list[Pair]:
     return list(pairs.values())
 
 
-def split_sizes(limits: Limits) -> tuple[int, int, int]:
-    """(train, validation, test) of a generated data set."""
+def split(limits: Limits, made: Make, longer: Make | None = None) -> Splits:
+    """The splits of pairs that ``made`` makes; ``longer`` makes a second test, on longer questions."""
     train, validation, test = (limits[name] or size for name, size in SIZES_BY_DEFAULT.items())
-    return train, validation, test
-
-
-def generated_sums(limits: Limits, seed: int) -> Splits:
-    """Sums and differences of two-digit numbers, and a test on three-digit ones."""
-    train, validation, test = split_sizes(limits)
-    pairs = sums(train + validation + test, 2, seed)
-    tests = {"interpolate": pairs[train + validation :], "extrapolate": sums(test, 3, seed)}
+    pairs = made(train + validation + test)
+    rest = pairs[train + validation :]
+    tests = {"test": rest} if longer is None else {"interpolate": rest, "extrapolate": longer(test)}
     return Splits(pairs[:train], pairs[train : train + validation], tests)
-
-
-def generated_readings(limits: Limits, seed: int) -> Splits:
-    """Noisy readings of a quantity, which can be estimated but not known."""
-    train, validation, test = split_sizes(limits)
-    pairs = readings(train + validation + test, seed)
-    return Splits(pairs[:train], pairs[train : train + validation], {"test": pairs[train + validation :]})
 
 
 def readings(count: int, seed: int) -> list[Pair]:
@@ -75,15 +61,6 @@ def readings(count: int, seed: int) -> list[Pair]:
 OPERANDS, OPERAND_SHARES = (1, 2, 3, 4), (0.03, 0.47, 0.3, 0.2)
 LARGEST, NEGATIVE_SHARE = (10, 10, 30, 100), 0.3
 TEMPLATES = ("{}", "Calculate {}.", "Evaluate {}.", "What is {}?", "What is the value of {}?")
-
-
-def generated_expressions(limits: Limits, seed: int) -> Splits:
-    """Sums and differences of up to four integers, and a test on those of five."""
-    train, validation, test = split_sizes(limits)
-    rng = random.Random(seed)
-    pairs = expressions(train + validation + test, OPERANDS, OPERAND_SHARES, rng)
-    tests = {"interpolate": pairs[train + validation :], "extrapolate": expressions(test, (5,), (1.0,), rng)}
-    return Splits(pairs[:train], pairs[train : train + validation], tests)
 
 
 def expressions(count: int, operands: Sequence[int], shares: Sequence[float], rng: random.Random) -> list[Pair]:
@@ -115,15 +92,6 @@ def expression(operands: int, rng: random.Random) -> tuple[str, int]:
 FACTOR_DIGITS, LONG_FACTOR_DIGITS = (1, 2, 3), 4
 
 
-def generated_multiplication(limits: Limits, seed: int) -> Splits:
-    """Products of two factors of up to three digits, and a test where one of them has four."""
-    train, validation, test = split_sizes(limits)
-    rng = random.Random(seed)
-    pairs = products(train + validation + test, FACTOR_DIGITS, rng)
-    tests = {"interpolate": pairs[train + validation :], "extrapolate": products(test, (LONG_FACTOR_DIGITS,), rng)}
-    return Splits(pairs[:train], pairs[train : train + validation], tests)
-
-
 def products(count: int, first_digits: Sequence[int], rng: random.Random) -> list[Pair]:
     """Distinct products; the number of digits of a factor is drawn first, so that short ones are as common as long.
 
@@ -149,13 +117,6 @@ EXTRAS = {"": 0, " with a balcony": 40, " with a garden": 95, " with a garage": 
 RENT, RENT_PER_ROOM, RENT_DEVIATION = 400, 130, 40.0
 
 
-def generated_rents(limits: Limits, seed: int) -> Splits:
-    """Rents of flats from their descriptions, which can be estimated but not known."""
-    train, validation, test = split_sizes(limits)
-    pairs = rents(train + validation + test, seed)
-    return Splits(pairs[:train], pairs[train : train + validation], {"test": pairs[train + validation :]})
-
-
 def rents(count: int, seed: int) -> list[Pair]:
     """A flat in words, and its rent: a sum over what the words say, plus a Gaussian error of standard deviation 40.
 
@@ -172,10 +133,35 @@ def rents(count: int, seed: int) -> list[Pair]:
     return pairs
 
 
+def generated_sums(limits: Limits, seed: int) -> Splits:
+    """Sums and differences of two-digit numbers, and a test on three-digit ones."""
+    return split(limits, lambda count: sums(count, 2, seed), lambda count: sums(count, 3, seed))
+
+
+def generated_expressions(limits: Limits, seed: int) -> Splits:
+    """Sums and differences of up to four integers, and a test on those of five."""
+    rng = random.Random(seed)
+    return split(
+        limits,
+        lambda count: expressions(count, OPERANDS, OPERAND_SHARES, rng),
+        lambda count: expressions(count, (5,), (1.0,), rng),
+    )
+
+
+def generated_multiplication(limits: Limits, seed: int) -> Splits:
+    """Products of two factors of up to three digits, and a test where one of them has four."""
+    rng = random.Random(seed)
+    return split(
+        limits,
+        lambda count: products(count, FACTOR_DIGITS, rng),
+        lambda count: products(count, (LONG_FACTOR_DIGITS,), rng),
+    )
+
+
 GENERATORS: dict[str, Callable[[Limits, int], Splits]] = {
     "generated": generated_sums,
     "expressions": generated_expressions,
     "multiplication": generated_multiplication,
-    "readings": generated_readings,
-    "rents": generated_rents,
+    "readings": lambda limits, seed: split(limits, lambda count: readings(count, seed)),
+    "rents": lambda limits, seed: split(limits, lambda count: rents(count, seed)),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
+from ...errors import InputError
 
 FINAL = "####"
 """GSM8K's mark before the final number."""
@@ -46,11 +46,7 @@ def final_value(text: str) -> float | None:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(number, text) of every line of a UTF-8 text file, gzipped or not.
-
-    Raises:
-        InputError: no such file, an empty or truncated one, or a line that is no text, by its number.
-    """
+    """(number, text) of every line of a UTF-8 text file, gzipped or not."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     number = 0
@@ -81,9 +77,6 @@ def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
     Args:
         path: the file.
         skip_text: leave out pairs whose answer is no number instead of refusing them.
-
-    Raises:
-        InputError: no such file, or a line that does not fit, by its number.
     """
     lines = [line for _, line in lines_of(Path(path))]
     if len(lines) % 2:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import InputError
+from ...errors import InputError
 from .pairs import Pair, Splits, lines_of, sample, value_of
 
 FEWEST_ROWS = 50
@@ -26,9 +26,6 @@ def load_table(
         target: the column to be estimated; a plain number in every row.
         columns: what is told of a row; None tells all other columns.
         limits: questions of train, validation and test; None holds out a tenth each, at most 500 and 1,000.
-
-    Raises:
-        InputError: no such file or column, a target that is no plain number, or fewer rows than :data:`FEWEST_ROWS`.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
