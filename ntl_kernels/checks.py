@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import backends
+from .backends import resolve_backend
 from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
 from .problem import Problem, as_number, is_kept
@@ -56,7 +57,7 @@ def checked_problem(
     spec = checked_spec(config, numbers, *options)
     check_shares(config, num_tokens, num_numbers, reduction, device)
     scalars = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(device), backends.resolve_backend(backend, logits)
+    table, backend = numbers.table(device), resolve_backend(backend, logits)
     return Problem(labels, token_weights, *scalars, table, spec, reduction, backend, wants_parts)
 
 

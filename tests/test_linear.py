@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, functional, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, dispatch, linear_cross_entropy_ntl
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
 from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
@@ -98,7 +98,7 @@ def test_equals_the_reference_on_full_logits(first_seed: int) -> None:
 @pytest.fixture
 def _transparent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let dispatch modes see what a plain call does: under a mode a call is one operator."""
-    monkeypatch.setattr(functional, "is_plain", lambda *_: True)
+    monkeypatch.setattr(dispatch, "is_plain", lambda *_: True)
 
 
 def random_hidden(requires_grad: bool = True) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -27,8 +27,9 @@ from ntl_kernels import (
     CrossEntropyNTLLoss,
     LinearCrossEntropyNTLLoss,
     NTLConfig,
+    checks,
     cross_entropy_ntl,
-    functional,
+    dispatch,
     linear_cross_entropy_ntl,
     ntloss,
     statistics,
@@ -102,7 +103,7 @@ class PatchedModel(nn.Module):
 @contextmanager
 def by_the_reference() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (functional, statistics, ntloss):
+        for module in (checks, statistics, ntloss):
             stack.enter_context(mock.patch.object(module, "resolve_backend", return_value="reference"))
         yield
 
@@ -576,7 +577,7 @@ def cuda_graph(network: Any) -> None:
         step()
         taken_gradients(network, x)
 
-    with mock.patch.object(functional, "is_capturing", return_value=True):  # the path that the capture takes
+    with mock.patch.object(dispatch, "is_capturing", return_value=True):  # the path that the capture takes
         warm_up(step_and_forget)
     with captured(step) as (graph, output):
         check_replays(network, graph, output, x, labels)

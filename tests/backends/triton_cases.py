@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, functional
+from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, dispatch
 from ntl_kernels.backends import Field, NumberField, eager, normalisers_of
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
@@ -115,7 +115,7 @@ class TritonCases:
             logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
             table = DIGITS.table(self.device)
             contract = Contract(labels, weights, None, None, 0.3, table, spec, reduction, backend)
-            result = functional.loss_of_logits(logits, contract)
+            result = dispatch.loss_of_logits(logits, contract)
             result.loss.backward(torch.ones_like(result.loss))
             answers.append((result.loss.detach(), result.parts[:4], logits.grad))
         torch.testing.assert_close(*answers, equal_nan=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput, cross_entropy_ntl
+from ntl_kernels.config import KINDS
 from ntl_kernels.demo.charts import shown
 from ntl_kernels.demo.losses import (
     NUMBER_LOSSES,
@@ -23,14 +24,14 @@ from ntl_kernels.demo.losses import (
     gradients,
     number_loss_config,
     preset_shape,
+    title,
 )
 
 CONFIGS = {
+    **{f"NTL-{title(kind)}": lambda o, r, kind=kind: NTLConfig(kind, o.weight, r) for kind in KINDS},
     "NTL-WAS": lambda o, r: NTLConfig("wasserstein", o.weight, r),
     "NTL-WAS, squash_factor": lambda o, r: NTLConfig("wasserstein", o.weight, r, squash_factor=o.squash_factor),
     "NTL-WAS, label_sigma": lambda o, r: NTLConfig("wasserstein", o.weight, r, label_sigma=o.label_sigma),
-    "NTL-MSE": lambda o, r: NTLConfig("mse", o.weight, r),
-    "NTL-MAE": lambda o, r: NTLConfig("mae", o.weight, r),
     "NTL-Huber": lambda o, r: NTLConfig("huber", o.weight, r, huber_delta=o.huber_delta),
 }
 DIGITS = VOCABULARIES["digits"]

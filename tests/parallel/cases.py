@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, backends, cross_entropy_ntl, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 from ntl_kernels.backends import eager_shards
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
@@ -262,7 +262,7 @@ def other_backend(group: ProcessGroup) -> list[str]:
     is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
     with (
         patch.dict(sys.modules, {"ntl_kernels.backends.other_shards": eager_shards}),
-        patch.object(backends, "resolve_backend", lambda *_: "other" if is_last else "eager"),
+        patch.object(checks, "resolve_backend", lambda *_: "other" if is_last else "eager"),
     ):
         return errors_of_a_rank(group, [({}, {})], "logits")
 
