@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -21,16 +25,27 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("this file needs TRITON_INTERPRET=1 in the environment from the start; see test_triton.py")
 
 
-@pytest.fixture(autouse=True)
-def _loop_bounds_as_integers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton 3.6 turns a run-time loop bound into an int in a way that NumPy 2.4 refuses."""
-    patch_tensor = interpreter._patch_lang_tensor
+@pytest.fixture(autouse=True, scope="module")
+def _language_is_patched_once() -> Iterator[None]:
+    """Triton patches its language anew at every call of a device function, which takes half of the time."""
+    patch_lang, patch_tensor = interpreter._patch_lang, interpreter._patch_lang_tensor
+    patched: set[str] = set()
 
-    def patch(tensor, scope):  # type: ignore[no-untyped-def]
+    def patch(function: Any) -> Any:
+        modules = {part.__name__ for part in function.__globals__.values() if isinstance(part, ModuleType)}
+        languages = modules & {tl.__name__, tl.core.__name__}
+        if not patched.issuperset(languages):
+            patched.update(languages)
+            patch_lang(function)
+        return interpreter._LangPatchScope()  # nothing to restore
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 turns a run-time loop bound into an int in a way that NumPy 2.4 refuses."""
         patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+    with mock.patch.multiple(interpreter, _patch_lang=patch, _patch_lang_tensor=patch_index):
+        yield
 
 
 class TestInterpreted(TritonCases):
