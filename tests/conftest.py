@@ -15,11 +15,15 @@ collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _frozen_imports() -> Iterator[None]:
-    """Leave what is imported to no collection: each run of a Trainer collects all, which takes half of a small run."""
+def _rare_collections() -> Iterator[None]:
+    """Leave what is imported to no collection: each run of a Trainer collects all, which takes half of a small run.
+    The rest is collected seldom: torch.compile and Triton make so many objects that it takes a tenth of their time."""
     gc.collect()
     gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 100)
     yield
+    gc.set_threshold(*thresholds)
     gc.unfreeze()
 
 
