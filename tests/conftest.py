@@ -49,15 +49,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def _rare_collections() -> Iterator[None]:
-    """Leave what is imported to no collection: each run of a Trainer collects all, which takes half of a small run.
-    The rest is collected seldom: torch.compile and Triton make so many objects that it takes a tenth of their time."""
-    gc.collect()
-    gc.freeze()
+    """torch.compile and Triton make so many objects that looking for garbage takes a tenth of their time."""
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, 50, 100)
     yield
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_collections() -> None:
+    """Leave what earlier files have imported and kept to no collection: each run of a Trainer collects all, which takes
+    most of a small run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
