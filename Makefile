@@ -48,7 +48,8 @@ docs: $(ENVIRONMENT)/.installed-dev
 # A worker has a core: more threads than that would only wait for each other.
 tests: $(ENVIRONMENT)/.installed-dev
 	$(call say,tests: pytest on $(WORKERS) workers)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile -rs $(PYTEST)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest \
+		-n $(WORKERS) --dist loadfile --no-loadscope-reorder -rs $(PYTEST)
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: the demo in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 	@$(RUN) -c 'from tests.emulator.needs import missing; missing() and print("\n== NOT TESTED: the compiled kernels;", missing())'

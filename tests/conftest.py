@@ -1,26 +1,68 @@
-"""What every test shares: seeds, and the rule for tests that need a GPU."""
+"""What every test shares: seeds, the order of files, and the rule for tests that need a GPU."""
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from .gpu import _time_limit, pytest_addoption, pytest_collection_modifyitems, pytest_runtest_makereport  # noqa: F401
+from .gpu import _time_limit, pytest_addoption, pytest_runtest_makereport  # noqa: F401
+from .gpu import pytest_collection_modifyitems as skip_without_gpu
 
+HERE = Path(__file__).parent
 collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # as TRL asks for
+
+LONGEST = (
+    "benchmarks/test_quality_experiments.py",
+    "test_transforms.py",
+    "emulated/test_shards.py",
+    "benchmarks/test_on_gpu.py",
+    "emulated/test_losses.py",
+    "backends/test_triton.py",
+    "demo/test_browser.py",
+    "emulated/test_contract.py",
+    "parallel/test_ranks.py",
+    "test_ops.py",
+    "test_inspect.py",
+    "emulated/test_values.py",
+    "emulated/test_cases.py",
+    "benchmarks/test_distributed.py",
+    "integrations/test_transformers_trainer.py",
+    "emulated/test_mutants.py",
+    "benchmarks/test_notebooks.py",
+)
+"""The files that take longest, the longest first. The others take seconds."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers, each of which takes file after file, begin with the longest: none is left for the end."""
+    skip_without_gpu(config, items)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = {HERE / name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _frozen_imports() -> Iterator[None]:
-    """Leave what is imported to no collection: each run of a Trainer collects all, which takes half of a small run."""
+def _rare_collections() -> Iterator[None]:
+    """torch.compile and Triton make so many objects that looking for garbage takes a tenth of their time."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 100)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_collections() -> None:
+    """Leave what earlier files have imported and kept to no collection: each run of a Trainer collects all, which takes
+    most of a small run."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

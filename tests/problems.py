@@ -171,13 +171,21 @@ def check(answer: Answer, problem: Problem, extra: float = 0.0) -> None:
         # logarithm of a sum near 1
         cancelled = problem.numbers.values.abs().max().item() if name in ("loss", "ntl", "number_mae") else 0.0
         cancelled = max(cancelled, 1.0) if name in ("loss", "cross_entropy") else cancelled
-        assert_as_good_as_plain(got, plain[name], truth[name], f"{name} of {problem}", extra, scale, cancelled)
+        assert_as_good_as_plain(got, plain[name], truth[name], (name, problem), extra, scale, cancelled)
 
 
 def assert_as_good_as_plain(
-    got: Tensor, plain: Tensor, truth: Tensor, what: str, extra: float = 0.0, scale: float = 1.0, cancelled: float = 0.0
+    got: Tensor,
+    plain: Tensor,
+    truth: Tensor,
+    what: object,
+    extra: float = 0.0,
+    scale: float = 1.0,
+    cancelled: float = 0.0,
 ) -> None:
     """Raise unless ``got`` is as near to the truth as plain PyTorch, up to FACTOR and some roundings.
+
+    ``what`` is printed on failure only: to format a problem takes longer than to judge it.
 
     One more rounding is that of the float32 logits, as large as ``scale``, under the exponential; ``cancelled`` is
     the size of what the result is a difference of.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import time
@@ -18,6 +19,14 @@ import torch.distributed as dist
 START_SECONDS = 120
 """For a process to import torch, on a busy machine."""
 CALL_SECONDS = 120
+PRELOADED = [
+    "tests.parallel.cases",
+    "tests.parallel.test_models",
+    "tests.integrations.training",
+    "torch._dynamo.testing",
+    "transformers.models.llama.modeling_llama",
+]
+"""What is imported once, by the server that every process is a copy of."""
 
 
 class RankError(AssertionError):
@@ -28,7 +37,8 @@ class Ranks:
     """``size`` processes with a gloo group of their first n, for every n."""
 
     def __init__(self, size: int, folder: Path, timeout: float = 20.0) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         self.processes, self.pipes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
@@ -84,6 +94,7 @@ class Ranks:
 
 def serve(rank: int, size: int, store: str, timeout: float, pipe: Connection) -> None:
     """One process: run what is asked until nobody asks any more."""
+    gc.freeze()  # what was imported is not looked at again
     torch.set_num_threads(1)
     limit = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
