@@ -170,12 +170,13 @@ class Page:
         until(named, f"the {role} {name!r}")[0].click()
 
     def enter(self, name: str, text: str) -> None:
-        """Replace what stands in the number field of a slider."""
+        """Replace what stands in the number field of a slider, at once: the server refuses the "0" of "0.4"."""
         from selenium.webdriver.common.keys import Keys
 
-        self.find(f'input[aria-label="number input for {name}"]').send_keys(
-            Keys.CONTROL, "a", Keys.NULL, text, Keys.TAB
-        )
+        field = self.find(f'input[aria-label="number input for {name}"]')
+        field.send_keys(Keys.CONTROL, "a", Keys.NULL)
+        self.driver.execute_cdp_cmd("Input.insertText", {"text": text})
+        field.send_keys(Keys.TAB)
 
     def losses(self) -> dict[str, str]:
         """What the bars say."""
