@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..published import pyplot, save
-from .records import ERROR_BINS, Groups, at_step, splits_of, steps_of, values_of
+from .records import ERROR_BINS, Groups, splits_of, steps_of, values_of
 from .statistics import Difference
 
 Style = dict[str, Any]
@@ -85,10 +85,13 @@ def draw_seeds(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
 
 def draw_errors(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
     """How far the test answers are from the truth: the share of them that errs by at most so much."""
-    for key, style in zip(sorted(groups), styles, strict=True):
-        counts = np.sum([histogram for run in groups[key] for histogram in run["errors"].values()], axis=0)
-        axis.plot(ERROR_BINS[1:], np.cumsum(counts) / max(counts.sum(), 1), **style)
-    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
+    histograms = [[each for run in groups[key] for each in run["errors"].values()] for key in sorted(groups)]
+    answers = np.array([np.cumsum(np.sum(found, axis=0)) for found in histograms])
+    for counts, style in zip(answers, styles, strict=True):
+        axis.plot(ERROR_BINS[1:], counts / max(counts[-1], 1), **style)
+    together = answers.sum(0)
+    end = ERROR_BINS[int(np.searchsorted(together, MOST_ANSWERS * together[-1])) + 1]
+    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, end))
     axis.legend(fontsize="small", loc="lower right")
     axis.grid(alpha=0.3)
 
@@ -106,11 +109,11 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
         axis.errorbar([each.mean for _, each in known], heights, xerr=margins, fmt="o", capsize=3, label=metric)
         for height, mean in zip(heights, [each.mean for _, each in known], strict=True):
             if abs(mean) > LARGEST_DIFFERENCE:
-                write_at_edge(axis, f"{mean:+.0f} %", height, mean > 0, f"C{number}")
-    axis.set(
-        xlabel="difference to CE at the same seed, per cent (95 % interval)",
-        xlim=(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE),
-    )
+                end, side = (0.99, "right") if mean > 0 else (0.01, "left")
+                place = {"transform": axis.get_yaxis_transform(), "ha": side, "va": "center"}
+                axis.text(end, height, f"{mean:+.0f} %", **place, color=f"C{number}", backgroundcolor="white")
+    axis.set_xlabel("difference to CE at the same seed, per cent (95 % interval)")
+    axis.set_xlim(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
     axis.set_yticks(range(len(rows)), list(rows))
     axis.invert_yaxis()
     axis.grid(alpha=0.3)
@@ -119,16 +122,9 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
     save(figure, path, source, dpi=90)
 
 
-def write_at_edge(axis: Any, text: str, height: float, is_right: bool, color: str) -> None:
-    """A value that is beyond the left or right end of an axis."""
-    end, side = (0.99, "right") if is_right else (0.01, "left")
-    where = axis.get_yaxis_transform()
-    axis.text(end, height, text, transform=where, ha=side, va="center", color=color, backgroundcolor="white")
-
-
 def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_band: bool) -> list[float]:
     """Mean over seeds, and a band of one standard deviation; returns the last mean, if there is one."""
-    at_steps = [(step, at_step(runs, step, metric)) for step in steps_of(runs)]
+    at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
     measured = [(step, values) for step, values in at_steps if values and np.isfinite(values).all()]
     if not measured:
         return []
@@ -139,9 +135,3 @@ def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_
         spread = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
         axis.fill_between(steps, means - spread, means + spread, color=style["color"], alpha=0.15, linewidth=0)
     return [float(means[-1])]
-
-
-def largest_bin(groups: Groups) -> float:
-    """The right end of the bin that brings :data:`MOST_ANSWERS` of all answers together."""
-    counts = np.sum([h for runs in groups.values() for run in runs for h in run["errors"].values()], axis=0)
-    return ERROR_BINS[int(np.searchsorted(np.cumsum(counts), MOST_ANSWERS * counts.sum())) + 1]
