@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -23,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
-NUMBER = re.compile(r"(?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?")
+NUMBER = re.compile(r"((?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?)")
 """A number in a text; a minus belongs to it unless it stands behind a digit, a letter or a bracket."""
 DIGIT_LEVEL = r"[0-9]|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"
 """What ``digits`` isolates."""
@@ -114,6 +115,9 @@ class Codec:
         digits: whether its numbers are digits.
     """
 
+    has_numbers = False
+    """Whether numbers have tokens that no text has."""
+
     def __init__(self, tokenizer: Any, digits: bool) -> None:
         self.digits = digits
         self.tokenizer = tokenizer
@@ -122,9 +126,11 @@ class Codec:
         state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
         state |= {"truncation": None, "padding": None}
         inner = without_prefix(state) if "WhitespaceSplit" not in json.dumps(state) else state
-        readers = [json.dumps({**each, "added_tokens": []}) for each in (state, inner)]
-        self.first_reader, self.reader = map(Tokenizer.from_str, readers)
-        self.first_writer, self.writer = (Tokenizer.from_str(json.dumps(each)) for each in (state, inner))
+        # Of a text, and of a piece inside one, which gets no mark of a beginning.
+        states = {True: state, False: inner}
+        self.writers = {is_first: Tokenizer.from_str(json.dumps(each)) for is_first, each in states.items()}
+        bare = {is_first: json.dumps({**each, "added_tokens": []}) for is_first, each in states.items()}
+        self.readers = {is_first: Tokenizer.from_str(each) for is_first, each in bare.items()}
 
     @property
     def vocab_size(self) -> int:
@@ -136,38 +142,39 @@ class Codec:
             self.tokenizer, self.vocab_size, digits_only=self.digits, space_prefixed=not self.digits
         )
 
-    def text_ids(self, text: str, is_first: bool = True) -> list[int]:
-        """The tokens of a text, or of a piece inside one, which gets no mark of a beginning."""
-        reader = self.first_reader if is_first else self.reader
-        return reader.encode(text, add_special_tokens=False).ids
+    def encode_number(self, number: str) -> Encoded | None:
+        """A number's own tokens; None where it stays text."""
+        return None
+
+    def number_text(self, token: int, value: float) -> str | None:
+        """What a token of a number stands for; None for tokens of text."""
+        return None
 
     def encode(self, text: str) -> Encoded:
-        ids = self.text_ids(text)
-        return Encoded(ids, [1.0] * len(ids))
+        whole = Encoded([], [])
+        for place, part in enumerate(NUMBER.split(text) if self.has_numbers else [text]):
+            found = self.encode_number(part) if place % 2 else None  # numbers stand between the other pieces
+            if found is None:
+                ids = self.readers[not whole.ids].encode(part, add_special_tokens=False).ids
+                found = Encoded(ids, [1.0] * len(ids))
+            whole.ids.extend(found.ids)
+            whole.values.extend(found.values)
+        return whole
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        """The text up to the first end token."""
-        ids = self.before_end(ids)
-        return self.join(ids, [None] * len(ids))
-
-    def join(self, ids: Sequence[int], texts: Sequence[str | None]) -> str:
-        """The text of tokens, of which some have one of their own."""
-        joined, run = "", []
-        for token, text in zip(ids, texts, strict=True):
-            if text is None:
+    def decode(self, ids: Sequence[int], values: Iterable[float] = repeat(math.nan)) -> str:
+        """The text up to the first end token; ``values`` are those of ``[NUM]`` tokens."""
+        text, run = "", []
+        for token, value in zip(takewhile(lambda token: token != self.eos, ids), values, strict=False):
+            number = self.number_text(token, value)
+            if number is None:
                 run.append(token)
             else:
-                joined, run = joined + self.text_of(run, not joined) + text, []
-        return joined + self.text_of(run, not joined)
+                text, run = text + self.text_of(run, not text) + number, []
+        return text + self.text_of(run, not text)
 
-    def text_of(self, ids: Sequence[int], is_first: bool = True) -> str:
-        """The inverse of :meth:`text_ids`."""
-        writer = self.first_writer if is_first else self.writer
-        return writer.decode([token for token in ids if token != self.pad], skip_special_tokens=False)
-
-    def before_end(self, ids: Sequence[int]) -> list[int]:
-        ids = list(ids)
-        return ids[: ids.index(self.eos)] if self.eos in ids else ids
+    def text_of(self, ids: Sequence[int], is_first: bool) -> str:
+        """The text of tokens none of which is a number's."""
+        return self.writers[is_first].decode([token for token in ids if token != self.pad], skip_special_tokens=False)
 
 
 class RTCodec(Codec):
@@ -176,6 +183,8 @@ class RTCodec(Codec):
     Attributes:
         digit_tokens: id -> (digit, power of ten).
     """
+
+    has_numbers = True
 
     def __init__(self, tokenizer: Any) -> None:
         names = {f"_{digit}_{power}_": (digit, power) for digit in range(10) for power in RT_POSITIONS}
@@ -192,49 +201,29 @@ class RTCodec(Codec):
         values = {token: float(digit) for token, (digit, _) in self.digit_tokens.items()}
         return NumberTokens.from_mapping(values, self.vocab_size)
 
-    def encode(self, text: str) -> Encoded:
-        ids: list[int] = []
-        for part, is_number in parts_of(text):
-            tokens = number_tokens(part) if is_number else None
-            ids += self.text_ids(part, not ids) if tokens is None else self.tokenizer.convert_tokens_to_ids(tokens)
-        return Encoded(ids, [1.0] * len(ids))
+    def encode_number(self, number: str) -> Encoded | None:
+        tokens = number_tokens(number)
+        return tokens and Encoded(self.tokenizer.convert_tokens_to_ids(tokens), [1.0] * len(tokens))
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        ids = self.before_end(ids)
-        return self.join(ids, [self.texts.get(token) for token in ids])
+    def number_text(self, token: int, value: float) -> str | None:
+        return self.texts.get(token)
 
 
 class XValCodec(Codec):
     """Numbers as one token and their value."""
 
+    has_numbers = True
+
     def __init__(self, tokenizer: Any) -> None:
         tokenizer.add_tokens(["[NUM]"])
         super().__init__(tokenizer, digits=True)
-        self.num: int = tokenizer.convert_tokens_to_ids("[NUM]")
+        self.num = tokenizer.convert_tokens_to_ids("[NUM]")
 
-    def encode(self, text: str) -> Encoded:
-        ids: list[int] = []
-        values: list[float] = []
-        for part, is_number in parts_of(text):
-            tokens = [self.num] if is_number else self.text_ids(part, not ids)
-            ids += tokens
-            values += [value_of_number(part) if is_number else 1.0] * len(tokens)
-        return Encoded(ids, values)
+    def encode_number(self, number: str) -> Encoded:
+        return Encoded([self.num], [min(max(float(number), -LARGEST_VALUE), LARGEST_VALUE)])
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        ids = self.before_end(ids)
-        values = [math.nan] * len(ids) if values is None else list(values)[: len(ids)]
-        texts = [shortest(value) if token == self.num else None for token, value in zip(ids, values, strict=True)]
-        return self.join(ids, texts)
-
-
-def parts_of(text: str) -> list[tuple[str, bool]]:
-    """The text in pieces, and which of them are numbers."""
-    parts, end = [], 0
-    for match in NUMBER.finditer(text):
-        parts += [(text[end : match.start()], False), (match.group(), True)]
-        end = match.end()
-    return [part for part in [*parts, (text[end:], False)] if part[0]]
+    def number_text(self, token: int, value: float) -> str | None:
+        return shortest(value) if token == self.num else None
 
 
 def number_tokens(number: str) -> list[str] | None:
@@ -246,11 +235,6 @@ def number_tokens(number: str) -> list[str] | None:
     before = [f"_{digit}_{len(whole) - 1 - index}_" for index, digit in enumerate(whole)]
     after = [f"_{digit}_{-1 - index}_" for index, digit in enumerate(fraction)]
     return [*sign, *before, *([POINT] if point else []), *after]
-
-
-def value_of_number(number: str) -> float:
-    """A number's value, at most :data:`LARGEST_VALUE` either way."""
-    return min(max(float(number), -LARGEST_VALUE), LARGEST_VALUE)
 
 
 def shortest(value: float) -> str:

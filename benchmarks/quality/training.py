@@ -77,6 +77,7 @@ class Answering:
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
+    @torch.no_grad()
     def ask(self, pairs: Sequence[Pair]) -> list[str]:
         """The answers to all questions; a process asks for every ``world_size``-th."""
         processes, size = self.args.world_size, self.args.per_device_eval_batch_size  # type: ignore[attr-defined]

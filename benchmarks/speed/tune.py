@@ -18,7 +18,7 @@ import torch
 
 from ..published import markdown
 from .providers import Provider, ours, providers_of
-from .results import Record, median, timed
+from .results import Record, medians
 from .run import Settings, run_workload, suite_of, write_records
 from .steps import Step, by_autograd
 from .tables import milliseconds
@@ -90,8 +90,8 @@ def block_bytes(size: int) -> AbstractContextManager[Any]:
 
 def winner(record: Record) -> list[str]:
     """The fastest setting of a workload beside the one in use."""
-    times = {name: median(found) for name, found in timed(record).items() if name != BOUND}
-    best, present = min(times, key=times.__getitem__), times["as it is"]
+    times = medians(record)
+    best, present = min(times.keys() - {BOUND}, key=times.__getitem__), times["as it is"]
     row_bytes = record["logits_bytes"] // record["rows"]
     numbers = [milliseconds(times[best]), milliseconds(present), f"{1 - times[best] / present:.1%}"]
     return [record["name"], record["dtype"], str(row_bytes), best, *numbers]
