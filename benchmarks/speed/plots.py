@@ -102,7 +102,7 @@ def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
         draw_shares(axes, chosen)
         axes.set_title(group.removeprefix("vocabulary-"))
     grid[0][0].set_ylabel("share of the bandwidth of a copy")
-    figure.suptitle("Forward + backward, one read and one write of the logits counted")
+    figure.suptitle("Forward + backward, one read and one write of the logits counted", fontsize=10)
     return figure
 
 

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,31 +29,29 @@ THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
 BOUND = "copy"
 FILE = "tune"
+Setting = Callable[[], AbstractContextManager[Any]]
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
+    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say where, and which won."""
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     measured = partial(run_workload, providers=providers)
     target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "ms as it is", "gain"]
-    return f"{markdown(header, map(winner, records))}\n{target / FILE}.json"
+    return f"{target / FILE}.json\n\n{markdown(header, map(winner, records))}"
 
 
 def candidates(device: torch.device) -> list[Provider]:
     """The settings as they are, and every other."""
-    settings: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nullcontext}
+    settings: dict[str, Setting] = {f"blocks of {size // 1024} KiB": partial(block_bytes, size) for size in BLOCK_BYTES}
     if device.type == "cuda":
-        for threads in THREADS:
-            for unroll in UNROLLS:
-                settings[f"{threads} threads x {unroll}"] = partial(tiles, threads, unroll)
-    else:
-        for size in BLOCK_BYTES:
-            settings[f"blocks of {size // 1024} KiB"] = partial(block_bytes, size)
+        pairs = product(THREADS, UNROLLS)
+        settings = {f"{threads} threads x {unroll}": partial(tiles, threads, unroll) for threads, unroll in pairs}
+    settings = {"as it is": nullcontext, **settings}
     return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
 
 
-def under(setting: Callable[[], AbstractContextManager[None]]) -> Callable[[Case], Step]:
+def under(setting: Setting) -> Callable[[Case], Step]:
     """Our loss, each step of it under a setting."""
 
     def build(case: Case) -> Step:
