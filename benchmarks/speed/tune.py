@@ -43,11 +43,11 @@ def tune(settings: Settings, folder: Path) -> str:
 
 def candidates(device: torch.device) -> list[Provider]:
     """The settings as they are, and every other."""
-    settings: dict[str, Setting] = {f"blocks of {size // 1024} KiB": partial(block_bytes, size) for size in BLOCK_BYTES}
+    settings: dict[str, Setting] = {"as it is": nullcontext}
     if device.type == "cuda":
-        pairs = product(THREADS, UNROLLS)
-        settings = {f"{threads} threads x {unroll}": partial(tiles, threads, unroll) for threads, unroll in pairs}
-    settings = {"as it is": nullcontext, **settings}
+        settings |= {f"{t} threads x {u}": partial(tiles, t, u) for t, u in product(THREADS, UNROLLS)}
+    else:
+        settings |= {f"blocks of {size // 1024} KiB": partial(block_bytes, size) for size in BLOCK_BYTES}
     return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
 
 
