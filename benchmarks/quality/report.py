@@ -381,9 +381,7 @@ def main(arguments: list[str]) -> int:
         parser.error("--check is about a folder of records (--out), not about runs")
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
     if chosen.check:
-        problems = check(chosen.out or FOLDER)
-        print("\n".join(problems) or "README, tables and plots agree with the records")
-        return 1 if problems else 0
+        return published.verdict(check(folder))
     writable(folder)
     if chosen.runs:
         records.write(records.read(chosen.runs, folder), folder / records.FILE)

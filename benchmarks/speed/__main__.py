@@ -11,20 +11,18 @@ from pathlib import Path
 import torch
 
 from ..environment import ROOT
-from ..errors import InputError
+from ..errors import InputError, in_one_line
+from ..published import verdict
 from . import results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""
 
 
-def main(arguments: list[str] | None = None) -> int:
+@in_one_line
+def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    try:
-        return options.command(options)
-    except InputError as refusal:
-        print(refusal, file=sys.stderr)
-        return 2
+    return options.command(options)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,13 +100,10 @@ def report_command(options: argparse.Namespace) -> int:
     from . import report
 
     if options.check:
-        problems = report.check(options.results)
-        print("\n".join(problems) or "README, tables and plots agree with the results")
-        return 1 if problems else 0
-    for path in report.write(options.results):
-        print(path)
+        return verdict(report.check(options.results))
+    print(*report.write(options.results), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

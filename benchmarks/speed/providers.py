@@ -97,12 +97,8 @@ def ours_off(case: Case) -> Loss:
     return ours(replace(case, numbers=numbers))
 
 
-def logits_of(t: Tensors) -> Tensor:
-    return t.logits if t.weight is None else F.linear(t.hidden, t.weight)
-
-
 def torch_ce(case: Case) -> Loss:
-    return lambda t: F.cross_entropy(logits_of(t), t.labels)
+    return lambda t: F.cross_entropy(t.logits, t.labels)
 
 
 def torch_ce_float(case: Case) -> Loss:
@@ -114,7 +110,7 @@ def torch_ce_ntloss(case: Case) -> Loss:
     ntl = class_loss("ntloss", "NTLoss", case)
 
     def loss_of(t: Tensors) -> Tensor:
-        logits = logits_of(t)
+        logits = t.logits
         return F.cross_entropy(logits, t.labels) + NTL_WEIGHT * ntl(logits[None], t.labels[None])
 
     return loss_of
@@ -145,24 +141,24 @@ def copy_step(case: Case) -> Step:
 
 
 def ours_of_logits(case: Case) -> Loss:
-    return lambda t: cross_entropy_ntl(logits_of(t), t.labels, case.numbers, inplace=True)
+    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, inplace=True)
 
 
 def torch_fused(case: Case, **options: Any) -> Loss:
     """`torch.nn.functional.linear_cross_entropy` of torch 2.13, chunked with these options."""
     chosen = torch.nn.LinearCrossEntropyOptions(**options)
-    return lambda t: F.linear_cross_entropy(t.hidden, t.weight, t.labels, options=chosen)
+    return lambda t: F.linear_cross_entropy(*t.leaves, t.labels, options=chosen)
 
 
 def matmuls_step(case: Case) -> Step:
     """The three products that logits and the two gradients need, and nothing else: the floor."""
 
     def step(index: int) -> None:
-        t = case.sets[index % len(case.sets)]
+        hidden, weight = case.sets[index % len(case.sets)].leaves
         with torch.no_grad():
-            logits = t.hidden @ t.weight.t()
-            logits @ t.weight
-            logits.t() @ t.hidden
+            logits = hidden @ weight.t()
+            logits @ weight
+            logits.t() @ hidden
 
     return step
 

@@ -198,7 +198,7 @@ def sizes(case: Case) -> dict[str, int]:
     known = {"logits_bytes": workload.logits_bytes, "gradient_bytes": sum(leaf.nbytes for leaf in tensors.leaves)}
     if workload.family == "hidden":
         # The logits that our fused linear loss holds at a time, and an accumulator.
-        chunk = default_chunk_size(workload.rows, tensors.weight) * workload.vocab * workload.item_bytes
+        chunk = default_chunk_size(workload.rows, tensors.leaves[1]) * workload.vocab * workload.item_bytes
         known["allowance_bytes"] = chunk + 4 * workload.vocab * workload.hidden
     return known
 
