@@ -76,11 +76,7 @@ def train_tokenizer(texts: Sequence[str], size: int, digits: bool) -> PreTrained
 
 
 def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
-    """A checkpoint's own tokenizer, at digit level if asked for, with the tokens of :data:`SPECIAL` that it lacks.
-
-    Raises:
-        ValueError: it is not built on ``tokenizers``.
-    """
+    """A checkpoint's own tokenizer, at digit level if asked for, with the tokens of :data:`SPECIAL` that it lacks."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
@@ -92,14 +88,11 @@ def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
     return tokenizer
 
 
-def without_prefix(state: Any) -> Any:
-    """A tokenizer's state whose Metaspace parts mark the spaces that are there, and no beginning of a text."""
-    if isinstance(state, list):
-        return [without_prefix(each) for each in state]
-    if not isinstance(state, dict):
-        return state
-    is_metaspace = state.get("type") == "Metaspace"
-    return {k: "never" if is_metaspace and k == "prepend_scheme" else without_prefix(v) for k, v in state.items()}
+def tokenizers_of(state: dict[str, Any]) -> dict[bool, Tokenizer]:
+    """The tokenizer of a text (True), and that of a piece inside one, whose beginning gets no mark from Metaspace."""
+    text = json.dumps(state)
+    inner = text if "WhitespaceSplit" in text else re.sub(r'"prepend_scheme": "\w+"', '"prepend_scheme": "never"', text)
+    return {True: Tokenizer.from_str(text), False: Tokenizer.from_str(inner)}
 
 
 class Codec:
@@ -109,10 +102,6 @@ class Codec:
     loses those beside the numbers of ``rt`` and ``xval``.
 
     Special and added tokens are never read out of a text: "<eos>" in a question is five characters.
-
-    Args:
-        tokenizer: a fast tokenizer with padding and end tokens and ``<answer>``.
-        digits: whether its numbers are digits.
     """
 
     has_numbers = False
@@ -125,12 +114,7 @@ class Codec:
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
         state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
         state |= {"truncation": None, "padding": None}
-        inner = without_prefix(state) if "WhitespaceSplit" not in json.dumps(state) else state
-        # Of a text, and of a piece inside one, which gets no mark of a beginning.
-        states = {True: state, False: inner}
-        self.writers = {is_first: Tokenizer.from_str(json.dumps(each)) for is_first, each in states.items()}
-        bare = {is_first: json.dumps({**each, "added_tokens": []}) for is_first, each in states.items()}
-        self.readers = {is_first: Tokenizer.from_str(each) for is_first, each in bare.items()}
+        self.writers, self.readers = tokenizers_of(state), tokenizers_of({**state, "added_tokens": []})
 
     @property
     def vocab_size(self) -> int:
@@ -178,11 +162,7 @@ class Codec:
 
 
 class RTCodec(Codec):
-    """Numbers as digits that know their power of ten.
-
-    Attributes:
-        digit_tokens: id -> (digit, power of ten).
-    """
+    """Numbers as digits that know their power of ten: ``digit_tokens`` are id -> (digit, power)."""
 
     has_numbers = True
 
@@ -245,11 +225,7 @@ def shortest(value: float) -> str:
 
 
 def make_codec(kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None) -> Codec:
-    """The codec of a model's configuration; its tokenizer is the checkpoint's, else trained on ``texts``.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
+    """The codec of a model's configuration; its tokenizer is the checkpoint's, else trained on ``texts``."""
     if kind not in ("plain", "digits", "rt", "xval"):
         raise ValueError(f"codec must be plain, digits, rt or xval; got {kind!r}")
     digits = kind != "plain"

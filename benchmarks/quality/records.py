@@ -66,9 +66,7 @@ def error_histogram(path: Path) -> list[int]:
 def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
     """Every run: each ``metrics.json`` at or below the folders, and the ``runs.jsonl`` of a folder itself.
 
-    Args:
-        folders: with runs, or with records of runs.
-        output: where records will be written; what is there already is read only where nothing else is.
+    What is already in ``output``, where records will be written, is read only where nothing else is.
     """
     records = []
     for folder in folders:

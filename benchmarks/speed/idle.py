@@ -52,11 +52,7 @@ def idle_driver() -> SimpleNamespace:
 
 @contextmanager
 def idle_device() -> Iterator[list[str]]:
-    """Let CPU tensors go the way of a GPU's, and every kernel be launched into the void: the names of those launched.
-
-    Raises:
-        RuntimeError: Triton interprets kernels in this process, and so would never launch any.
-    """
+    """Let CPU tensors go the way of a GPU's, and every kernel into the void: the names of those launched."""
     from triton.runtime import driver
 
     if os.environ.get("TRITON_INTERPRET") == "1":

@@ -260,11 +260,7 @@ PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)
 
 
 def providers_of(family: str, names: tuple[str, ...] = ()) -> list[Provider]:
-    """The providers of a family, or those of the names given, in the table's order.
-
-    Raises:
-        ValueError: the family has no provider of a name.
-    """
+    """The providers of a family, or those of the names given, in the table's order."""
     known = [provider for provider in PROVIDERS if provider.family == family]
     unknown = set(names) - {provider.name for provider in known}
     if unknown:

@@ -17,6 +17,8 @@ from unittest.mock import patch
 
 import torch
 
+from ntl_kernels.backends.eager import blocks
+
 from ..published import markdown
 from .providers import Provider, ours, providers_of
 from .results import Record, medians
@@ -47,7 +49,9 @@ def candidates(device: torch.device) -> list[Provider]:
     if device.type == "cuda":
         settings |= {f"{t} threads x {u}": partial(tiles, t, u) for t, u in product(THREADS, UNROLLS)}
     else:
-        settings |= {f"blocks of {size // 1024} KiB": partial(block_bytes, size) for size in BLOCK_BYTES}
+        settings |= {
+            f"blocks of {size // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for size in BLOCK_BYTES
+        }
     return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
 
 
@@ -79,12 +83,6 @@ def tiles(threads: int, unroll: int) -> Iterator[None]:
 
     with patch.object(backend, "tile_for", tile_for):
         yield
-
-
-def block_bytes(size: int) -> AbstractContextManager[Any]:
-    """Let the eager backend take blocks of so many bytes."""
-    blocks = importlib.import_module("ntl_kernels.backends.eager.blocks")
-    return patch.dict(blocks.BLOCK_BYTES, cpu=size)
 
 
 def winner(record: Record) -> list[str]:
