@@ -91,8 +91,3 @@ def medians(record: Record) -> dict[str, float]:
 def of_group(records: Records, group: str) -> list[Record]:
     """The workloads of a group on which any provider was timed."""
     return [record for record in records.values() if record["group"] == group and timed(record)]
-
-
-def entry(records: Records, workload: str, provider: str) -> Record | None:
-    """A provider's entry, if it was timed."""
-    return timed(records[workload]).get(provider) if workload in records else None
