@@ -25,7 +25,7 @@ from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
 NUMBER = re.compile(r"((?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?)")
-"""A number in a text; a minus belongs to it unless it stands behind a digit, a letter or a bracket."""
+"""A number in a text, captured so that a split keeps it; a minus behind a digit, letter or bracket is none of it."""
 DIGIT_LEVEL = r"[0-9]|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"
 """What ``digits`` isolates."""
 RT_POSITIONS = range(-8, 9)
@@ -183,7 +183,8 @@ class RTCodec(Codec):
 
     def encode_number(self, number: str) -> Encoded | None:
         tokens = number_tokens(number)
-        return tokens and Encoded(self.tokenizer.convert_tokens_to_ids(tokens), [1.0] * len(tokens))
+        ids = self.tokenizer.convert_tokens_to_ids(tokens or [])
+        return Encoded(ids, [1.0] * len(ids)) if ids else None
 
     def number_text(self, token: int, value: float) -> str | None:
         return self.texts.get(token)

@@ -18,7 +18,7 @@ from ..errors import InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
 from .data import Splits, load
 from .tasks import make_task
-from .training import Answering, checkpoint_of, save_model, training_arguments
+from .training import Answering, checkpoint_of, training_arguments
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
@@ -74,7 +74,9 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
     elif checkpoint:
         trainer._load_from_checkpoint(checkpoint)
     if config.trainer.save_model:
-        save_model(trainer, task.codec.tokenizer, folder / "model")
+        trainer.save_model(str(folder / "model"))
+        if trainer.is_world_process_zero():
+            task.codec.tokenizer.save_pretrained(folder / "model")
     result = {
         "config": plain(config),
         "loss": task.loss,

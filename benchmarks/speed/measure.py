@@ -104,7 +104,7 @@ def time_alternately(
     rounds = max((samples for _, samples in plans.values()), default=0)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
-    gc.disable()
+    gc.disable()  # which would else run within some samples
     try:
         for turn in range(rounds):
             for name in list(steps)[:: 1 if turn % 2 else -1]:

@@ -110,7 +110,7 @@ def torch_ce_ntloss(case: Case) -> Loss:
     ntl = class_loss("ntloss", "NTLoss", case)
 
     def loss_of(t: Tensors) -> Tensor:
-        logits = t.logits
+        logits = t.logits  # a product where there are hidden states, taken once
         return F.cross_entropy(logits, t.labels) + NTL_WEIGHT * ntl(logits[None], t.labels[None])
 
     return loss_of

@@ -26,7 +26,7 @@ IDLE = (
 )
 
 
-HOST_BOUND = (
+HOST_BOUND_TEXT = (
     f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
     "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
 )
@@ -107,7 +107,7 @@ def device_report(records: Records, device: Path) -> str:
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
         headed("## Small problems on one CPU thread", tables.eager_table(records)),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
-        headed(HOST_BOUND, tables.host_bound(records)),
+        headed(HOST_BOUND_TEXT, tables.host_bound(records)),
         headed("Not timed:", tables.not_timed(records)),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]

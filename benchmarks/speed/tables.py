@@ -39,12 +39,16 @@ def objective(record: Record, provider: str) -> str:
     return OBJECTIVES.get((record["family"], provider), "")
 
 
-def milliseconds(value: float) -> str:
-    return f"{value * 1e3:.3g}" if value < 0.1 else f"{value * 1e3:.0f}"
+def three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def microseconds(value: float) -> str:
-    return milliseconds(value * 1e3)
+def milliseconds(seconds: float) -> str:
+    return three_digits(seconds * 1e3)
+
+
+def microseconds(seconds: float) -> str:
+    return three_digits(seconds * 1e6)
 
 
 def scaled(value: float) -> str:
@@ -53,7 +57,7 @@ def scaled(value: float) -> str:
 
 
 def mebibytes(count: float) -> str:
-    return f"{count / 2**20:.{count < 100 * 2**20:d}f}"
+    return f"{count / 2**20:.1f}" if count < 100 * 2**20 else f"{count / 2**20:.0f}"
 
 
 def problem(record: Record) -> str:

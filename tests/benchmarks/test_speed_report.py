@@ -125,7 +125,7 @@ def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None
     for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # beside 2 ms measured
         providers["ours"] |= {"host_s": host_ms * 1e-3, "launches": 3, "copies": 1}
     assert tables.host_bound(records) == "- ours: logits-fp32, vocab-50304-fp32"
-    assert f"\n\n{report.HOST_BOUND}\n\n- ours: logits-fp32" in report.device_report(records, device)
+    assert f"\n\n{report.HOST_BOUND_TEXT}\n\n- ours: logits-fp32" in report.device_report(records, device)
     table = tables.provider_table(records["logits-fp32"])
     assert "| host ms | operators | launches | copies |" in table and "| 1.7 | 7 | 3 | 1 |" in table
     for found in records.values():
