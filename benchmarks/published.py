@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,7 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def with_section(readme: str, name: str, text: str) -> str:
-    """The README with this text between a section's markers.
-
-    Raises:
-        ValueError: the markers are missing or in disorder.
-    """
+    """The README with this text between a section's markers."""
     begin, end = markers(name)
     before, found_begin, rest = readme.partition(begin)
     _, found_end, after = rest.partition(end)
@@ -77,6 +73,12 @@ class Pages(NamedTuple):
         if self.section is not None and with_section(readme.read_text(), self.name, self.section) != readme.read_text():
             found.append(f"{readme}: the section on {self.name} differs from the results in {self.folder}")
         return [f"{problem}; `python -m benchmarks.{self.name} report` writes it anew" for problem in found]
+
+
+def verdict(problems: Sequence[str]) -> int:
+    """Tell what does not agree; the command's end."""
+    print("\n".join(problems) or "README, tables and plots agree with the results")
+    return 1 if problems else 0
 
 
 def commit_of(environment: dict[str, Any]) -> str:

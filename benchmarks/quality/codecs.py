@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -23,8 +24,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
-NUMBER = re.compile(r"(?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?")
-"""A number in a text; a minus belongs to it unless it stands behind a digit, a letter or a bracket."""
+NUMBER = re.compile(r"((?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?)")
+"""A number in a text, captured so that a split keeps it; a minus behind a digit, letter or bracket is none of it."""
 DIGIT_LEVEL = r"[0-9]|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"
 """What ``digits`` isolates."""
 RT_POSITIONS = range(-8, 9)
@@ -75,11 +76,7 @@ def train_tokenizer(texts: Sequence[str], size: int, digits: bool) -> PreTrained
 
 
 def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
-    """A checkpoint's own tokenizer, at digit level if asked for, with the tokens of :data:`SPECIAL` that it lacks.
-
-    Raises:
-        ValueError: it is not built on ``tokenizers``.
-    """
+    """A checkpoint's own tokenizer, at digit level if asked for, with the tokens of :data:`SPECIAL` that it lacks."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
@@ -91,14 +88,11 @@ def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
     return tokenizer
 
 
-def without_prefix(state: Any) -> Any:
-    """A tokenizer's state whose Metaspace parts mark the spaces that are there, and no beginning of a text."""
-    if isinstance(state, list):
-        return [without_prefix(each) for each in state]
-    if not isinstance(state, dict):
-        return state
-    is_metaspace = state.get("type") == "Metaspace"
-    return {k: "never" if is_metaspace and k == "prepend_scheme" else without_prefix(v) for k, v in state.items()}
+def tokenizers_of(state: dict[str, Any]) -> dict[bool, Tokenizer]:
+    """The tokenizer of a text (True), and that of a piece inside one, whose beginning gets no mark from Metaspace."""
+    text = json.dumps(state)
+    inner = text if "WhitespaceSplit" in text else re.sub(r'"prepend_scheme": "\w+"', '"prepend_scheme": "never"', text)
+    return {True: Tokenizer.from_str(text), False: Tokenizer.from_str(inner)}
 
 
 class Codec:
@@ -108,11 +102,10 @@ class Codec:
     loses those beside the numbers of ``rt`` and ``xval``.
 
     Special and added tokens are never read out of a text: "<eos>" in a question is five characters.
-
-    Args:
-        tokenizer: a fast tokenizer with padding and end tokens and ``<answer>``.
-        digits: whether its numbers are digits.
     """
+
+    has_numbers = False
+    """Whether numbers have tokens that no text has."""
 
     def __init__(self, tokenizer: Any, digits: bool) -> None:
         self.digits = digits
@@ -121,10 +114,7 @@ class Codec:
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
         state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
         state |= {"truncation": None, "padding": None}
-        inner = without_prefix(state) if "WhitespaceSplit" not in json.dumps(state) else state
-        readers = [json.dumps({**each, "added_tokens": []}) for each in (state, inner)]
-        self.first_reader, self.reader = map(Tokenizer.from_str, readers)
-        self.first_writer, self.writer = (Tokenizer.from_str(json.dumps(each)) for each in (state, inner))
+        self.writers, self.readers = tokenizers_of(state), tokenizers_of({**state, "added_tokens": []})
 
     @property
     def vocab_size(self) -> int:
@@ -136,46 +126,45 @@ class Codec:
             self.tokenizer, self.vocab_size, digits_only=self.digits, space_prefixed=not self.digits
         )
 
-    def text_ids(self, text: str, is_first: bool = True) -> list[int]:
-        """The tokens of a text, or of a piece inside one, which gets no mark of a beginning."""
-        reader = self.first_reader if is_first else self.reader
-        return reader.encode(text, add_special_tokens=False).ids
+    def encode_number(self, number: str) -> Encoded | None:
+        """A number's own tokens; None where it stays text."""
+        return None
+
+    def number_text(self, token: int, value: float) -> str | None:
+        """What a token of a number stands for; None for tokens of text."""
+        return None
 
     def encode(self, text: str) -> Encoded:
-        ids = self.text_ids(text)
-        return Encoded(ids, [1.0] * len(ids))
+        whole = Encoded([], [])
+        for place, part in enumerate(NUMBER.split(text) if self.has_numbers else [text]):
+            found = self.encode_number(part) if place % 2 else None  # numbers stand between the other pieces
+            if found is None:
+                ids = self.readers[not whole.ids].encode(part, add_special_tokens=False).ids
+                found = Encoded(ids, [1.0] * len(ids))
+            whole.ids.extend(found.ids)
+            whole.values.extend(found.values)
+        return whole
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        """The text up to the first end token."""
-        ids = self.before_end(ids)
-        return self.join(ids, [None] * len(ids))
-
-    def join(self, ids: Sequence[int], texts: Sequence[str | None]) -> str:
-        """The text of tokens, of which some have one of their own."""
-        joined, run = "", []
-        for token, text in zip(ids, texts, strict=True):
-            if text is None:
+    def decode(self, ids: Sequence[int], values: Iterable[float] = repeat(math.nan)) -> str:
+        """The text up to the first end token; ``values`` are those of ``[NUM]`` tokens."""
+        text, run = "", []
+        for token, value in zip(takewhile(lambda token: token != self.eos, ids), values, strict=False):
+            number = self.number_text(token, value)
+            if number is None:
                 run.append(token)
             else:
-                joined, run = joined + self.text_of(run, not joined) + text, []
-        return joined + self.text_of(run, not joined)
+                text, run = text + self.text_of(run, not text) + number, []
+        return text + self.text_of(run, not text)
 
-    def text_of(self, ids: Sequence[int], is_first: bool = True) -> str:
-        """The inverse of :meth:`text_ids`."""
-        writer = self.first_writer if is_first else self.writer
-        return writer.decode([token for token in ids if token != self.pad], skip_special_tokens=False)
-
-    def before_end(self, ids: Sequence[int]) -> list[int]:
-        ids = list(ids)
-        return ids[: ids.index(self.eos)] if self.eos in ids else ids
+    def text_of(self, ids: Sequence[int], is_first: bool) -> str:
+        """The text of tokens none of which is a number's."""
+        return self.writers[is_first].decode([token for token in ids if token != self.pad], skip_special_tokens=False)
 
 
 class RTCodec(Codec):
-    """Numbers as digits that know their power of ten.
+    """Numbers as digits that know their power of ten: ``digit_tokens`` are id -> (digit, power)."""
 
-    Attributes:
-        digit_tokens: id -> (digit, power of ten).
-    """
+    has_numbers = True
 
     def __init__(self, tokenizer: Any) -> None:
         names = {f"_{digit}_{power}_": (digit, power) for digit in range(10) for power in RT_POSITIONS}
@@ -192,49 +181,30 @@ class RTCodec(Codec):
         values = {token: float(digit) for token, (digit, _) in self.digit_tokens.items()}
         return NumberTokens.from_mapping(values, self.vocab_size)
 
-    def encode(self, text: str) -> Encoded:
-        ids: list[int] = []
-        for part, is_number in parts_of(text):
-            tokens = number_tokens(part) if is_number else None
-            ids += self.text_ids(part, not ids) if tokens is None else self.tokenizer.convert_tokens_to_ids(tokens)
-        return Encoded(ids, [1.0] * len(ids))
+    def encode_number(self, number: str) -> Encoded | None:
+        tokens = number_tokens(number)
+        ids = self.tokenizer.convert_tokens_to_ids(tokens or [])
+        return Encoded(ids, [1.0] * len(ids)) if ids else None
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        ids = self.before_end(ids)
-        return self.join(ids, [self.texts.get(token) for token in ids])
+    def number_text(self, token: int, value: float) -> str | None:
+        return self.texts.get(token)
 
 
 class XValCodec(Codec):
     """Numbers as one token and their value."""
 
+    has_numbers = True
+
     def __init__(self, tokenizer: Any) -> None:
         tokenizer.add_tokens(["[NUM]"])
         super().__init__(tokenizer, digits=True)
-        self.num: int = tokenizer.convert_tokens_to_ids("[NUM]")
+        self.num = tokenizer.convert_tokens_to_ids("[NUM]")
 
-    def encode(self, text: str) -> Encoded:
-        ids: list[int] = []
-        values: list[float] = []
-        for part, is_number in parts_of(text):
-            tokens = [self.num] if is_number else self.text_ids(part, not ids)
-            ids += tokens
-            values += [value_of_number(part) if is_number else 1.0] * len(tokens)
-        return Encoded(ids, values)
+    def encode_number(self, number: str) -> Encoded:
+        return Encoded([self.num], [min(max(float(number), -LARGEST_VALUE), LARGEST_VALUE)])
 
-    def decode(self, ids: Sequence[int], values: Sequence[float] | None = None) -> str:
-        ids = self.before_end(ids)
-        values = [math.nan] * len(ids) if values is None else list(values)[: len(ids)]
-        texts = [shortest(value) if token == self.num else None for token, value in zip(ids, values, strict=True)]
-        return self.join(ids, texts)
-
-
-def parts_of(text: str) -> list[tuple[str, bool]]:
-    """The text in pieces, and which of them are numbers."""
-    parts, end = [], 0
-    for match in NUMBER.finditer(text):
-        parts += [(text[end : match.start()], False), (match.group(), True)]
-        end = match.end()
-    return [part for part in [*parts, (text[end:], False)] if part[0]]
+    def number_text(self, token: int, value: float) -> str | None:
+        return shortest(value) if token == self.num else None
 
 
 def number_tokens(number: str) -> list[str] | None:
@@ -248,11 +218,6 @@ def number_tokens(number: str) -> list[str] | None:
     return [*sign, *before, *([POINT] if point else []), *after]
 
 
-def value_of_number(number: str) -> float:
-    """A number's value, at most :data:`LARGEST_VALUE` either way."""
-    return min(max(float(number), -LARGEST_VALUE), LARGEST_VALUE)
-
-
 def shortest(value: float) -> str:
     """A predicted value as text: an integer, or one to four decimals; "nan" and "inf" are no numbers to a metric."""
     if not math.isfinite(value):
@@ -261,11 +226,7 @@ def shortest(value: float) -> str:
 
 
 def make_codec(kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None) -> Codec:
-    """The codec of a model's configuration; its tokenizer is the checkpoint's, else trained on ``texts``.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
+    """The codec of a model's configuration; its tokenizer is the checkpoint's, else trained on ``texts``."""
     if kind not in ("plain", "digits", "rt", "xval"):
         raise ValueError(f"codec must be plain, digits, rt or xval; got {kind!r}")
     digits = kind != "plain"

@@ -41,13 +41,8 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}-seed{seed}"
 
 
-def stem_of(file: str | None) -> str:
-    """The name of a table's file, without folder and endings."""
-    return "table" if file is None else Path(file).name.split(".")[0]
-
-
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-OmegaConf.register_new_resolver("stem", stem_of, replace=True)
+OmegaConf.register_new_resolver("stem", lambda file: Path(file or "table").name.split(".")[0], replace=True)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from ..environment import describe
 from ..errors import InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
-from .data import Pair, Splits, load
+from .data import Splits, load
 from .tasks import make_task
-from .training import Answering, checkpoint_of, save_model, training_arguments
+from .training import Answering, checkpoint_of, training_arguments
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
@@ -40,24 +40,16 @@ def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict
         own = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
         results[name] = {key: value for key, value in own.items() if key not in TIMINGS}
         if trainer.is_world_process_zero():
-            write_answers(folder / f"predictions-{name}.jsonl", pairs, trainer.answers)
+            with (folder / f"predictions-{name}.jsonl").open("w", encoding="utf-8") as file:
+                for (question, truth), answer in zip(pairs, trainer.answers, strict=True):
+                    file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
     return results
-
-
-def write_answers(path: Path, pairs: list[Pair], answers: list[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for pair, answer in zip(pairs, answers, strict=True):
-            file.write(json.dumps({"question": pair.question, "truth": pair.answer, "answer": answer}) + "\n")
 
 
 def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
     """Train and evaluate one configuration; writes ``metrics.json``, predictions and, if asked for, checkpoints.
 
     ``trainer.resume``: true or a checkpoint's path; goes on training, or evaluates it where nothing is trained.
-
-    Raises:
-        InputError: data or checkpoints missing or malformed, an option that cannot work, or a folder that holds a run
-            of another configuration.
     """
     check(config)
     claim(folder, config)
@@ -82,8 +74,9 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
     elif checkpoint:
         trainer._load_from_checkpoint(checkpoint)
     if config.trainer.save_model:
-        save_model(trainer, task.codec.tokenizer, folder / "model")
-    log = list(trainer.state.log_history)
+        trainer.save_model(str(folder / "model"))
+        if trainer.is_world_process_zero():
+            task.codec.tokenizer.save_pretrained(folder / "model")
     result = {
         "config": plain(config),
         "loss": task.loss,
@@ -91,7 +84,7 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
         "sizes": {"train": len(splits.train), **{name: len(pairs) for name, pairs in splits.tests.items()}},
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "seconds": seconds,
-        "log": log,
+        "log": list(trainer.state.log_history),
         "metrics": evaluate(trainer, splits, folder),
     }
     if trainer.is_world_process_zero():

@@ -15,18 +15,10 @@ from .codecs import Codec, RTCodec
 
 KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
 """Losses at the level of tokens -> the kind of :class:`NTLConfig`."""
-TITLES = {
-    "ce": "CE",
-    "ntl_was": "CE + {weight:g} NTL-WAS",
-    "ntl_mse": "CE + {weight:g} NTL-MSE",
-    "ntl_mae": "CE + {weight:g} NTL-MAE",
-    "ntl_huber": "CE + {weight:g} NTL-Huber",
-    "number_level": "CE + {weight:g} number-level",
-    "ce_mse": "CE + MSE",
-    "mse": "MSE",
-}
-PLAIN = ("ce", "ce_mse", "mse")
-"""What has no options of NTL."""
+TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber"}
+TITLES["number_level"] = "number-level"
+PLAIN = {"ce": "CE", "ce_mse": "CE + MSE", "mse": "MSE"}
+"""What has no options of NTL, and its title."""
 EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
 """Options beside the weight, with their defaults."""
 
@@ -51,8 +43,8 @@ def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
 def title(trained_by: str, loss: Mapping[str, Any]) -> str:
     """What a run was trained by, in words; what differs from the defaults of NTL is said."""
     if trained_by in PLAIN:
-        return TITLES[trained_by]
-    name = TITLES[trained_by].format(weight=loss["weight"])
+        return PLAIN[trained_by]
+    name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
     extras = ", ".join(f"{key}={value:g}" if key != "reweigh" else f"{key}={value}" for key, value in changed.items())
     return f"{name} ({extras})" if extras else name

@@ -123,7 +123,6 @@ class ValueModel(nn.Module):
         loss = ce + errors.sum() / is_number.sum().clamp_min(1)
         return {"loss": loss, "logits": logits}
 
-    @torch.no_grad()
     def answer(
         self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, longest: int
     ) -> tuple[Tensor, Tensor]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..published import pyplot, save
-from .records import ERROR_BINS, Groups, at_step, splits_of, steps_of, values_of
+from .records import ERROR_BINS, Groups, Record, splits_of, steps_of, values_of
 from .statistics import Difference
 
 Style = dict[str, Any]
+Styled = list[tuple[list[Record], Style]]
+"""Runs of a group, and the style that all their marks share."""
 
 CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
 LEAST_R2 = -0.5
@@ -32,16 +33,16 @@ def draw(groups: Groups, title: str, path: Path, source: str) -> None:
     one standard deviation where few curves share a plot); every seed's MAE of the test answers; and their errors.
     ``source`` goes into the PNG's metadata.
     """
-    styles = styles_of(groups)
+    styled = list(zip([runs for _, runs in sorted(groups.items())], styles_of(groups), strict=True))
     figure = pyplot().figure(figsize=(14, 5 + 0.25 * len(groups)), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2 + 0.25 * len(groups)))
     for axis, (metric, name) in zip(upper.subplots(1, len(CURVES)), CURVES.items(), strict=True):
-        draw_curves(axis, groups, metric, styles)
+        draw_curves(axis, styled, metric)
         axis.set(xlabel="training step", ylabel=f"{name}, validation")
         axis.grid(alpha=0.3)
     seeds, errors = lower.subplots(1, 2, width_ratios=(3, 2))
-    draw_seeds(seeds, groups, styles)
-    draw_errors(errors, groups, styles)
+    draw_seeds(seeds, styled, splits_of(groups)[-1])
+    draw_errors(errors, styled)
     figure.suptitle(title)
     save(figure, path, source, dpi=90)
 
@@ -54,41 +55,40 @@ def styles_of(groups: Groups) -> list[Style]:
     return [{"color": f"C{i % 10}", "linestyle": "-" if i < 10 else "--", "label": n} for i, n in enumerate(names)]
 
 
-def draw_curves(axis: Any, groups: Groups, metric: str, styles: Sequence[Style]) -> None:
+def draw_curves(axis: Any, styled: Styled, metric: str) -> None:
     """A metric over steps; what is far from where the curves end is cut off."""
-    ends = []
-    for key, style in zip(sorted(groups), styles, strict=True):
-        ends += curve(axis, groups[key], metric, style, has_band=len(groups) <= MOST_BANDS)
-    if not ends:
-        return
-    if metric == "r2":
+    ends = [end for runs, style in styled for end in curve(axis, runs, metric, style, len(styled) <= MOST_BANDS)]
+    if ends and metric == "r2":
         axis.set_ylim(max(1 - 2 * (1 - min(ends)), LEAST_R2), 1.01)
-    else:
+    elif ends:
         axis.set_ylim(0, FARTHEST * max(ends) or None)
 
 
-def draw_seeds(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
+def draw_seeds(axis: Any, styled: Styled, split: str) -> None:
     """The MAE of every run's test answers, a line of dots for each loss, and their mean."""
-    split = splits_of(groups)[-1]
-    found = [[v for v in values_of(groups[key], split, "mae") if np.isfinite(v)] for key in sorted(groups)]
-    for place, (values, style) in enumerate(zip(found, styles, strict=True)):
+    everything = []
+    for place, (runs, style) in enumerate(styled):
+        values = [value for value in values_of(runs, split, "mae") if np.isfinite(value)]
         axis.plot(values, [place] * len(values), "o", color=style["color"], alpha=0.6)
         if values:
             axis.plot(np.mean(values), place, "|", color="black", markersize=18)
-    everything = [value for values in found for value in values]
+        everything += values
     if everything and max(everything) > FARTHEST * min(everything) > 0:
         axis.set_xscale("log")
-    axis.set_yticks(range(len(styles)), [style["label"] for style in styles])
-    axis.set(xlabel=f"MAE, {split}: every seed, and the mean", ylim=(len(styles) - 0.5, -0.5))
+    axis.set_yticks(range(len(styled)), [style["label"] for _, style in styled])
+    axis.set(xlabel=f"MAE, {split}: every seed, and the mean", ylim=(len(styled) - 0.5, -0.5))
     axis.grid(alpha=0.3)
 
 
-def draw_errors(axis: Any, groups: Groups, styles: Sequence[Style]) -> None:
+def draw_errors(axis: Any, styled: Styled) -> None:
     """How far the test answers are from the truth: the share of them that errs by at most so much."""
-    for key, style in zip(sorted(groups), styles, strict=True):
-        counts = np.sum([histogram for run in groups[key] for histogram in run["errors"].values()], axis=0)
-        axis.plot(ERROR_BINS[1:], np.cumsum(counts) / max(counts.sum(), 1), **style)
-    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, largest_bin(groups)))
+    together = np.zeros(len(ERROR_BINS) - 1)
+    for runs, style in styled:
+        counts = np.sum([histogram for run in runs for histogram in run["errors"].values()], axis=0).cumsum()
+        axis.plot(ERROR_BINS[1:], counts / max(counts[-1], 1), **style)
+        together += counts
+    end = ERROR_BINS[int(np.searchsorted(together, MOST_ANSWERS * together[-1])) + 1]
+    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, end))
     axis.legend(fontsize="small", loc="lower right")
     axis.grid(alpha=0.3)
 
@@ -106,11 +106,11 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
         axis.errorbar([each.mean for _, each in known], heights, xerr=margins, fmt="o", capsize=3, label=metric)
         for height, mean in zip(heights, [each.mean for _, each in known], strict=True):
             if abs(mean) > LARGEST_DIFFERENCE:
-                write_at_edge(axis, f"{mean:+.0f} %", height, mean > 0, f"C{number}")
-    axis.set(
-        xlabel="difference to CE at the same seed, per cent (95 % interval)",
-        xlim=(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE),
-    )
+                end, side = (0.99, "right") if mean > 0 else (0.01, "left")
+                place = {"transform": axis.get_yaxis_transform(), "ha": side, "va": "center"}
+                axis.text(end, height, f"{mean:+.0f} %", **place, color=f"C{number}", backgroundcolor="white")
+    axis.set_xlabel("difference to CE at the same seed, per cent (95 % interval)")
+    axis.set_xlim(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
     axis.set_yticks(range(len(rows)), list(rows))
     axis.invert_yaxis()
     axis.grid(alpha=0.3)
@@ -119,16 +119,9 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, 
     save(figure, path, source, dpi=90)
 
 
-def write_at_edge(axis: Any, text: str, height: float, is_right: bool, color: str) -> None:
-    """A value that is beyond the left or right end of an axis."""
-    end, side = (0.99, "right") if is_right else (0.01, "left")
-    where = axis.get_yaxis_transform()
-    axis.text(end, height, text, transform=where, ha=side, va="center", color=color, backgroundcolor="white")
-
-
-def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_band: bool) -> list[float]:
+def curve(axis: Any, runs: list[Record], metric: str, style: Style, has_band: bool) -> list[float]:
     """Mean over seeds, and a band of one standard deviation; returns the last mean, if there is one."""
-    at_steps = [(step, at_step(runs, step, metric)) for step in steps_of(runs)]
+    at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
     measured = [(step, values) for step, values in at_steps if values and np.isfinite(values).all()]
     if not measured:
         return []
@@ -139,9 +132,3 @@ def curve(axis: Any, runs: list[dict[str, Any]], metric: str, style: Style, has_
         spread = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
         axis.fill_between(steps, means - spread, means + spread, color=style["color"], alpha=0.15, linewidth=0)
     return [float(means[-1])]
-
-
-def largest_bin(groups: Groups) -> float:
-    """The right end of the bin that brings :data:`MOST_ANSWERS` of all answers together."""
-    counts = np.sum([h for runs in groups.values() for run in runs for h in run["errors"].values()], axis=0)
-    return ERROR_BINS[int(np.searchsorted(np.cumsum(counts), MOST_ANSWERS * counts.sum())) + 1]

@@ -60,16 +60,13 @@ def error_histogram(path: Path) -> list[int]:
         guess, truth = final_value(entry["answer"]), final_value(entry["truth"])
         if guess is not None and truth is not None:
             errors.append(min(math.log10(1 + abs(guess - truth)), ERROR_BINS[-1]))
-    counts: list[int] = np.histogram(errors, ERROR_BINS)[0].tolist()
-    return counts
+    return np.histogram(errors, ERROR_BINS)[0].tolist()
 
 
 def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
     """Every run: each ``metrics.json`` at or below the folders, and the ``runs.jsonl`` of a folder itself.
 
-    Args:
-        folders: with runs, or with records of runs.
-        output: where records will be written; what is there already is read only where nothing else is.
+    What is already in ``output``, where records will be written, is read only where nothing else is.
     """
     records = []
     for folder in folders:
@@ -147,11 +144,12 @@ def steps_of(runs: Iterable[Record]) -> list[int]:
     return sorted(set.intersection(*measured)) if measured else []
 
 
-def at_step(runs: Iterable[Record], step: int, metric: str) -> list[float]:
-    """A metric on the validation split after so many steps, a value per run that has it."""
-    return [p[metric] for run in runs for p in run["curve"] if p["step"] == step and metric in p]
+def value_of(run: Record, where: str | int, metric: str) -> float | None:
+    """A metric on a test split, or on the validation split after so many steps."""
+    measured = run["metrics"] if isinstance(where, str) else {point["step"]: point for point in run["curve"]}
+    return measured.get(where, {}).get(metric)
 
 
-def values_of(runs: Iterable[Record], split: str, metric: str) -> list[float]:
-    """A metric on a test split, a value per run that has it."""
-    return [run["metrics"][split][metric] for run in runs if metric in run["metrics"].get(split, {})]
+def values_of(runs: Iterable[Record], where: str | int, metric: str) -> list[float]:
+    """The metric of every run that has it."""
+    return [value for run in runs if (value := value_of(run, where, metric)) is not None]

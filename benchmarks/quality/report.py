@@ -22,8 +22,8 @@ from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, records
 from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
 from .plots import CURVES
-from .records import Groups, Record, at_step, by_dataset, splits_of, steps_of, values_of
-from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, compare_at, pairs_of
+from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
+from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, pairs_of
 
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
@@ -54,6 +54,16 @@ markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
 MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
+
+
+LEGEND = (
+    "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
+    "alone, of the same model, are taken in pairs: their mean, in per cent of CE's mean or in percentage points, "
+    f"its 95 % interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark those "
+    "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
+    "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
+    "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
+)
 
 
 class Headline(NamedTuple):
@@ -100,27 +110,18 @@ def told(found: Difference | None, metric: str) -> str:
         return "-"
     unit = " %" if metric in IN_PER_CENT else " points" if metric in IN_POINTS else ""
     interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
-    return f"{signed(found.mean)}{unit}{interval}{mark(found)} {found.agree}/{found.pairs}"
+    return f"{signed(found.mean)}{unit}{interval}{MARKS[found.verdict]} {found.agree}/{found.pairs}"
 
 
 def signed(value: float) -> str:
     return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
 
 
-def mark(found: Difference | None) -> str:
-    """The mark of a difference that is certain."""
-    return "" if found is None else MARKS[found.verdict]
-
-
 def test_table(groups: Groups, split: str) -> str:
     """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
     metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
     rows = [
-        [
-            *key,
-            str(len(runs)),
-            *(spread(values_of(runs, split, m)) + mark(to_baseline(groups, key, split, m)) for m in metrics),
-        ]
+        [*key, str(len(runs)), *(marked(groups, key, split, metric) for metric in metrics)]
         for key, runs in sorted(groups.items())
     ]
     return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
@@ -136,19 +137,22 @@ def difference_table(groups: Groups, split: str) -> str:
     return markdown(["model", "loss", *(METRICS[metric] for metric in COMPARED)], rows) if rows else ""
 
 
-def to_baseline(groups: Groups, key: tuple[str, str], split: str, metric: str) -> Difference | None:
+def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> str:
+    """Mean and standard deviation, with the mark of a difference to CE that is certain."""
+    found = to_baseline(groups, key, where, metric)
+    return spread(values_of(groups[key], where, metric)) + (MARKS[found.verdict] if found else "")
+
+
+def to_baseline(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> Difference | None:
     """The difference to CE of the same model; None for CE itself and where there is none."""
     plain = baseline(groups, key[0])
-    return None if plain is groups[key] else compare(groups[key], plain, split, metric)
+    return None if plain is groups[key] else compare(groups[key], plain, where, metric)
 
 
 def budget_table(groups: Groups, metric: str) -> str:
     """A metric on the validation split after several numbers of steps: mean and standard deviation, marked by pairs."""
-    steps, rows = budgets(groups), []
-    for (model, loss), runs in sorted(groups.items()):
-        plain = [] if loss == "CE" else baseline(groups, model)
-        cells = [spread(at_step(runs, step, metric)) + mark(compare_at(runs, plain, step, metric)) for step in steps]
-        rows.append([model, loss, *cells])
+    steps = budgets(groups)
+    rows = [[*key, *(marked(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
     return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
 
 
@@ -187,31 +191,25 @@ def listed(values: Iterable[int]) -> str:
 def provenance(runs: Iterable[Record]) -> str:
     """Commands, commits, versions and machines, each once, with the date of the last run."""
     lines = {}
-    for environment in (run["environment"] for run in runs):
-        known = [environment[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
-        lines[json.dumps(known)] = origin(environment)
+    for known in (run["environment"] for run in runs):
+        versions, day = known["versions"], known["date"].split()[0]
+        told_apart_by = [known[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
+        lines[json.dumps(told_apart_by)] = (
+            f"- `{known['command']}`  \n  {commit_of(known)}, {day}, torch {versions['torch']}, transformers "
+            f"{versions['transformers']}, Python {known['python']}, {known['device']}, {known['threads']} thread(s)"
+        )
     return "\n".join(sorted(lines.values()))
-
-
-def origin(environment: Record) -> str:
-    versions = environment["versions"]
-    return (
-        f"- `{environment['command']}`  \n  {commit_of(environment)}, "
-        f"{environment['date'].split()[0]}, torch {versions['torch']}, transformers {versions['transformers']}, "
-        f"Python {environment['python']}, {environment['device']}, {environment['threads']} thread(s)"
-    )
 
 
 def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
     """The project's targets, each with what was measured: claim, measured, verdict."""
     groups = by_dataset(runs)
-    rows = [*arithmetic_targets(groups), *regression_targets(groups), *timing_targets(timing)]
+    rows = [*arithmetic_targets(groups.get("arithmetic", {})), *regression_targets(groups), *timing_targets(timing)]
     return [[claim, measured, "met" if met else "**missed**"] for claim, measured, met in rows]
 
 
-def arithmetic_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
+def arithmetic_targets(groups: Groups) -> Iterator[tuple[str, str, bool]]:
     """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
-    groups = datasets.get("arithmetic", {})
     for (model, loss), runs in sorted(groups.items()):
         mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
         if "NTL-WAS" not in loss or mae is None or r2 is None:
@@ -249,7 +247,7 @@ def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
     parts = ["# Does the Number Token Loss help?"]
     if advised:
         parts += [f"When to use it, and with which options: [advice]({ADVICE_TEXT})."]
-    parts.append(legend())
+    parts.append(LEGEND)
     if rows := targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
     for dataset, groups in sorted(by_dataset(runs).items()):
@@ -264,36 +262,19 @@ def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def legend() -> str:
-    return (
-        "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
-        "alone, of the same model, are taken in pairs: their mean, in per cent of CE's mean or in percentage points, "
-        f"its 95 % interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark those "
-        "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
-        "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
-        "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
-    )
-
-
 def advice(runs: Sequence[Record]) -> str:
     """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
-    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", CHOICE, legend()]
+    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", CHOICE, LEGEND]
     parts += [f"{sentence}\n\n{evidence_table(runs, evidence)}" for sentence, evidence in ADVICE]
     return "\n\n".join([*parts, f"All tables and the commands: [report]({TEXT})."]) + "\n"
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     """What the records say of a sentence's claims."""
-    groups = by_dataset(runs)
-    rows = [
-        [
-            f"[{each.dataset}]({TEXT}#{each.dataset}), {each.split}",
-            f"{each.loss} beside {each.beside}",
-            METRICS[each.metric],
-            told(evidence_of(groups, each), each.metric),
-        ]
-        for each in evidence
-    ]
+    rows = []
+    for each in evidence:
+        task, loss = f"[{each.dataset}]({TEXT}#{each.dataset}), {each.split}", f"{each.loss} beside {each.beside}"
+        rows.append([task, loss, METRICS[each.metric], told(evidence_of(by_dataset(runs), each), each.metric)])
     return markdown(["task", "loss", "metric", "difference by pairs"], rows)
 
 
@@ -309,14 +290,14 @@ def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
 
 def wrong_advice(runs: Sequence[Record]) -> list[str]:
     """Claims that the records do not bear out."""
-    groups = by_dataset(runs)
-    problems = []
-    for sentence, evidence in ADVICE:
-        for each in evidence:
-            verdict = evidence_of(groups, each).verdict
-            if verdict != each.verdict:
-                problems.append(f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {verdict}")
-    return problems
+    claims = [
+        (sentence, each, evidence_of(by_dataset(runs), each)) for sentence, evidence in ADVICE for each in evidence
+    ]
+    return [
+        f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {found.verdict}"
+        for sentence, each, found in claims
+        if found.verdict != each.verdict
+    ]
 
 
 def headlines(runs: Sequence[Record]) -> str:
@@ -400,9 +381,7 @@ def main(arguments: list[str]) -> int:
         parser.error("--check is about a folder of records (--out), not about runs")
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
     if chosen.check:
-        problems = check(chosen.out or FOLDER)
-        print("\n".join(problems) or "README, tables and plots agree with the records")
-        return 1 if problems else 0
+        return published.verdict(check(folder))
     writable(folder)
     if chosen.runs:
         records.write(records.read(chosen.runs, folder), folder / records.FILE)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.stats import t as student
 
 from ..errors import InputError
-from .records import Groups, Record, at_step, unlike, values_of
+from .records import Groups, Record, unlike, value_of
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
@@ -45,11 +45,7 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.0) -> Difference:
-    """Student's t on the pairs, times ``scale``.
-
-    Raises:
-        ValueError: no pair, or sides of different lengths.
-    """
+    """Student's t on the pairs, times ``scale``."""
     each = [round(scale * (one - other), DECIMALS) for one, other in zip(ours, theirs, strict=True)]
     if not each:
         raise ValueError("no pair to compare")
@@ -70,11 +66,7 @@ def scale_of(metric: str, theirs: Sequence[float]) -> float:
 
 
 def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = True) -> list[tuple[Record, Record]]:
-    """(run, baseline's run) of every seed that both have.
-
-    Args:
-        models: whether a pair has to share the model, too.
-    """
+    """(run, baseline's run) of every seed that both have; ``models``: a pair has to share the model, too."""
     of_seed = {run["seed"]: run for run in baseline}
     pairs = [(run, of_seed[run["seed"]]) for run in runs if run["seed"] in of_seed]
     for one, other in pairs:
@@ -84,25 +76,14 @@ def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = 
     return pairs
 
 
-def compare(runs: Sequence[Record], baseline: Sequence[Record], split: str, metric: str) -> Difference | None:
-    """How runs differ from their baseline in a metric of a test split; None where no pair has it."""
-    ours, theirs = paired(runs, baseline, lambda run: values_of([run], split, metric))
-    return difference(ours, theirs, scale_of(metric, theirs)) if ours else None
-
-
-def compare_at(runs: Sequence[Record], baseline: Sequence[Record], step: int, metric: str) -> Difference | None:
-    """The same after so many steps, in the metric's own unit."""
-    ours, theirs = paired(runs, baseline, lambda run: at_step([run], step, metric))
-    return difference(ours, theirs) if ours else None
-
-
-def paired(
-    runs: Sequence[Record], baseline: Sequence[Record], found: Callable[[Record], list[float]]
-) -> tuple[list[float], list[float]]:
-    """What is found of each run and of its baseline's, where it is found of both."""
-    pairs = [(found(run), found(other)) for run, other in pairs_of(runs, baseline)]
-    both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
-    return [ours[0] for ours, _ in both], [theirs[0] for _, theirs in both]
+def compare(runs: Sequence[Record], baseline: Sequence[Record], where: str | int, metric: str) -> Difference | None:
+    """How runs differ from their baseline in a metric of a split or after so many steps; None where no pair has it."""
+    pairs = [[value_of(run, where, metric) for run in pair] for pair in pairs_of(runs, baseline)]
+    both = [pair for pair in pairs if None not in pair]
+    if not both:
+        return None
+    ours, theirs = zip(*both, strict=True)
+    return difference(ours, theirs, scale_of(metric, theirs))
 
 
 def baseline(groups: Groups, model: str) -> list[Record]:

@@ -20,7 +20,7 @@ from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 
 from ..errors import InputError, naming
-from .codecs import Codec, make_codec
+from .codecs import Codec, Encoded, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
 from .losses import CodecNumberLevelLoss, ntl_config, options_of
@@ -46,15 +46,15 @@ class Task:
     collate: Callable[[Sequence[Pair]], dict[str, Tensor]]
 
 
-def question_ids(codec: Codec, pair: Pair) -> tuple[list[int], list[float]]:
-    encoded = codec.encode(pair.question)
-    return encoded.ids[-LONGEST_QUESTION:], encoded.values[-LONGEST_QUESTION:]
+def question_of(codec: Codec, pair: Pair) -> Encoded:
+    ids, values = codec.encode(pair.question)
+    return Encoded(ids[-LONGEST_QUESTION:], values[-LONGEST_QUESTION:])
 
 
-def answer_ids(codec: Codec, pair: Pair) -> tuple[list[int], list[float]]:
+def answer_of(codec: Codec, pair: Pair) -> Encoded:
     """The answer and its end."""
-    encoded = codec.encode(pair.answer)
-    return [*encoded.ids[:LONGEST_ANSWER], codec.eos], [*encoded.values[:LONGEST_ANSWER], 1.0]
+    ids, values = codec.encode(pair.answer)
+    return Encoded([*ids[:LONGEST_ANSWER], codec.eos], [*values[:LONGEST_ANSWER], 1.0])
 
 
 def padded(
@@ -65,40 +65,39 @@ def padded(
     return pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
 
 
-def inputs_of(codec: Codec, questions: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    ids = padded(questions, codec.pad)
-    return {"input_ids": ids, "attention_mask": (ids != codec.pad).long()}
+def inputs_of(codec: Codec, questions: Sequence[Sequence[int]], side: str = "right") -> dict[str, Tensor]:
+    mask = padded([[1] * len(question) for question in questions], 0, side=side)
+    return {"input_ids": padded(questions, codec.pad, side=side), "attention_mask": mask}
 
 
 def seq2seq_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    questions = [question_ids(codec, pair)[0] for pair in pairs]
-    answers = [answer_ids(codec, pair)[0] for pair in pairs]
-    return {**inputs_of(codec, questions), "labels": padded(answers, IGNORE)}
+    labels = padded([answer_of(codec, pair).ids for pair in pairs], IGNORE)
+    return {**inputs_of(codec, [question_of(codec, pair).ids for pair in pairs]), "labels": labels}
 
 
 def value_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """:func:`seq2seq_batch` with the values of the ``[NUM]`` tokens."""
-    questions = [question_ids(codec, pair)[1] for pair in pairs]
-    answers = [answer_ids(codec, pair)[1] for pair in pairs]
-    values = {"input_values": questions, "label_values": answers}
+    sides = {"input_values": question_of, "label_values": answer_of}
+    values = {name: [encode(codec, pair).values for pair in pairs] for name, encode in sides.items()}
     return {**seq2seq_batch(codec, pairs), **{k: padded(rows, 1.0, torch.float32) for k, rows in values.items()}}
+
+
+def marked_questions(codec: Codec, pairs: Sequence[Pair]) -> list[list[int]]:
+    return [[*question_of(codec, pair).ids, codec.mark] for pair in pairs]
 
 
 def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Question, mark and answer in one row; only the answer and its end are labels. The model shifts them."""
-    questions = [[*question_ids(codec, pair)[0], codec.mark] for pair in pairs]
-    answers = [answer_ids(codec, pair)[0] for pair in pairs]
-    rows = [q + a for q, a in zip(questions, answers, strict=True)]
-    labels = [[IGNORE] * len(q) + a for q, a in zip(questions, answers, strict=True)]
-    mask = padded([[1] * len(row) for row in rows], 0)
-    return {"input_ids": padded(rows, codec.pad), "attention_mask": mask, "labels": padded(labels, IGNORE)}
+    both = [(q, answer_of(codec, pair).ids) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
+    labels = padded([[IGNORE] * len(question) + answer for question, answer in both], IGNORE)
+    return {**inputs_of(codec, [question + answer for question, answer in both]), "labels": labels}
 
 
 def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Labels [B]: values, NaN where an answer is not a number."""
     values = [final_value(pair.answer) for pair in pairs]
     labels = torch.tensor([math.nan if value is None else value for value in values])
-    return {**inputs_of(codec, [question_ids(codec, pair)[0] for pair in pairs]), "labels": labels}
+    return {**inputs_of(codec, [question_of(codec, pair).ids for pair in pairs]), "labels": labels}
 
 
 def make_task(config: DictConfig, splits: Splits) -> Task:
@@ -154,41 +153,35 @@ def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
     return Task(model, codec, "mse", PlainTrainer, arguments, partial(regression_batch, codec))
 
 
-def device_of(model: Any) -> torch.device:
-    return next(model.parameters()).device
-
-
 def longest_answer(codec: Codec, splits: Splits) -> int:
     """Tokens that an answer may have: those of the longest one in the data, its end, and two more."""
     parts = [splits.train[:VOCABULARY_TEXTS], splits.validation, *splits.tests.values()]
-    return max(len(answer_ids(codec, pair)[0]) for part in parts for pair in part) + 2
+    return max(len(answer_of(codec, pair).ids) for part in parts for pair in part) + 2
 
 
-@torch.no_grad()
+def inputs_on(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a model is asked, on its device: a batch without its labels."""
+    device = next(model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in batch.items() if not name.startswith("label")}
+
+
 def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
-    batch = {k: v.to(device_of(model)) for k, v in seq2seq_batch(codec, pairs).items() if k != "labels"}
-    ids = model.generate(**batch, max_new_tokens=longest, do_sample=False)
+    inputs = inputs_on(model, seq2seq_batch(codec, pairs))
+    ids = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
     return [codec.decode(row[1:]) for row in ids.tolist()]
 
 
-@torch.no_grad()
 def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
-    questions = [[*question_ids(codec, pair)[0], codec.mark] for pair in pairs]
-    ids = padded(questions, codec.pad, side="left")
-    mask = padded([[1] * len(q) for q in questions], 0, side="left")
-    inputs = {"input_ids": ids.to(device_of(model)), "attention_mask": mask.to(device_of(model))}
-    generated = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
-    return [codec.decode(row[ids.shape[1] :]) for row in generated.tolist()]
+    inputs = inputs_on(model, inputs_of(codec, marked_questions(codec, pairs), side="left"))
+    ids = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
+    return [codec.decode(row[inputs["input_ids"].shape[1] :]) for row in ids.tolist()]
 
 
-@torch.no_grad()
 def value_answers(model: ValueModel, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
-    batch = {k: v.to(device_of(model)) for k, v in value_batch(codec, pairs).items() if not k.startswith("label")}
-    ids, values = model.answer(**batch, longest=longest)
+    ids, values = model.answer(**inputs_on(model, value_batch(codec, pairs)), longest=longest)
     return [codec.decode(row, value) for row, value in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
-@torch.no_grad()
 def regression_answers(model: RegressionModel, codec: Codec, pairs: Sequence[Pair]) -> list[str]:
-    batch = {k: v.to(device_of(model)) for k, v in regression_batch(codec, pairs).items() if k != "labels"}
-    return [f"{value:.6f}" for value in model(**batch)["logits"].tolist()]
+    outputs = model(**inputs_on(model, regression_batch(codec, pairs)))
+    return [f"{value:.6f}" for value in outputs["logits"].tolist()]

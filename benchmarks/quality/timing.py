@@ -65,9 +65,7 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-    """Median, 20th and 80th percentile."""
-    low, middle, high = percentiles(values)
-    return {"median": middle, "low": low, "high": high}
+    return dict(zip(("low", "median", "high"), percentiles(values), strict=True))
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:

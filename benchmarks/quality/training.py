@@ -28,10 +28,7 @@ SECONDS = "seconds_of_training"
 
 
 class Stopwatch(TrainerCallback):
-    """Seconds of training since its first step, those before an interruption included.
-
-    Checkpoints carry them in the Trainer's log, where :meth:`mark` leaves them.
-    """
+    """Seconds of training since its first step, those before an interruption included, by the Trainer's log."""
 
     def __init__(self) -> None:
         self.before, self.started = 0.0, time.perf_counter()
@@ -43,18 +40,12 @@ class Stopwatch(TrainerCallback):
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.started
 
-    def mark(self, state: Any) -> None:
-        state.log_history.append({"step": state.global_step, SECONDS: self.seconds()})
-
 
 class Answering:
     """A Trainer whose evaluations ask for answers, too, and measure them; ``answers`` keeps the last ones.
 
     Every process answers its share of the questions. Checkpoints hold tensors that have several names once, since
     safetensors refuses them otherwise.
-
-    Args:
-        answer: questions with their true answers (for the longest one's length) to answers.
     """
 
     def __init__(self, *args: Any, answer: Callable[[Sequence[Pair]], list[str]], **kwargs: Any) -> None:
@@ -77,6 +68,7 @@ class Answering:
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
+    @torch.no_grad()
     def ask(self, pairs: Sequence[Pair]) -> list[str]:
         """The answers to all questions; a process asks for every ``world_size``-th."""
         processes, size = self.args.world_size, self.args.per_device_eval_batch_size  # type: ignore[attr-defined]
@@ -88,7 +80,8 @@ class Answering:
         return answers
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        self.stopwatch.mark(self.state)  # type: ignore[attr-defined]
+        state = self.state  # type: ignore[attr-defined]
+        state.log_history.append({"step": state.global_step, SECONDS: self.stopwatch.seconds()})
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -172,10 +165,3 @@ def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
     if found is None or not Path(found).is_dir():
         raise InputError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
     return found
-
-
-def save_model(trainer: Answering, tokenizer: Any, folder: Path) -> None:
-    """Weights, configuration and tokenizer, as ``model.checkpoint`` reads them."""
-    trainer.save_model(str(folder))  # type: ignore[attr-defined]
-    if trainer.is_world_process_zero():  # type: ignore[attr-defined]
-        tokenizer.save_pretrained(folder)

@@ -5,38 +5,36 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..environment import ROOT
-from ..errors import InputError
+from ..errors import InputError, in_one_line
+from ..published import verdict
 from . import results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""
 
 
-def main(arguments: list[str] | None = None) -> int:
+@in_one_line
+def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    try:
-        return options.command(options)
-    except InputError as refusal:
-        print(refusal, file=sys.stderr)
-        return 2
+    return options.command(options)
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
-    commands = top.add_subparsers(required=True)
+    commands = top.add_subparsers(required=True, dest="name")
+    committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
-    run.set_defaults(command=run_command)
     run.add_argument("--quick", action="store_true", help="every family once, small: under two minutes on two cores")
     run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its workloads also without one")
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
-    add_choice(run, "*", f"{relative(results.FOLDER)}; quick and dry: {relative(SCRATCH)}")
+    add_choice(run, "*", f"{committed}; quick and dry: {scratch}")
     run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
     run.add_argument("--seconds", type=float, help="time for the samples of a main workload (8; quick: 4)")
     add_device(run)
@@ -44,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     host = commands.add_parser(
         "host", help="time what the host does where nothing runs on a device, and small problems"
     )
-    host.set_defaults(command=host_command, device=torch.device("cpu"), threads=1)
-    add_choice(host, "*", f"{relative(results.FOLDER)}; dry: {relative(SCRATCH)}")
+    host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
+    add_choice(host, "*", f"{committed}; dry: {scratch}")
     host.add_argument("--providers", default="*", metavar="PATTERN")
     host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
 
@@ -57,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     )
 
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
-    tune.set_defaults(command=tune_command, families=("logits",))
-    add_choice(tune, "vocab-*", relative(SCRATCH))
+    tune.set_defaults(quick=True, families=("logits",))
+    add_choice(tune, "vocab-*", str(scratch))
     tune.add_argument("--seconds", type=float, default=20.0, help="as of run: each workload takes a fifth")
     add_device(tune)
     return top
@@ -66,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> None:
     """What is measured, and where results go."""
+    command.set_defaults(command=measure)
     command.add_argument(
         "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
     )
@@ -79,35 +78,21 @@ def add_device(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
 
 
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def settings_of(options: argparse.Namespace) -> Any:
-    """The settings that a command has options for."""
+def measure(options: argparse.Namespace) -> int:
+    """What `run`, `host` and `tune` do: measure, write the results and say where."""
+    if options.name == "run":
+        if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
+            raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
+        options.seconds = options.seconds or (4.0 if options.quick else 8.0)
+        options.suite = "quick" if options.quick else options.suite
     from .run import Settings  # here, since it imports torch's compiler, which takes seconds
 
-    names = {field.name for field in fields(Settings)}
-    return Settings(**{name: value for name, value in vars(options).items() if name in names})
-
-
-def run_command(options: argparse.Namespace) -> int:
-    from .run import run
-
-    if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
-        raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
-    options.seconds = options.seconds or (4.0 if options.quick else 8.0)
-    options.suite = "quick" if options.quick else options.suite
+    settings = Settings(
+        **{field.name: vars(options)[field.name] for field in fields(Settings) if field.name in options}
+    )
     folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
-    print(f"results: {run(settings_of(options), folder)}")
-    return 0
-
-
-def host_command(options: argparse.Namespace) -> int:
-    from .host import host
-
-    folder = options.out or (SCRATCH if options.dry else results.FOLDER)
-    print(f"results: {host(settings_of(options), folder)}")
+    command = getattr(import_module(f".{options.name}", __package__), options.name)
+    print(f"results: {command(settings, folder)}")
     return 0
 
 
@@ -115,20 +100,10 @@ def report_command(options: argparse.Namespace) -> int:
     from . import report
 
     if options.check:
-        problems = report.check(options.results)
-        print("\n".join(problems) or "README, tables and plots agree with the results")
-        return 1 if problems else 0
-    for path in report.write(options.results):
-        print(path)
-    return 0
-
-
-def tune_command(options: argparse.Namespace) -> int:
-    from .tune import tune
-
-    print(tune(settings_of(options), options.out or SCRATCH))
+        return verdict(report.check(options.results))
+    print(*report.write(options.results), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,7 +23,6 @@ LIMITS = {"float32": (1e-4, 1e-3), "bfloat16": (2e-2, 5e-2)}
 Not a judgement of quality (the errors themselves are in the results), but of whether the same thing is computed: plain
 PyTorch in bfloat16 rounds every log-probability and the loss itself to 8 bits.
 """
-WASSERSTEIN, DOT_PRODUCT = NTLConfig(weight=1.0), NTLConfig(kind="mse", weight=1.0)
 
 
 @dataclass(frozen=True)
@@ -59,21 +57,17 @@ def distance(got: Tensor, true: Tensor) -> float:
 
 def truth_of(case: Case, objective: str) -> Outcome:
     """The loss in float64 and its gradients (of the logits in float32, to save memory)."""
-    if case.workload.family == "step":
-        return model_truth(case, ntl_weight(objective))
-    if objective == "ntl":
-        return ntl_truth(case)
-    return rows_truth(case, NTLConfig(weight=ntl_weight(objective)))
+    if objective == "ntl":  # that of a class of the package
+        kinds = {"NTLoss": "wasserstein", "NTLossDotProduct": "mse"}
+        if case.workload.loss not in kinds:
+            return number_level_truth(case)
+        return rows_truth(case, NTLConfig(kind=kinds[case.workload.loss], weight=1.0), without_ce=True)
+    config = NTLConfig(weight=ntl_weight(objective))
+    return model_truth(case, config) if case.workload.family == "step" else rows_truth(case, config)
 
 
 def ntl_weight(objective: str) -> float:
     return {"ce": 0.0, "ce+ntl": NTL_WEIGHT}[objective]
-
-
-def blocks(rows: int, vocab: int, device: torch.device) -> Iterator[slice]:
-    size = max(1, BLOCK_ELEMENTS[device.type] // vocab)
-    for start in range(0, rows, size):
-        yield slice(start, start + size)
 
 
 def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outcome:
@@ -82,7 +76,8 @@ def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outco
     total = torch.zeros((), dtype=torch.float64, device=case.device)
     gradients = [torch.zeros(leaf.shape, dtype=torch.float32, device=case.device) for leaf in tensors.leaves]
     by_row, *shared = (leaf.detach() for leaf in tensors.leaves)
-    for block in blocks(workload.rows, workload.vocab, case.device):
+    size = max(1, BLOCK_ELEMENTS[case.device.type] // workload.vocab)
+    for block in (slice(start, start + size) for start in range(0, workload.rows, size)):
         leaves = [leaf.double().requires_grad_() for leaf in (by_row[block], *shared)]
         logits, labels = leaves[0] @ leaves[1].t() if shared else leaves[0], tensors.labels[block]
         loss = block_loss(case, logits, labels, config)
@@ -99,13 +94,6 @@ def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outco
 def block_loss(case: Case, logits: Tensor, labels: Tensor, config: NTLConfig) -> Tensor:
     counts = {"num_tokens": case.num_tokens, "num_numbers": case.num_numbers}
     return cross_entropy_ntl(logits, labels, case.numbers, config=config, backend="reference", **counts)
-
-
-def ntl_truth(case: Case) -> Outcome:
-    """Of the classes of the `ntloss` package: the Number Token Loss alone."""
-    if case.workload.loss == "NumberLevelLoss":
-        return number_level_truth(case)
-    return rows_truth(case, WASSERSTEIN if case.workload.loss == "NTLoss" else DOT_PRODUCT, without_ce=True)
 
 
 def number_level_truth(case: Case) -> Outcome:
@@ -135,13 +123,11 @@ def runs_of_digits(is_digit: list[bool]) -> list[range]:
     return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def model_truth(case: Case, weight: float) -> Outcome:
+def model_truth(case: Case, config: NTLConfig) -> Outcome:
     """The loss and the parameters' gradients of the model in float64."""
     model = make_model(case).double()
     ids, labels = batch_of(case)
-    config = NTLConfig(weight=weight)
-    loss = cross_entropy_ntl(
-        model(input_ids=ids).logits, shifted(labels), case.numbers, config=config, backend="reference"
-    )
+    logits = model(input_ids=ids).logits
+    loss = cross_entropy_ntl(logits, shifted(labels), case.numbers, config=config, backend="reference")
     loss.backward()
     return Outcome(loss.detach(), tuple(parameter.grad for parameter in model.parameters()))

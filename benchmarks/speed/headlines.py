@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..published import markdown
-from .results import Record, Records, entry, median, timed
+from .results import Record, Records, medians, timed
 from .tables import label, problem, scaled
 
 MOST_ROWS = 8
@@ -29,8 +29,7 @@ class Headline:
 
     def row(self, record: Record, device: str) -> list[str]:
         """The cells; ``device`` is empty where there is but one."""
-        entries = timed(record)
-        times = {name: median(found) for name, found in entries.items()}
+        entries, times = timed(record), medians(record)
         mine = times[self.ours]
         others = [beside(times[name], mine) if name in times else "" for name in (self.plain, self.package)]
         peer = min((name for name in self.peers if name in times), key=times.__getitem__, default=None)
@@ -38,7 +37,8 @@ class Headline:
         peaks = [entries.get(name, {}).get("peak_bytes") for name in (self.ours, self.plain)]
         memory = f"{peaks[0] / peaks[1]:.2f}" if all(peaks) else ""
         words = f"{device}: {self.words}" if device else self.words
-        return [f"{words}: {size(record)}", scaled(mine), *others, fused, memory]
+        size = problem(record).split(", K =")[0]  # [N, V] or [N, H] x [V, H], and the dtype
+        return [f"{words}: {size}", scaled(mine), *others, fused, memory]
 
 
 LINEAR = {"plain": "torch_linear", "package": "torch_linear_ntloss"}
@@ -73,25 +73,19 @@ HEADER = [
 ]
 
 
-def headline_table(devices: Iterable[tuple[str, str, Records]]) -> str | None:
-    """The table of (name, kind, records) of each device, in this order; None where nothing was timed."""
-    devices = list(devices)
+def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
+    """The table of (name, kind, records) of each device, in this order; nothing where nothing was timed."""
     rows = [
         headline.row(records[headline.workload], name if len(devices) > 1 else "")
         for name, kind, records in devices
         for headline in HEADLINES[kind]
-        if entry(records, headline.workload, headline.ours) is not None
+        if headline.workload in records and headline.ours in timed(records[headline.workload])
     ]
     if not rows:
-        return None
+        return ""
     columns = zip(HEADER, *rows[:MOST_ROWS], strict=True)
     header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True)
     return markdown(header, filled)
-
-
-def size(record: Record) -> str:
-    """[N, V] or [N, H] x [V, H], and the dtype."""
-    return problem(record).split(", K =")[0]
 
 
 def beside(other: float, mine: float) -> str:

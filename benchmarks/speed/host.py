@@ -25,8 +25,7 @@ them, selecting by a mask the last."""
 def host(settings: Settings, folder: Path) -> Path:
     """Measure and put the results into ``folder/<device>/host.json``; returns that folder."""
     chosen = settings.chosen([*workloads.eager_workloads(), *workloads.host_workloads()])
-    path, _ = write_records(chosen, settings, folder, measured, FILE, fresh=settings.is_whole)
-    return path
+    return write_records(chosen, settings, folder, measured, FILE)[0]
 
 
 def measured(workload: Workload, settings: Settings) -> Record:

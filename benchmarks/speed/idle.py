@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -27,67 +26,41 @@ MODULE, FUNCTION = 1, 2
 PROPERTIES = {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": WARP}
 
 
-class IdleLauncher:
-    """A compiled kernel's launcher: keeps its name and does nothing."""
+@cache
+def idle_driver() -> SimpleNamespace:
+    """The part of Triton's driver that compiling and launching use; ``launched`` has the names of all kernels launched.
 
-    def __init__(self, launched: list[str], source: Any, metadata: Any) -> None:
-        self.launched, self.name = launched, metadata.name
+    One for the process, as the compiled kernels that Triton keeps are bound to it.
+    """
+    from triton.backends.compiler import GPUTarget
 
-    def __call__(self, *arguments: Any) -> None:
-        self.launched.append(self.name)
-
-
-class IdleDriver:
-    """The part of Triton's driver that compiling and launching use."""
-
-    def __init__(self) -> None:
-        self.launched: list[str] = []
-        """The names of all kernels that were launched."""
-        self.launcher_cls = partial(IdleLauncher, self.launched)
-        self.utils = SimpleNamespace(
+    launched: list[str] = []
+    return SimpleNamespace(
+        launched=launched,
+        launcher_cls=lambda source, metadata: lambda *arguments: launched.append(metadata.name),
+        utils=SimpleNamespace(
             load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # and registers, spills, most threads
             unload_module=lambda module: None,
             get_device_properties=lambda device: PROPERTIES,
-        )
-
-    def get_current_device(self) -> int:
-        return DEVICE
-
-    def get_current_stream(self, device: int) -> int:
-        return STREAM
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", CAPABILITY, WARP)
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
-
-
-DRIVER = IdleDriver()
-"""One for the process, as the compiled kernels that Triton keeps are bound to it."""
+        ),
+        get_current_device=lambda: DEVICE,
+        get_current_stream=lambda device: STREAM,
+        get_current_target=lambda: GPUTarget("cuda", CAPABILITY, WARP),
+        get_active_torch_device=lambda: torch.device("cpu"),
+    )
 
 
 @contextmanager
 def idle_device() -> Iterator[list[str]]:
-    """Let CPU tensors go the way of a GPU's, and every kernel be launched into the void: the names of those launched.
-
-    Raises:
-        RuntimeError: Triton interprets kernels in this process, and so would never launch any.
-    """
+    """Let CPU tensors go the way of a GPU's, and every kernel into the void: the names of those launched."""
     from triton.runtime import driver
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("host times need compiled kernels; unset TRITON_INTERPRET")
-    driver.set_active(DRIVER)
+    driver.set_active(idle_driver())
     try:
-        with cpu_as_device():
-            yield DRIVER.launched
+        # No device is the host's: nobody may look at the tensors' values.
+        with patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=()):
+            yield idle_driver().launched
     finally:
         driver.set_active(None)  # the default one, found when it is asked for
-
-
-def cpu_as_device() -> AbstractContextManager[Any]:
-    """Let CPU tensors go the way of a GPU's, so that nobody may look at their values."""
-    return patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=())

@@ -8,8 +8,8 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,24 +103,17 @@ def time_alternately(
         plans[name] = repeats, min(max(samples, least), most)
     rounds = max((samples for _, samples in plans.values()), default=0)
     taken: dict[str, list[float]] = {name: [] for name in steps}
-    with no_collection():
+    gc.collect()
+    gc.disable()  # which would else run within some samples
+    try:
         for turn in range(rounds):
             for name in list(steps)[:: 1 if turn % 2 else -1]:
                 repeats, samples = plans[name]
                 if (turn + 1) * samples // rounds > turn * samples // rounds:
                     taken[name].append(clock.sample(steps[name], turn * repeats, repeats))
-    return {name: (plans[name][0], samples) for name, samples in taken.items()}
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep Python's garbage collector out of the samples."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
     finally:
         gc.enable()
+    return {name: (plans[name][0], samples) for name, samples in taken.items()}
 
 
 def observe(step: Step, device: torch.device) -> dict[str, int]:
@@ -152,11 +145,7 @@ def peak_of_allocator(step: Step) -> int:
 def peak_of_trace(events: list[dict[str, Any]]) -> int:
     """The same on a CPU: the highest running sum of what torch's allocator handed out and took back."""
     changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]")
-    running = highest = 0
-    for _, change in changes:
-        running += change
-        highest = max(highest, running)
-    return highest
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 def count_calls(events: list[dict[str, Any]]) -> dict[str, int]:
@@ -168,26 +157,20 @@ def count_calls(events: list[dict[str, Any]]) -> dict[str, int]:
     return {
         "launches": sum(any(part in name for part in LAUNCHES) for name in inside),
         "copies": sum(any(part in name for part in COPIES) for name in inside),
-        "host_waits": sum(is_wait(name) for name in inside),
+        "host_waits": sum(any(part in n for part in WAITS) or ("Memcpy" in n and "Async" not in n) for n in inside),
     }
-
-
-def is_wait(call: str) -> bool:
-    """Whether a call of the runtime returns only when the device is done."""
-    return any(part in call for part in WAITS) or ("Memcpy" in call and "Async" not in call)
 
 
 def count_leaves(events: list[dict[str, Any]]) -> int:
     """torch operators within which no other ran."""
     operators = [event for event in events if event.get("cat") == "cpu_op" and "::" in event["name"]]
     operators.sort(key=lambda event: (event["tid"], event["ts"], -event["dur"]))
-    followers = [*operators[1:], None]
-    return sum(not contains(operator, follower) for operator, follower in zip(operators, followers, strict=True))
-
-
-def contains(outer: dict[str, Any], inner: dict[str, Any] | None) -> bool:
-    """Whether the operator that starts next, on the same thread, starts before this one ends."""
-    return inner is not None and inner["tid"] == outer["tid"] and inner["ts"] < outer["ts"] + outer["dur"]
+    # An operator contains the next one on its thread if that starts before it ends.
+    containing = [
+        inner["tid"] == outer["tid"] and inner["ts"] < outer["ts"] + outer["dur"]
+        for outer, inner in pairwise(operators)
+    ]
+    return len(operators) - sum(containing)
 
 
 def trace_of(step: Step, device: torch.device) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ntl_kernels import cross_entropy_ntl
 
-from .peers import NTL_WEIGHT, package_loss
+from .peers import NTL_WEIGHT, class_loss
 from .steps import Outcome, Step
 from .workloads import IGNORED, Case
 
@@ -60,7 +60,7 @@ def stock_loss(case: Case) -> ModelLoss:
 
 def ntloss_loss(case: Case) -> ModelLoss:
     """The model's own loss plus the package's, as its README adds it to a `compute_loss`."""
-    ntl = package_loss(case, "NTLoss")
+    ntl = class_loss("ntloss", "NTLoss", case)
 
     def loss_of(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
         outputs = model(input_ids=ids, labels=labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor
@@ -27,14 +28,8 @@ def package_tokenizer(numbers: NumberTokens) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token=unknown)), unk_token=unknown)
 
 
-def class_loss(module: Any, name: str, case: Case) -> Callable[..., Tensor]:
+def class_loss(module: str, name: str, case: Case) -> Callable[..., Tensor]:
     """A loss class of the package, or of a module with the same names, for the case's number tokens."""
     options = {} if name == "NumberLevelLoss" else {"digit_level": len(case.numbers) == 10}
-    return getattr(module, name)(package_tokenizer(case.numbers), vocab_size=case.workload.vocab, **options)
-
-
-def package_loss(case: Case, name: str) -> Callable[..., Tensor]:
-    """A loss class of the package."""
-    import ntloss
-
-    return class_loss(ntloss, name, case)
+    loss = getattr(import_module(module), name)
+    return loss(package_tokenizer(case.numbers), vocab_size=case.workload.vocab, **options)

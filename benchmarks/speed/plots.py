@@ -12,6 +12,14 @@ from .results import Record, Records, median, of_group, percentiles, timed
 from .tables import label, objective, problem, rate
 
 GROUND, INK, GRID = "#fbfbf8", "#26262b", "#d4d4cf"
+STYLE = (
+    dict.fromkeys(("axes.facecolor", "savefig.facecolor", "legend.facecolor"), GROUND)
+    | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    | dict.fromkeys(("grid.color", "legend.edgecolor"), GRID)
+    | dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
+    | {"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 11, "legend.fontsize": 7, "axes.axisbelow": True}
+    | {"figure.constrained_layout.use": True, "savefig.dpi": 120, "savefig.bbox": "tight"}
+)
 PROVIDERS_OF = {
     "#1f6fd1": ("ours", "ours_inplace", "ours_linear"),
     "#6aa5e8": ("ours_logits", "ours_all_rows", "ours_of_logits", "ours_off", "ours_given", "ours_linear_given"),
@@ -55,27 +63,16 @@ def figures(records: Records) -> dict[str, Callable[[], Any]]:
 
 def draw(make: Callable[[], Any], path: Path, source: str) -> None:
     """Write a figure, with ``source`` in its metadata."""
-    save(make(), path, source, dpi=120, facecolor=GROUND, bbox_inches="tight")
-
-
-def plain_axes(axes: Any) -> None:
-    """Ground, ink and grid."""
-    axes.set_facecolor(GROUND)
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(INK)
+    with pyplot().rc_context(STYLE):
+        save(make(), path, source)
 
 
 def bars(title: str, chosen: list[Record]) -> Any:
     """Median time of each provider on some workloads, with the 20th to 80th percentile."""
     heights = [len(timed(record)) for record in chosen]
     size = (8, 0.9 * len(chosen) + 0.28 * sum(heights))
-    figure, grid = pyplot().subplots(
-        len(chosen), 1, squeeze=False, figsize=size, height_ratios=heights, layout="constrained"
-    )
-    figure.suptitle(title, color=INK, fontsize=11)
+    figure, grid = pyplot().subplots(len(chosen), 1, squeeze=False, figsize=size, height_ratios=heights)
+    figure.suptitle(title)
     for axes, record in zip(grid[:, 0], chosen, strict=True):
         draw_bars(axes, record)
     return figure
@@ -91,24 +88,21 @@ def draw_bars(axes: Any, record: Record) -> None:
     colours = [COLOURS.get(name, INK) for name, _ in entries]
     axes.barh(names, medians, xerr=errors, color=colours, error_kw={"ecolor": INK, "elinewidth": 1})
     for position, (_, middle, high) in enumerate(times):
-        axes.text(high, position, f"  {middle:.3g}", va="center", fontsize=8, color=INK)
+        axes.text(high, position, f"  {middle:.3g}", va="center")
     axes.set_xlim(0, 1.12 * max(high for *_, high in times))
-    axes.grid(axis="x", color=GRID)
-    axes.set_xlabel("median ms, with the 20th to 80th percentile", color=INK, fontsize=8)
-    axes.set_title(f"{record['name']}: {problem(record)}", color=INK, fontsize=9, loc="left")
-    plain_axes(axes)
+    axes.grid(axis="x")
+    axes.set_xlabel("median ms, with the 20th to 80th percentile")
+    axes.set_title(f"{record['name']}: {problem(record)}", loc="left")
 
 
 def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
     """Effective bandwidth over that of a copy, by vocabulary."""
-    figure, grid = pyplot().subplots(
-        1, len(sweeps), squeeze=False, sharey=True, figsize=(4.2 * len(sweeps), 3.4), layout="constrained"
-    )
+    figure, grid = pyplot().subplots(1, len(sweeps), squeeze=False, sharey=True, figsize=(4.2 * len(sweeps), 3.4))
     for axes, (group, chosen) in zip(grid[0], sweeps.items(), strict=True):
         draw_shares(axes, chosen)
-        axes.set_title(group.removeprefix("vocabulary-"), color=INK, fontsize=9)
-    grid[0][0].set_ylabel("share of the bandwidth of a copy", color=INK, fontsize=8)
-    figure.suptitle("Forward + backward, one read and one write of the logits counted", color=INK, fontsize=10)
+        axes.set_title(group.removeprefix("vocabulary-"))
+    grid[0][0].set_ylabel("share of the bandwidth of a copy")
+    figure.suptitle("Forward + backward, one read and one write of the logits counted", fontsize=10)
     return figure
 
 
@@ -124,7 +118,6 @@ def draw_shares(axes: Any, chosen: list[Record]) -> None:
     axes.set_xticks(ticks, [f"{tick // 1000}k" for tick in ticks])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    axes.grid(color=GRID)
-    axes.set_xlabel("vocabulary V", color=INK, fontsize=8)
-    axes.legend(fontsize=7, facecolor=GROUND, labelcolor=INK, edgecolor=GRID)
-    plain_axes(axes)
+    axes.grid()
+    axes.set_xlabel("vocabulary V")
+    axes.legend()

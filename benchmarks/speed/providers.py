@@ -5,6 +5,7 @@ A provider builds a step (see `steps`) from a `Case`. A peer's package is import
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
 from .models import ntloss_loss, ours_logits_loss, patch, stock_loss, training
-from .peers import NTL_WEIGHT, class_loss, package_loss
+from .peers import NTL_WEIGHT, class_loss
 from .steps import Loss, Step, by_autograd, compiled
 from .workloads import IGNORED, Case, Tensors
 
@@ -52,21 +53,18 @@ class Provider:
         return None
 
 
-# Losses of logits
+# Losses of logits, or of hidden states where the workload has them
 
 
 def ours(case: Case, **keywords: Any) -> Loss:
-    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, **keywords)
-
-
-def given(case: Case) -> dict[str, Tensor]:
-    """Both denominators as tensors on the device, as a Trainer has them."""
-    counts = {"num_tokens": case.num_tokens, "num_numbers": case.num_numbers}
-    return {name: torch.tensor(float(count), device=case.device) for name, count in counts.items()}
+    loss = linear_cross_entropy_ntl if case.workload.hidden else cross_entropy_ntl
+    return lambda t: loss(*t.leaves, t.labels, case.numbers, **keywords)
 
 
 def ours_given(case: Case) -> Loss:
-    return ours(case, **given(case))
+    """With both denominators as tensors on the device, as a Trainer has them."""
+    counts = {"num_tokens": case.num_tokens, "num_numbers": case.num_numbers}
+    return ours(case, **{name: torch.tensor(float(count), device=case.device) for name, count in counts.items()})
 
 
 def ours_rows(case: Case) -> Loss:
@@ -109,20 +107,23 @@ def torch_ce_float(case: Case) -> Loss:
 
 def torch_ce_ntloss(case: Case) -> Loss:
     """As the package's README adds the loss: three-dimensional logits, NTL beside cross-entropy."""
-    ntl = package_loss(case, "NTLoss")
-    return lambda t: F.cross_entropy(t.logits, t.labels) + NTL_WEIGHT * ntl(t.logits[None], t.labels[None])
+    ntl = class_loss("ntloss", "NTLoss", case)
+
+    def loss_of(t: Tensors) -> Tensor:
+        logits = t.logits  # a product where there are hidden states, taken once
+        return F.cross_entropy(logits, t.labels) + NTL_WEIGHT * ntl(logits[None], t.labels[None])
+
+    return loss_of
 
 
-def liger_ce(case: Case) -> Loss:
-    from liger_kernel.transformers.functional import liger_cross_entropy
+def peer(module: str, name: str, **options: Any) -> Callable[[Case], Loss]:
+    """A function of another package."""
 
-    return lambda t: liger_cross_entropy(t.logits, t.labels, ignore_index=IGNORED)
+    def make(case: Case) -> Loss:
+        loss = getattr(importlib.import_module(module), name)
+        return lambda t: loss(*t.leaves, t.labels, ignore_index=IGNORED, **options)
 
-
-def quack_ce(case: Case) -> Loss:
-    from quack.cross_entropy import cross_entropy
-
-    return lambda t: cross_entropy(t.logits, t.labels, ignore_index=IGNORED, reduction="mean")
+    return make
 
 
 def copy_step(case: Case) -> Step:
@@ -136,69 +137,28 @@ def copy_step(case: Case) -> Step:
     return step
 
 
-# Losses of hidden states
-
-
-def ours_linear(case: Case, **keywords: Any) -> Loss:
-    return lambda t: linear_cross_entropy_ntl(t.hidden, t.weight, t.labels, case.numbers, **keywords)
-
-
-def ours_linear_given(case: Case) -> Loss:
-    return ours_linear(case, **given(case))
+# Of hidden states alone
 
 
 def ours_of_logits(case: Case) -> Loss:
-    return lambda t: cross_entropy_ntl(F.linear(t.hidden, t.weight), t.labels, case.numbers, inplace=True)
-
-
-def torch_linear(case: Case) -> Loss:
-    return lambda t: F.cross_entropy(F.linear(t.hidden, t.weight), t.labels)
-
-
-def torch_linear_ntloss(case: Case) -> Loss:
-    ntl = package_loss(case, "NTLoss")
-
-    def loss_of(t: Tensors) -> Tensor:
-        logits = F.linear(t.hidden, t.weight)
-        return F.cross_entropy(logits, t.labels) + NTL_WEIGHT * ntl(logits[None], t.labels[None])
-
-    return loss_of
+    return lambda t: cross_entropy_ntl(t.logits, t.labels, case.numbers, inplace=True)
 
 
 def torch_fused(case: Case, **options: Any) -> Loss:
     """`torch.nn.functional.linear_cross_entropy` of torch 2.13, chunked with these options."""
     chosen = torch.nn.LinearCrossEntropyOptions(**options)
-    return lambda t: F.linear_cross_entropy(t.hidden, t.weight, t.labels, options=chosen)
-
-
-def liger_linear(case: Case) -> Loss:
-    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
-
-    return lambda t: liger_fused_linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED)
-
-
-def cce_linear(case: Case, **options: Any) -> Loss:
-    """As it comes, it leaves out blocks of the logits' gradient whose entries are all small."""
-    from cut_cross_entropy import linear_cross_entropy
-
-    return lambda t: linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED, **options)
-
-
-def quack_linear(case: Case) -> Loss:
-    from quack.linear_cross_entropy import chunked_linear_cross_entropy
-
-    return lambda t: chunked_linear_cross_entropy(t.hidden, t.weight, t.labels, ignore_index=IGNORED)
+    return lambda t: F.linear_cross_entropy(*t.leaves, t.labels, options=chosen)
 
 
 def matmuls_step(case: Case) -> Step:
     """The three products that logits and the two gradients need, and nothing else: the floor."""
 
     def step(index: int) -> None:
-        t = case.sets[index % len(case.sets)]
+        hidden, weight = case.sets[index % len(case.sets)].leaves
         with torch.no_grad():
-            logits = t.hidden @ t.weight.t()
-            logits @ t.weight
-            logits.t() @ t.hidden
+            logits = hidden @ weight.t()
+            logits @ weight
+            logits.t() @ hidden
 
     return step
 
@@ -206,15 +166,8 @@ def matmuls_step(case: Case) -> Step:
 # The Number Token Loss alone
 
 
-def package_ntl(case: Case) -> Loss:
-    loss = package_loss(case, case.workload.loss)
-    return lambda t: loss(t.logits[None], t.labels[None])
-
-
-def ours_ntl(case: Case) -> Loss:
-    from ntl_kernels import ntloss
-
-    loss = class_loss(ntloss, case.workload.loss, case)
+def ntl_alone(case: Case, module: str) -> Loss:
+    loss = class_loss(module, case.workload.loss, case)
     return lambda t: loss(t.logits[None], t.labels[None])
 
 
@@ -236,6 +189,14 @@ TORCH_FUSED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> label and `torch.nn.LinearCrossEntropyOptions`: comparisons take the best of them."""
 
+liger_ce = peer("liger_kernel.transformers.functional", "liger_cross_entropy")
+quack_ce = peer("quack.cross_entropy", "cross_entropy", reduction="mean")
+liger_linear = peer("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
+cce_linear = peer("cut_cross_entropy", "linear_cross_entropy")
+"""As it comes, it leaves out blocks of the logits' gradient whose entries are all small."""
+cce_linear_all = peer("cut_cross_entropy", "linear_cross_entropy", filter_eps=None)
+quack_linear = peer("quack.linear_cross_entropy", "chunked_linear_cross_entropy")
+
 logits = partial(of_loss, "logits")
 LOGITS = (
     Provider("copy", "copy", "logits", None, copy_step),
@@ -254,25 +215,25 @@ LOGITS = (
 hidden = partial(of_loss, "hidden")
 HIDDEN = (
     Provider("matmuls", "three matmuls", "hidden", None, matmuls_step),
-    hidden("ours", "ours", BOTH, ours_linear),
+    hidden("ours", "ours", BOTH, ours),
     # Ignored rows are computed, too, so that nothing waits for the device to find the others.
-    hidden("ours_all_rows", "ours, skip_ignored=False", BOTH, partial(ours_linear, skip_ignored=False)),
+    hidden("ours_all_rows", "ours, skip_ignored=False", BOTH, partial(ours, skip_ignored=False)),
     hidden("ours_of_logits", "F.linear, then ours", BOTH, ours_of_logits),
-    hidden("torch_linear", "F.linear, F.cross_entropy", CE, torch_linear),
-    hidden("torch_linear_compiled", "F.linear, F.cross_entropy, compiled", CE, compiled(torch_linear)),
-    hidden("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_linear_ntloss, PACKAGE),
+    hidden("torch_linear", "F.linear, F.cross_entropy", CE, torch_ce),
+    hidden("torch_linear_compiled", "F.linear, F.cross_entropy, compiled", CE, compiled(torch_ce)),
+    hidden("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
     *(
         hidden(name, f"F.linear_cross_entropy, {label}", CE, partial(torch_fused, **options), "torch 2.13")
         for name, (label, options) in TORCH_FUSED.items()
     ),
     hidden("liger_linear", "Liger fused linear", CE, liger_linear, LIGER, GPU),
     hidden("cce_linear", "Apple CCE, without small gradients", CE, cce_linear, CCE, GPU),
-    hidden("cce_linear_all", "Apple CCE, with all gradients", CE, partial(cce_linear, filter_eps=None), CCE, GPU),
+    hidden("cce_linear_all", "Apple CCE, with all gradients", CE, cce_linear_all, CCE, GPU),
     hidden("quack_linear", "quack linear", CE, quack_linear, QUACK, GPU),
 )
 NTL = (
-    of_loss("ntl", "ours", "ntl_kernels.ntloss", "ntl", ours_ntl),
-    of_loss("ntl", "ntloss", "ntloss package", "ntl", package_ntl, PACKAGE),
+    of_loss("ntl", "ours", "ntl_kernels.ntloss", "ntl", partial(ntl_alone, module="ntl_kernels.ntloss")),
+    of_loss("ntl", "ntloss", "ntloss package", "ntl", partial(ntl_alone, module="ntloss"), PACKAGE),
 )
 STEP = (
     Provider("stock", "stock loss", "step", CE, training(stock_loss)),
@@ -288,22 +249,18 @@ HOST = (
     host("ours_rows", 'ours, reduction "none"', BOTH, ours_rows),
     host("liger_ce", "Liger", CE, liger_ce, LIGER),
     host("torch_ce_ntloss", "F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
-    host("torch_linear", "F.linear, F.cross_entropy", CE, torch_linear),
-    host("ours_linear", "ours, from hidden states", BOTH, ours_linear),
-    host("ours_linear_given", "ours, from hidden states, both denominators given", BOTH, ours_linear_given),
+    host("torch_linear", "F.linear, F.cross_entropy", CE, torch_ce),
+    host("ours_linear", "ours, from hidden states", BOTH, ours),
+    host("ours_linear_given", "ours, from hidden states, both denominators given", BOTH, ours_given),
     host("liger_linear", "Liger fused linear", CE, liger_linear, LIGER),
-    host("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_linear_ntloss, PACKAGE),
+    host("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
 )
 """Where no kernel runs, so that a peer that needs a GPU needs none."""
 PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)
 
 
 def providers_of(family: str, names: tuple[str, ...] = ()) -> list[Provider]:
-    """The providers of a family, or those of the names given, in the table's order.
-
-    Raises:
-        ValueError: the family has no provider of a name.
-    """
+    """The providers of a family, or those of the names given, in the table's order."""
     known = [provider for provider in PROVIDERS if provider.family == family]
     unknown = set(names) - {provider.name for provider in known}
     if unknown:

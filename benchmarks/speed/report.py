@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,22 @@ IDLE = (
 )
 
 
+HOST_BOUND_TEXT = (
+    f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
+    "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
+)
+
+
 def write(folder: Path) -> list[Path]:
-    """Write each device's report and plots, and the README's section if these are the committed results."""
     return pages(folder).write(README)
 
 
 def check(folder: Path) -> list[str]:
-    """Where README, reports and plots differ from the results."""
     return pages(folder).problems(README)
 
 
 def pages(folder: Path) -> Pages:
-    """What follows from the results of all devices in a folder."""
+    """What follows from the results of all devices in a folder; the README's section if they are the committed ones."""
     found = {device: load(device) for device in devices(folder)}
     if not found:
         raise InputError(f"no results in {folder}: expected <device>/<family>.json there")
@@ -47,25 +52,28 @@ def pages(folder: Path) -> Pages:
         for name, make in plots.figures(records).items()
     }
     is_committed = folder.resolve() == FOLDER.resolve()
-    return Pages(SECTION, folder, texts, drawn, section(folder) if is_committed else None)
+    return Pages(SECTION, folder, texts, drawn, section(found) if is_committed else None)
 
 
-def section(folder: Path) -> str:
+def section(found: dict[Path, Records]) -> str:
     """The README's text on speed: a table, a plot, where they come from and where all the others are."""
-    found = [(device, load(device)) for device in devices(folder)]
-    found.sort(key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
-    table = headline_table((title(records), kind_of(records), records) for _, records in found)
-    parts = [table] if table is not None else []
-    for device, records in found[:1]:
-        where = device.resolve().relative_to(ROOT)
-        parts += [f"![{plots.TITLES[name]}]({where / name}.png)" for name in list(plots.figures(records))[:1]]
-    parts += [sources(device, records) for device, records in found]
-    if not any(kind_of(records) == "gpu" for _, records in found):
+    ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
+    parts = [headline_table([(title(records), kind_of(records), records) for _, records in ordered])]
+    first, records = ordered[0]
+    where = first.resolve().relative_to(ROOT)
+    parts += [f"![{plots.TITLES[name]}]({where / name}.png)" for name in list(plots.figures(records))[:1]]
+    parts += [sources(device, records) for device, records in ordered]
+    if kind_of(records) != "gpu":
         parts.append(
             "No GPU has run the kernels yet: **GPU timings are missing**; `benchmarks/on_gpu.sh` makes them. "
             "An emulator executes the compiled kernels in every test run."
         )
-    return "\n\n".join([*parts, ""])
+    return joined(parts) + "\n"
+
+
+def joined(parts: Iterable[str]) -> str:
+    """A page of those parts that there are."""
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def kind_of(records: Records) -> str:
@@ -84,21 +92,31 @@ def sources(device: Path, records: Records) -> str:
 
 def device_report(records: Records, device: Path) -> str:
     """Everything there is of a device."""
-    groups = [(heading, tables.group_table(records, group)) for group, heading in tables.GROUPS.items()]
+    path = device / CAUSES
+    causes = json.loads(path.read_text()) if path.exists() else {}
+    mains, hosts = of_group(records, "main"), of_group(records, "host")
     parts = [
         f"# Speed: {title(records)}",
         f"{provenance(records)} Times are of one forward and backward pass; peak memory is what a step holds at most "
         "beyond its inputs, its gradients among it; the gradient error is relative to float64, in the Frobenius norm.",
-        *targets(records, device),
-        *main_tables(records),
-        *(f"## {heading}\n\n{text}" for heading, text in groups if text is not None),
-        *host_parts(records),
+        tables.target_table(records, kind_of(records), causes),
+        *(f"## {record['name']}: {tables.problem(record)}\n\n{tables.provider_table(record)}" for record in mains),
+        *(headed(f"## {heading}", tables.group_table(records, group)) for group, heading in tables.GROUPS.items()),
+        # What calls cost the host: where kernels do not run, and where there is little to compute.
+        headed("## Host time of a call whose kernels do not run", IDLE if hosts else ""),
+        *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
+        headed("## Small problems on one CPU thread", tables.eager_table(records)),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
-        *host_bound(records),
-        *listed("Not timed:", tables.not_timed(records)),
+        headed(HOST_BOUND_TEXT, tables.host_bound(records)),
+        headed("Not timed:", tables.not_timed(records)),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return joined(parts)
+
+
+def headed(heading: str, text: str) -> str:
+    """A text under its heading; nothing where there is no text."""
+    return f"{heading}\n\n{text}" if text else ""
 
 
 def title(records: Records) -> str:
@@ -121,41 +139,3 @@ def provenance(records: Records) -> str:
         f"`{environment['command']}`."
         for environment in environments(records)
     )
-
-
-def targets(records: Records, device: Path) -> list[str]:
-    path = device / CAUSES
-    causes = json.loads(path.read_text()) if path.exists() else {}
-    text = tables.target_table(records, kind_of(records), causes)
-    return [text] if text is not None else []
-
-
-def main_tables(records: Records) -> list[str]:
-    """A table for each workload of the group "main"."""
-    main = of_group(records, "main")
-    return [f"## {record['name']}: {tables.problem(record)}\n\n{tables.provider_table(record)}" for record in main]
-
-
-def host_parts(records: Records) -> list[str]:
-    """What calls cost the host: where kernels do not run, and where there is little to compute."""
-    idle = [
-        f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}"
-        for record in of_group(records, "host")
-    ]
-    parts = [f"## Host time of a call whose kernels do not run\n\n{IDLE}", *idle] if idle else []
-    eager = tables.eager_table(records)
-    return parts if eager is None else [*parts, f"## Small problems on one CPU thread\n\n{eager}"]
-
-
-def host_bound(records: Records) -> list[str]:
-    """Where more than the device was measured."""
-    text = (
-        f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
-        "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
-    )
-    return listed(text, tables.host_bound(records))
-
-
-def listed(text: str, lines: list[str]) -> list[str]:
-    """A text above a list, where there is anything to list."""
-    return [f"{text}\n\n" + "\n".join(f"- {line}" for line in lines)] if lines else []

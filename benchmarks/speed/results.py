@@ -83,11 +83,11 @@ def timed(record: Record) -> dict[str, Record]:
     return {name: found for name, found in record["providers"].items() if found["status"] == "timed"}
 
 
+def medians(record: Record) -> dict[str, float]:
+    """Provider -> its median time."""
+    return {name: median(found) for name, found in timed(record).items()}
+
+
 def of_group(records: Records, group: str) -> list[Record]:
     """The workloads of a group on which any provider was timed."""
     return [record for record in records.values() if record["group"] == group and timed(record)]
-
-
-def entry(records: Records, workload: str, provider: str) -> Record | None:
-    """A provider's entry, if it was timed."""
-    return timed(records[workload]).get(provider) if workload in records else None

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch._dynamo
 
+from ntl_kernels.linear import default_chunk_size
+
 from .. import environment
 from ..errors import InputError, writable
 from . import gate, measure, results, workloads
@@ -92,8 +94,7 @@ def run(settings: Settings, folder: Path) -> Path:
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
     """
-    path, _ = write_records(suite_of(settings), settings, folder, run_workload, fresh=settings.is_whole)
-    return path
+    return write_records(suite_of(settings), settings, folder, run_workload)[0]
 
 
 def write_records(
@@ -106,10 +107,9 @@ def write_records(
 ) -> tuple[Path, list[Record]]:
     """Measure one workload after another, and write each record: (``folder/<device>``, the records).
 
-    Args:
-        file: the name of the file for all of them; None for a file per family.
-        fresh: whether files lose what they held before.
+    They go into one ``file``, or into one per family, which loses what it held if all is measured, or is ``fresh``.
     """
+    fresh = fresh or settings.is_whole
     described = environment.describe("speed", settings.device, settings.threads)
     target = writable(folder / environment.slug(described["device"]), "cannot write results to {folder}")
     records: list[Record] = []
@@ -167,12 +167,14 @@ def prepare(
         if provider.objective is not None and provider.objective not in truths:
             truths[provider.objective] = gate.truth_of(case, provider.objective)
         try:
-            step = provider.build(own_case(case, provider))
+            own = replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
+            step = provider.build(own)
             entries[provider.name] = check(step, provider, case, truths)
             for index in range(warm_up):
                 step(index)
         except Exception as error:  # a peer that fails is reported, and does not take the others with it
-            entries[provider.name] = {"status": "failed", "reason": first_line(error)}
+            first_line = str(error).strip().partition("\n")[0]
+            entries[provider.name] = {"status": "failed", "reason": f"{type(error).__name__}: {first_line}"[:200]}
             continue
         if entries[provider.name]["status"] == "passed":
             steps[provider.name] = step
@@ -190,35 +192,15 @@ def check(step: Step, provider: Provider, case: Case, truths: dict[str, Outcome]
     return {"status": "passed", **found} if verdict is None else {"status": "wrong", "reason": verdict, **found}
 
 
-def own_case(case: Case, provider: Provider) -> Case:
-    """The case, or one with copies of its tensors for a provider that overwrites them."""
-    return replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
-
-
-def first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
-
-
 def sizes(case: Case) -> dict[str, int]:
     """Bytes that memory is compared with."""
-    workload = case.workload
-    known = {
-        "logits_bytes": workload.logits_bytes,
-        "gradient_bytes": sum(leaf.numel() * leaf.element_size() for leaf in case.sets[0].leaves),
-    }
+    workload, tensors = case.workload, case.sets[0]
+    known = {"logits_bytes": workload.logits_bytes, "gradient_bytes": sum(leaf.nbytes for leaf in tensors.leaves)}
     if workload.family == "hidden":
-        known["allowance_bytes"] = chunk_bytes(case) + 4 * workload.vocab * workload.hidden
+        # The logits that our fused linear loss holds at a time, and an accumulator.
+        chunk = default_chunk_size(workload.rows, tensors.leaves[1]) * workload.vocab * workload.item_bytes
+        known["allowance_bytes"] = chunk + 4 * workload.vocab * workload.hidden
     return known
-
-
-def chunk_bytes(case: Case) -> int:
-    """The logits that our fused linear loss holds at a time."""
-    from ntl_kernels.linear import default_chunk_size
-
-    weight = case.sets[0].weight
-    assert weight is not None
-    return default_chunk_size(case.workload.rows, weight) * case.workload.vocab * case.workload.item_bytes
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from functools import partial
 
 from ..published import markdown
 from .providers import PROVIDERS
-from .results import Record, Records, median, of_group, percentiles, timed
+from .results import Record, Records, median, medians, of_group, percentiles, timed
 from .targets import Target, targets_of
 
 LABELS = {(provider.family, provider.name): provider.label for provider in PROVIDERS}
@@ -39,12 +39,16 @@ def objective(record: Record, provider: str) -> str:
     return OBJECTIVES.get((record["family"], provider), "")
 
 
-def milliseconds(value: float) -> str:
-    return f"{value * 1e3:.3g}" if value < 0.1 else f"{value * 1e3:.0f}"
+def three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def microseconds(value: float) -> str:
-    return f"{value * 1e6:.3g}" if value < 1e-3 else f"{value * 1e6:.0f}"
+def milliseconds(seconds: float) -> str:
+    return three_digits(seconds * 1e3)
+
+
+def microseconds(seconds: float) -> str:
+    return three_digits(seconds * 1e6)
 
 
 def scaled(value: float) -> str:
@@ -52,7 +56,7 @@ def scaled(value: float) -> str:
     return f"{microseconds(value)} us" if value < 1e-3 else f"{milliseconds(value)} ms"
 
 
-def megabytes(count: float) -> str:
+def mebibytes(count: float) -> str:
     return f"{count / 2**20:.1f}" if count < 100 * 2**20 else f"{count / 2**20:.0f}"
 
 
@@ -65,10 +69,10 @@ def problem(record: Record) -> str:
 
 
 def table_of(record: Record, columns: Columns) -> str:
-    """A line for each provider that was timed."""
-    return markdown(
-        columns, ([cell(name, found) for cell in columns.values()] for name, found in timed(record).items())
-    )
+    """A line for each provider that was timed; without columns that are empty."""
+    cells = {heading: [cell(name, found) for name, found in timed(record).items()] for heading, cell in columns.items()}
+    filled = {heading: column for heading, column in cells.items() if any(column)}
+    return markdown(filled, zip(*filled.values(), strict=True))
 
 
 def times(record: Record, unit: str, written: Callable[[float], str]) -> Columns:
@@ -98,12 +102,10 @@ def provider_table(record: Record) -> str:
             columns["of copy"] = lambda _, found: f"{rate(record, found) / rate(record, entries['copy']):.0%}"
     if "matmuls" in entries:
         columns["time / matmuls"] = partial(time_over, entries["matmuls"])
-    columns["peak MiB"] = lambda _, found: megabytes(found["peak_bytes"])
-    if any("host_s" in found for found in entries.values()):
-        columns["host ms"] = lambda _, found: milliseconds(found["host_s"]) if "host_s" in found else ""
+    columns["peak MiB"] = lambda _, found: mebibytes(found["peak_bytes"])
+    columns["host ms"] = lambda _, found: milliseconds(found["host_s"]) if "host_s" in found else ""
     for key in ("operators", "launches", "copies", "host_waits"):
-        if any(key in found for found in entries.values()):
-            columns[key.replace("_", " ")] = lambda _, found, key=key: str(found.get(key, ""))
+        columns[key.replace("_", " ")] = lambda _, found, key=key: str(found.get(key, ""))
     columns["gradient error"] = lambda _, found: f"{found['gradient_error']:.0e}" if "gradient_error" in found else ""
     return table_of(record, columns)
 
@@ -113,16 +115,23 @@ def rate(record: Record, found: Record) -> float:
     return 2 * record["logits_bytes"] / median(found) / 1e9
 
 
-def group_table(records: Records, group: str) -> str | None:
-    """Median times of a group's workloads side by side, and as multiples of ours."""
+def group_table(records: Records, group: str) -> str:
+    """Median times of a group's workloads side by side, and as multiples of ours; nothing where there are none."""
     members = of_group(records, group)
-    if not members:
-        return None
-    names = list(dict.fromkeys(name for record in members for name in timed(record)))
-    header = ["median ms (time / ours)", *(label(members[0], name) for name in names)]
-    return markdown(
-        header, ([workload_cell(record), *(time_cell(record, name) for name in names)] for record in members)
-    )
+    labels = {name: label(record, name) for record in members for name in timed(record)}
+    rows = []
+    for record in members:
+        workload = f"{record['name']}: N = {record['rows']}, V = {record['vocab']}"
+        rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
+    return markdown(["median ms (time / ours)", *labels.values()], rows) if rows else ""
+
+
+def time_cell(times: dict[str, float], name: str) -> str:
+    """A provider's time, if it has one, and what multiple of ours it is."""
+    if name not in times:
+        return ""
+    ratio = f" ({times[name] / times['ours']:.2f})" if "ours" in times and name != "ours" else ""
+    return milliseconds(times[name]) + ratio
 
 
 def host_table(record: Record) -> str:
@@ -136,34 +145,22 @@ def host_table(record: Record) -> str:
     return table_of(record, columns)
 
 
-def eager_table(records: Records) -> str | None:
+def eager_table(records: Records) -> str:
     """Ours beside F.cross_entropy where calls cost more than arithmetic."""
     rows = []
     for record in of_group(records, "eager"):
-        both = [median(found) if found else None for found in map(timed(record).get, ("ours", "torch_ce"))]
-        ratio = "" if None in both else f"{both[0] / both[1]:.2f}"
-        cells = ["" if time is None else microseconds(time) for time in both]
+        times = medians(record)
+        cells = [microseconds(times[name]) if name in times else "" for name in ("ours", "torch_ce")]
+        ratio = f"{times['ours'] / times['torch_ce']:.2f}" if all(cells) else ""
         rows.append([f"{record['rows']} x {record['vocab']}", record["dtype"], *cells, ratio])
     header = ["logits", "dtype", "ours, us", "F.cross_entropy, us", "ours / F.cross_entropy"]
-    return markdown(header, rows) if rows else None
+    return markdown(header, rows) if rows else ""
 
 
-def workload_cell(record: Record) -> str:
-    return f"{record['name']}: N = {record['rows']}, V = {record['vocab']}"
-
-
-def time_cell(record: Record, name: str) -> str:
-    entries = timed(record)
-    if name not in entries:
-        return ""
-    ratio = f" ({time_over(entries['ours'], name, entries[name])})" if "ours" in entries and name != "ours" else ""
-    return milliseconds(median(entries[name])) + ratio
-
-
-def target_table(records: Records, kind: str, causes: dict[str, str]) -> str | None:
+def target_table(records: Records, kind: str, causes: dict[str, str]) -> str:
     """Target, measured, met or missed, and why missed."""
     rows = [target_row(target, records, causes) for target in targets_of(kind) if target.workload in records]
-    return markdown(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else None
+    return markdown(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else ""
 
 
 def target_row(target: Target, records: Records, causes: dict[str, str]) -> list[str]:
@@ -176,7 +173,7 @@ def target_row(target: Target, records: Records, causes: dict[str, str]) -> list
     return [*start, f"{value:.3g}", "met" if is_met else "**missed**", "" if is_met else causes.get(target.key, "")]
 
 
-def not_timed(records: Records) -> list[str]:
+def not_timed(records: Records) -> str:
     """A line for each provider and reason why it has no time, with the workloads it happened on."""
     return by_workload(
         (f"{label(record, name)} ({details['status']}: {details['reason']})", record["name"])
@@ -186,7 +183,7 @@ def not_timed(records: Records) -> list[str]:
     )
 
 
-def host_bound(records: Records) -> list[str]:
+def host_bound(records: Records) -> str:
     """A line for each provider whose host is not clearly faster than its step, with the workloads where that is so."""
     return by_workload(
         (label(record, name), record["name"])
@@ -196,9 +193,9 @@ def host_bound(records: Records) -> list[str]:
     )
 
 
-def by_workload(found: Iterable[tuple[str, str]]) -> list[str]:
+def by_workload(found: Iterable[tuple[str, str]]) -> str:
     """A line for each text, with the workloads that it is said of."""
     lines: dict[str, list[str]] = {}
     for text, workload in found:
         lines.setdefault(text, []).append(workload)
-    return [f"{text}: {', '.join(workloads)}" for text, workloads in lines.items()]
+    return "\n".join(f"- {text}: {', '.join(workloads)}" for text, workloads in lines.items())

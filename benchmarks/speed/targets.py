@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .providers import HIDDEN, TORCH_FUSED
-from .results import Record, Records, entry, median
+from .results import Record, Records, median, timed
 from .workloads import VOCAB_SIZES
 
 
@@ -56,8 +56,8 @@ class Target:
 
     def least(self, records: Records, workload: str, names: tuple[str, ...]) -> float | None:
         """The least time or memory of some providers; None where none of them was timed."""
-        found = [entry(records, workload, name) for name in names]
-        return min((self.amount(records[workload], each) for each in found if each is not None), default=None)
+        found = timed(records[workload]) if workload in records else {}
+        return min((self.amount(records[workload], found[name]) for name in names if name in found), default=None)
 
     def amount(self, record: Record, found: Record) -> float:
         """A provider's time or memory."""

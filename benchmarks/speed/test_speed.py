@@ -25,12 +25,7 @@ ROUNDS = 10
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    return Settings(
-        device=config.getoption("--speed-device"),
-        suite=config.getoption("--speed-suite"),
-        threads=config.getoption("--speed-threads"),
-        dry=config.getoption("--speed-dry"),
-    )
+    return Settings(**{name: config.getoption(f"--speed-{name}") for name in ("device", "suite", "threads", "dry")})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,15 +10,18 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from ntl_kernels.backends.eager import blocks
+
 from ..published import markdown
 from .providers import Provider, ours, providers_of
-from .results import Record, median, timed
+from .results import Record, medians
 from .run import Settings, run_workload, suite_of, write_records
 from .steps import Step, by_autograd
 from .tables import milliseconds
@@ -28,31 +31,31 @@ THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
 BOUND = "copy"
 FILE = "tune"
+Setting = Callable[[], AbstractContextManager[Any]]
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say which won."""
+    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say where, and which won."""
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     measured = partial(run_workload, providers=providers)
     target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "ms as it is", "gain"]
-    return f"{markdown(header, map(winner, records))}\n{target / FILE}.json"
+    return f"{target / FILE}.json\n\n{markdown(header, map(winner, records))}"
 
 
 def candidates(device: torch.device) -> list[Provider]:
     """The settings as they are, and every other."""
-    settings: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nullcontext}
+    settings: dict[str, Setting] = {"as it is": nullcontext}
     if device.type == "cuda":
-        for threads in THREADS:
-            for unroll in UNROLLS:
-                settings[f"{threads} threads x {unroll}"] = partial(tiles, threads, unroll)
+        settings |= {f"{t} threads x {u}": partial(tiles, t, u) for t, u in product(THREADS, UNROLLS)}
     else:
-        for size in BLOCK_BYTES:
-            settings[f"blocks of {size // 1024} KiB"] = partial(block_bytes, size)
+        settings |= {
+            f"blocks of {size // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for size in BLOCK_BYTES
+        }
     return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
 
 
-def under(setting: Callable[[], AbstractContextManager[None]]) -> Callable[[Case], Step]:
+def under(setting: Setting) -> Callable[[Case], Step]:
     """Our loss, each step of it under a setting."""
 
     def build(case: Case) -> Step:
@@ -82,16 +85,11 @@ def tiles(threads: int, unroll: int) -> Iterator[None]:
         yield
 
 
-def block_bytes(size: int) -> AbstractContextManager[Any]:
-    """Let the eager backend take blocks of so many bytes."""
-    blocks = importlib.import_module("ntl_kernels.backends.eager.blocks")
-    return patch.dict(blocks.BLOCK_BYTES, cpu=size)
-
-
 def winner(record: Record) -> list[str]:
     """The fastest setting of a workload beside the one in use."""
-    times = {name: median(found) for name, found in timed(record).items() if name != BOUND}
-    best, present = min(times, key=times.__getitem__), times["as it is"]
+    times = medians(record)
+    best = min((name for name in times if name != BOUND), key=times.__getitem__)
+    present = times["as it is"]
     row_bytes = record["logits_bytes"] // record["rows"]
     numbers = [milliseconds(times[best]), milliseconds(present), f"{1 - times[best] / present:.1%}"]
     return [record["name"], record["dtype"], str(row_bytes), best, *numbers]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ntl_kernels import NumberTokens
@@ -60,26 +61,21 @@ class Workload:
 
 @dataclass
 class Tensors:
-    """One set of inputs; what belongs to another family is None."""
+    """One set of inputs."""
 
     labels: Tensor
     """int64 [N]."""
-    logits: Tensor | None = None
-    """[N, V]."""
-    hidden: Tensor | None = None
-    """[N, H]."""
-    weight: Tensor | None = None
-    """[V, H]."""
+    leaves: tuple[Tensor, ...] = ()
+    """What gets a gradient: logits [N, V], or hidden states [N, H] and weight [V, H]."""
 
     @property
-    def leaves(self) -> tuple[Tensor, ...]:
-        """What gets a gradient."""
-        return tuple(leaf for leaf in (self.logits, self.hidden, self.weight) if leaf is not None)
+    def logits(self) -> Tensor:
+        """The leaf, or what hidden states and weight give."""
+        return self.leaves[0] if len(self.leaves) == 1 else F.linear(*self.leaves)
 
     def copy(self) -> Tensors:
         """The same values in fresh memory."""
-        given = (self.logits, self.hidden, self.weight)
-        return Tensors(self.labels, *(t if t is None else t.detach().clone().requires_grad_() for t in given))
+        return Tensors(self.labels, tuple(leaf.detach().clone().requires_grad_() for leaf in self.leaves))
 
 
 @dataclass
@@ -127,11 +123,10 @@ def make_tensors(
         return Tensors(labels)
     if workload.hidden:
         hidden = torch.randn(workload.rows, workload.hidden, **options)
-        weight = torch.randn(workload.vocab, workload.hidden, **options)
-        weight *= LOGIT_DEVIATION / workload.hidden**0.5
-        return Tensors(labels, hidden=hidden.requires_grad_(), weight=weight.requires_grad_())
+        weight = torch.randn(workload.vocab, workload.hidden, **options).mul_(LOGIT_DEVIATION / workload.hidden**0.5)
+        return Tensors(labels, (hidden.requires_grad_(), weight.requires_grad_()))
     logits = torch.randn(workload.rows, workload.vocab, **options).mul_(LOGIT_DEVIATION)
-    return Tensors(labels, logits=logits.requires_grad_())
+    return Tensors(labels, (logits.requires_grad_(),))
 
 
 def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ from benchmarks.quality import advice, plots, records, report
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import differences, plain
 from benchmarks.quality.losses import title
-from benchmarks.quality.records import ERROR_BINS, at_step, by_dataset, record_of, steps_of
+from benchmarks.quality.records import ERROR_BINS, by_dataset, record_of, steps_of, values_of
 from benchmarks.quality.statistics import Difference, compare
 
 ENVIRONMENT = {
@@ -208,7 +208,7 @@ def test_only_steps_that_all_runs_have_make_a_curve(runs: Path) -> None:
     found = records.read([runs])
     found[0]["curve"].pop()
     assert steps_of(found) == [10, 20]
-    assert at_step(found[1:], 30, "mae") == [11.0, 10.0, 5.0, 6.0, 4.0]
+    assert values_of(found[1:], 30, "mae") == [11.0, 10.0, 5.0, 6.0, 4.0]
     assert steps_of([]) == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import InputError
 from .downloads import DOWNLOADS, READERS
 from .generated import GENERATORS
-from .pairs import Pair, Splits, sample
+from .pairs import Pair, Splits, as_it_is_or_gzipped, sample
 from .table import load_table
 
 __all__ = ["Pair", "Splits", "load"]
@@ -26,12 +26,7 @@ def load(
     target: str | None = None,
     columns: list[str] | None = None,
 ) -> Splits:
-    """The splits of a data set as configured, cut to ``limits`` (train, validation, test).
-
-    Raises:
-        InputError: a missing file (the message says what to download and where to put it), a malformed line, or an
-            option that cannot work.
-    """
+    """The splits of a data set as configured, cut to ``limits`` (train, validation, test)."""
     for split, limit in limits.items():
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InputError(f"dataset.limits.{split} must be null or a whole number of at least 1; got {limit!r}")
@@ -42,17 +37,10 @@ def load(
     if format not in READERS:
         known = ", ".join(["table", *GENERATORS, *READERS])
         raise InputError(f"dataset.format must be one of {known}; got {format!r}")
-    return load_files(name, format, folder, files or {}, limits, seed)
-
-
-def load_files(
-    name: str, format: str, folder: str | None, files: dict[str, Any], limits: dict[str, int | None], seed: int
-) -> Splits:
-    """Splits that are files of a folder."""
-    base = Path(folder or "data") / ("" if folder else name)
+    base = Path(folder or f"data/{name}")
 
     def read_split(file: str, limit: int | None) -> list[Pair]:
-        path = next((path for path in (base / file, base / f"{file}.gz") if path.is_file()), base / file)
+        path = as_it_is_or_gzipped(base / file)
         if not path.is_file():
             raise InputError(
                 f"{path}: no such file. Download {DOWNLOADS[name]} and run\n"

@@ -9,12 +9,13 @@ import argparse
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, in_one_line, naming, writable
-from .pairs import FINAL, Pair, final_value, lines_of, read_pairs
+from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
 """Pairs per difficulty of the arithmetic subset (Zausinger et al., section 4)."""
@@ -55,6 +56,11 @@ DOWNLOADS = {
 }
 
 
+CALCULATOR = re.compile("<<.*?>>")
+"""GSM8K's marks, such as ``<<48/2=24>>``."""
+NAMES_OF_TYPES = {str: "text", list: "list", dict: "object", int: "whole number"}
+
+
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """(where, object) of every line of a JSON-lines file."""
     for number, line in lines_of(path):
@@ -74,25 +80,16 @@ def field_of(entry: Any, name: str, kind: type, where: str) -> Any:
     return entry[name]
 
 
-NAMES_OF_TYPES = {str: "text", list: "list", dict: "object", int: "whole number"}
-
-
 def read_gsm8k(path: Path) -> list[Pair]:
     """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Calculator marks are dropped."""
     pairs = []
     for where, entry in json_lines(path):
         question, answer = (field_of(entry, name, str, where) for name in ("question", "answer"))
-        answer = without_calculator(answer).replace(",", "")
+        answer = CALCULATOR.sub("", answer).replace(",", "")
         if FINAL not in answer or final_value(answer) is None:
             raise InputError(f"{where}: the answer has no final number behind {FINAL}")
         pairs.append(Pair(question, answer))
     return pairs
-
-
-def without_calculator(text: str) -> str:
-    """A GSM8K answer without its ``<<48/2=24>>`` marks."""
-    parts = text.split("<<")
-    return parts[0] + "".join(part.split(">>", 1)[-1] for part in parts[1:])
 
 
 def read_rjokes(path: Path) -> list[Pair]:
@@ -128,6 +125,14 @@ READERS: dict[str, Callable[[Path], list[Pair]]] = {
 }
 
 
+ORIGINS: dict[str, dict[str, str | None]] = {
+    "gsm8k": {"train.jsonl": None, "test.jsonl": "test.jsonl"},
+    "rjokes": {"train.tsv": "train.tsv", "dev.tsv": "validation.tsv", "test.tsv": "test.tsv"},
+    "multirc": {"train.jsonl": None, "val.jsonl": "test.jsonl"},
+}
+"""Data set -> file of the download -> that of the splits; None where it is split into training and validation."""
+
+
 def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     """Turn an original download into the splits that the configurations read; returns the pairs in each file.
 
@@ -138,84 +143,60 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder. It should hold {DOWNLOADS[name]}")
     writable(destination)
-    is_deepmind = name in ("arithmetic", "mathematics_dataset")
-    files = deepmind_files(name, source) if is_deepmind else line_files(name, source)
+    files = line_files(name, source) if name in ORIGINS else deepmind_files(name, source)
     originals = [path for path in source.rglob("*") if path.is_file()]
     for file in files:
         target = destination / file
         if target.exists() and any(target.samefile(original) for original in originals):
             raise InputError(f"{target} is a file of the download, which is never written over; choose another folder")
-    for file, lines in files.items():
-        write_lines(destination / file, lines)
-    lines_per_pair = 2 if is_deepmind else 1
-    return {file: len(lines) // lines_per_pair for file, lines in files.items()}
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    with (
-        naming(str(path)),
-        gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file,
-    ):
-        file.write(text)
+    for file, entries in files.items():
+        path = destination / file
+        with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
+            opened.writelines(f"{entry}\n" for entry in entries)
+    return {file: len(entries) for file, entries in files.items()}
 
 
 def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its lines, a question and its answer in turn."""
-    prefix = "arithmetic_" if name == "arithmetic" else ""
-    splits = deepmind_splits(name, source)
-    return {f"{prefix}{split}.txt.gz": [text for pair in pairs for text in pair] for split, pairs in splits.items()}
-
-
-def deepmind_splits(name: str, source: Path) -> dict[str, list[Pair]]:
-    """Train and validation pairs of every difficulty, and the interpolation and extrapolation tests."""
-    inner, outer = CATEGORIES, EXTRAPOLATION
-    if name == "arithmetic":
-        inner, outer = ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
-    splits: dict[str, list[Pair]] = {"train": [], "val": [], "test_interpolate": [], "test_extrapolate": []}
+    """File -> its pairs, in two lines each: train and validation of every difficulty, and both tests."""
+    is_arithmetic = name == "arithmetic"
+    inner = ("arithmetic__add_sub_multiple",) if is_arithmetic else CATEGORIES
+    outer = ("arithmetic__add_sub_multiple_longer",) if is_arithmetic else EXTRAPOLATION
+    splits: dict[str, list[str]] = {"train": [], "val": []}
     for difficulty in DIFFICULTIES:
         pairs = read_all(source / difficulty, inner)
         random.Random(SEED).shuffle(pairs)
-        if name == "arithmetic":
-            pairs = pairs[: ARITHMETIC_TRAIN + ARITHMETIC_VALIDATION]
+        pairs = pairs[: ARITHMETIC_TRAIN + ARITHMETIC_VALIDATION] if is_arithmetic else pairs
         held_out = min(ARITHMETIC_VALIDATION, len(pairs) // 10)
         splits["val"] += pairs[:held_out]
         splits["train"] += pairs[held_out:]
     splits["test_interpolate"] = read_all(source / "interpolate", inner)
     splits["test_extrapolate"] = read_all(source / "extrapolate", outer)
-    return splits
+    return {f"{'arithmetic_' if is_arithmetic else ''}{split}.txt.gz": pairs for split, pairs in splits.items()}
 
 
-def read_all(folder: Path, categories: Sequence[str]) -> list[Pair]:
-    """The pairs of categories that are answered by a number (mixed_longer has fractions, too)."""
-    return [pair for category in categories for pair in read_pairs(folder / f"{category}.txt", skip_text=True)]
+def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
+    """The pairs of categories that are answered by a number (mixed_longer has fractions, too), in two lines each."""
+    files = (folder / f"{category}.txt" for category in categories)
+    return ["\n".join(pair) for file in files for pair in read_pairs(file, skip_text=True)]
 
 
 def line_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader; where there is no validation split, a tenth of train."""
-    origins = {
-        "gsm8k": {"train.jsonl": None, "test.jsonl": "test.jsonl"},
-        "rjokes": {"train.tsv": "train.tsv", "dev.tsv": "validation.tsv", "test.tsv": "test.tsv"},
-        "multirc": {"train.jsonl": None, "val.jsonl": "test.jsonl"},
-    }[name]
+    """File -> its lines, checked by their reader; where there is no validation split, a tenth of train, by chance."""
     files: dict[str, list[str]] = {}
-    for origin, target in origins.items():
-        path = next((p for p in (source / origin, source / f"{origin}.gz") if p.is_file()), source / origin)
+    for origin, target in ORIGINS[name].items():
+        path = as_it_is_or_gzipped(source / origin)
         READERS[name](path)
         lines = [line for _, line in lines_of(path)]
-        files |= {target: lines} if target else split_lines(lines, path, Path(origin).suffix)
+        if target:
+            files[target] = lines
+            continue
+        if len(lines) < 2:
+            raise InputError(f"{path}: one line, which cannot be split into training and validation")
+        chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
+        for index, line in enumerate(lines):
+            split = "validation" if index in chosen else "train"
+            files.setdefault(f"{split}{Path(origin).suffix}", []).append(line)
     return files
-
-
-def split_lines(lines: list[str], path: Path, suffix: str) -> dict[str, list[str]]:
-    """A tenth of the lines for validation, by chance, in their order."""
-    if len(lines) < 2:
-        raise InputError(f"{path}: one line, which cannot be split into training and validation")
-    chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
-    return {
-        f"train{suffix}": [line for index, line in enumerate(lines) if index not in chosen],
-        f"validation{suffix}": [line for index, line in enumerate(lines) if index in chosen],
-    }
 
 
 @in_one_line

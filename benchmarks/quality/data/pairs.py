@@ -45,6 +45,12 @@ def final_value(text: str) -> float | None:
     return value_of(final_text(text))
 
 
+def as_it_is_or_gzipped(path: Path) -> Path:
+    """The file of this name, or the one with ``.gz`` at its end if there is only that."""
+    gzipped = path.with_name(f"{path.name}.gz")
+    return gzipped if gzipped.is_file() and not path.is_file() else path
+
+
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """(number, text) of every line of a UTF-8 text file, gzipped or not."""
     if not path.is_file():
@@ -72,12 +78,7 @@ def text_of(line: bytes, where: str) -> str:
 
 
 def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
-    """Question and answer on alternating lines, optionally gzipped; every answer is a number.
-
-    Args:
-        path: the file.
-        skip_text: leave out pairs whose answer is no number instead of refusing them.
-    """
+    """Question and answer on alternating lines; an answer that is no number is refused, or its pair left out."""
     lines = [line for _, line in lines_of(Path(path))]
     if len(lines) % 2:
         raise InputError(f"{path}, line {len(lines)}: a question without an answer: {lines[-1]!r}")

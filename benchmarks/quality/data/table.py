@@ -21,11 +21,7 @@ def load_table(
 ) -> Splits:
     """A CSV file's rows, split by chance; rows that ask the same question go into the same split.
 
-    Args:
-        file: a CSV file with a header line, gzipped or not.
-        target: the column to be estimated; a plain number in every row.
-        columns: what is told of a row; None tells all other columns.
-        limits: questions of train, validation and test; None holds out a tenth each, at most 500 and 1,000.
+    Without ``columns`` all but the target are told of a row.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
