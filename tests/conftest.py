@@ -18,23 +18,23 @@ HERE = Path(__file__).parent
 collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # as TRL asks for
 
 LONGEST = (
-    "benchmarks/test_quality_experiments.py",
-    "test_transforms.py",
     "emulated/test_shards.py",
-    "benchmarks/test_on_gpu.py",
     "emulated/test_losses.py",
+    "test_transforms.py",
     "backends/test_triton.py",
-    "demo/test_browser.py",
     "emulated/test_contract.py",
+    "benchmarks/test_on_gpu.py",
+    "demo/test_browser.py",
+    "benchmarks/test_quality_experiments.py",
+    "emulated/test_values.py",
     "parallel/test_ranks.py",
     "test_ops.py",
     "test_inspect.py",
-    "emulated/test_values.py",
-    "emulated/test_cases.py",
     "benchmarks/test_distributed.py",
-    "integrations/test_transformers_trainer.py",
     "emulated/test_mutants.py",
-    "benchmarks/test_notebooks.py",
+    "emulated/test_cases.py",
+    "parallel/test_tensors.py",
+    "integrations/test_transformers_trainer.py",
 )
 """The files that take longest, the longest first. The others take seconds."""
 

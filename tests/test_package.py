@@ -16,6 +16,8 @@ import pytest
 
 import ntl_kernels
 
+from .conftest import HERE, LONGEST
+
 PACKAGE = Path(ntl_kernels.__file__).parent
 ROOT = Path(__file__).parent.parent
 
@@ -130,3 +132,7 @@ def test_make_says_each_step_and_makes_the_environment_once(goal: str, tmp_path:
     (tmp_path / "venv" / "bin" / "python").touch()
     (tmp_path / "venv" / f".installed-{'bench' if goal == 'main' else 'dev'}").touch()
     assert [step.partition(":")[0] for step in steps()] == names
+
+
+def test_the_files_that_start_first_exist() -> None:
+    assert all((HERE / name).is_file() for name in LONGEST)
