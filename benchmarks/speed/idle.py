@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -59,8 +59,12 @@ def idle_device() -> Iterator[list[str]]:
         raise RuntimeError("host times need compiled kernels; unset TRITON_INTERPRET")
     driver.set_active(idle_driver())
     try:
-        # No device is the host's: nobody may look at the tensors' values.
-        with patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=()):
+        with cpu_as_device():
             yield idle_driver().launched
     finally:
         driver.set_active(None)  # the default one, found when it is asked for
+
+
+def cpu_as_device() -> AbstractContextManager[object]:
+    """Let CPU tensors go the way of a GPU's, at whose values nobody may look."""
+    return patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=())

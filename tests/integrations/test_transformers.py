@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -390,6 +392,13 @@ class TestBypass:
 
 class TestMixedPrecision:
     """accelerate wraps the forward of a model, and leaves it so when the training is over."""
+
+    @pytest.fixture(autouse=True)
+    def state_of_its_own(self) -> Iterator[None]:
+        """accelerate has one precision for a process, which a Trainer of another test may have set."""
+        AcceleratorState._reset_state(reset_partial_state=True)
+        yield
+        AcceleratorState._reset_state(reset_partial_state=True)
 
     def prepared(self, model: Any) -> Any:
         return Accelerator(cpu=True, mixed_precision="bf16").prepare_model(model)
