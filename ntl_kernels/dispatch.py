@@ -56,7 +56,7 @@ def loss_of_hidden(
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
     size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
     chunking = Chunking(size, skip_ignored)
-    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
         is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient

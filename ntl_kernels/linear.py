@@ -31,6 +31,7 @@ CHUNK_BYTES = 2**28
 """Logits of a chunk elsewhere, at least; a larger weight affords larger chunks."""
 CHUNK_MULTIPLE = 128
 """Rows come in multiples of the matrix products' tiles."""
+AS_IT_IS = nullcontext()
 LARGEST_KEPT = 2.0**11
 """Bound of the float16 gradients that a forward pass keeps: far from underflow, with room for their products."""
 LARGEST_NUMBER_LOSS = 2.0**11
@@ -191,7 +192,7 @@ def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """A context in which operands keep their dtypes: sums in fp32 must not be cast on their way."""
-    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else nullcontext()
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else AS_IT_IS
 
 
 def is_autocast(tensor: Tensor) -> bool:

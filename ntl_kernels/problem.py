@@ -71,7 +71,7 @@ def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
 
 def as_number(given: Any) -> Any:
     """A scalar argument as a problem holds it."""
-    if given is None or torch.compiler.is_compiling():  # where a number may be symbolic
+    if given is None or type(given) is float or torch.compiler.is_compiling():  # where a number may be symbolic
         return given
     return given.detach() if isinstance(given, Tensor) else float(given)
 

@@ -15,6 +15,8 @@ from .value_losses import VALUE_LOSSES
 
 WORST_FACTOR = 1.01
 """With reweigh, no probability on number tokens costs this many times the largest number loss."""
+SLOPE_ROOM = {kind: loss.slope_room for kind, loss in VALUE_LOSSES.items()}
+"""The gradients of these kinds are made of terms up to so many times the largest loss, of the others of none beyond."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
 WORD = 2**32
@@ -79,7 +81,7 @@ class LossSpec:
             largest = line[0] + line[1] * distances.largest
         else:
             largest = value_loss(kind, distances.largest, huber_delta)
-        if not slope_room(kind) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
+        if not SLOPE_ROOM.get(kind, 1.0) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
             cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
             raise ValueError(
                 f"the number values lie {distances.largest:g} apart, and the loss {kind!r} of that distance{cause}, or "
@@ -104,7 +106,7 @@ class LossSpec:
     @property
     def largest_weight(self) -> float:
         """The largest lambda whose product with any loss and its gradient float32 holds."""
-        return LARGEST_FLOAT32 / (slope_room(self.kind) * self.worst_loss)
+        return LARGEST_FLOAT32 / (SLOPE_ROOM.get(self.kind, 1.0) * self.worst_loss)
 
     def pack(self) -> list[float]:
         """As a flat list of floats, the form in which a custom operator's schema can carry it.
@@ -217,8 +219,3 @@ def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float,
 def value_loss(kind: str, error: float, huber_delta: float) -> float:
     """f(error) of the expected-value losses, for one float."""
     return VALUE_LOSSES[kind].of_number(abs(error), huber_delta)
-
-
-def slope_room(kind: str) -> float:
-    """The gradient of this kind is made of terms up to so many times the largest loss."""
-    return VALUE_LOSSES[kind].slope_room if kind in VALUE_LOSSES else 1.0
