@@ -26,7 +26,16 @@ def main(arguments: list[str]) -> int:
     if command in COMMANDS:
         return import_module(f".{COMMANDS[command]}", __package__).main(rest)
     import_module(".experiment", __package__).main()  # Hydra reads sys.argv, and refuses what is no override
+    leave_group()
     return 0
+
+
+def leave_group() -> None:
+    """Under torchrun: threads of the group that are at work when the interpreter ends would abort the process."""
+    from torch import distributed  # the experiment has loaded it
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
