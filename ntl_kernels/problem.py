@@ -39,6 +39,11 @@ class Problem(NamedTuple):
     CE, NTL and the normaliser) that nothing else needs."""
 
     @property
+    def vocab_size(self) -> int:
+        """V, also where logits are one rank's columns."""
+        return self.table.lookup.shape[0]
+
+    @property
     def lacks_denominators(self) -> bool:
         """Whether rows must be counted before the gradient of any of them is known."""
         return self.reduction == "mean" and (self.num_tokens is None or self.num_numbers is None)

@@ -73,7 +73,7 @@ def num_statistics(spec: LossSpec) -> int:
 
 def hash_of_options(problem: Problem) -> int:
     """What the host knows of :attr:`Header.OPTIONS_HASH`, in 31 bits: a signed 32-bit integer holds them."""
-    return hash_of(problem.spec, problem.reduction, problem.backend, problem.table.lookup.shape[0])
+    return hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
 
 
 @lru_cache(maxsize=256)

@@ -163,4 +163,4 @@ def shard_gradients(
 
 
 def shard_of(problem: Problem, first: int, width: int) -> Shard:
-    return Shard(first, width, problem.table.lookup.shape[0])
+    return Shard(first, width, problem.vocab_size)

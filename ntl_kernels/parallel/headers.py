@@ -32,7 +32,7 @@ def check_headers(gathered: Tensor, problem: Problem) -> None:
         headers = gathered[:, : len(Header), -1].cpu()
         check_agreement(headers)
         bounds = [(int(first), int(width)) for first, width in headers[:, : Header.OPTIONS_HASH].tolist()]
-        check_cover(bounds, problem.table.lookup.shape[0])
+        check_cover(bounds, problem.vocab_size)
 
 
 def check_agreement(headers: Tensor) -> None:

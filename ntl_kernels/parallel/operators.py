@@ -24,7 +24,7 @@ def shard_statistics(logits: Tensor, *rest: Any) -> Tensor:
     """[S, N + 1] of logits [B, T, W]."""
     *operands, first = rest
     problem = problem_of(operands)
-    check_values(problem, problem.table.lookup.shape[0])
+    check_values(problem, problem.vocab_size)
     return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
 
 
@@ -67,7 +67,7 @@ def finish(fields: Tensor, *operands: Any) -> tuple[Tensor, Tensor]:
 def count(like: Tensor, *operands: Any) -> Tensor:
     """[2]: the sums of w over the rows that count and over the number rows, in the dtype of ``like``."""
     problem = problem_of(operands)
-    return load_backend(problem.backend).count(problem, problem.table.lookup.shape[0], like.dtype)
+    return load_backend(problem.backend).count(problem, problem.vocab_size, like.dtype)
 
 
 def rows_like(tensor: Tensor, operands: tuple[Any, ...], *leading: int) -> Tensor:

@@ -30,7 +30,7 @@ def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool 
     rows = rows_of(logits) if logits.shape[-1] else logits.reshape(1, problem.labels.numel(), 0)
     problem = problem.of_rows(loss_dtype(logits.dtype))
     if is_plain(logits):
-        check_values(problem, problem.table.lookup.shape[0])
+        check_values(problem, problem.vocab_size)
     if inplace and torch.is_grad_enabled() and logits.requires_grad:
         check_inplace(logits)
     return Forward(*VocabParallelCrossEntropyNTL.apply(rows, problem, split, inplace))
@@ -54,9 +54,10 @@ def loss_of_head_shard(
         return reference_loss(all_columns(torch.nn.functional.linear(states, weight, bias), problem, split), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
     problem = problem.of_rows(loss_dtype(hidden.dtype))
-    if is_plain(hidden):
-        check_values(problem, problem.table.lookup.shape[0])
-    skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
+    plain = is_plain(hidden)
+    if plain:
+        check_values(problem, problem.vocab_size)
+    skip_ignored = skip_ignored and plain and not is_capturing(hidden)
     chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
     return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))
 
@@ -67,7 +68,7 @@ def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, ch
     Of several chunks two exist at a time, so they are half as large.
     """
     if chunk_size is None:
-        width = -(-problem.table.lookup.shape[0] // group_size(split.group))
+        width = -(-problem.vocab_size // group_size(split.group))
         chunk_size = default_chunk_size(num_rows, weight.new_empty(()).expand(width, weight.shape[1]))
     if num_rows <= chunk_size or group_size(split.group) == 1:
         return max(min(chunk_size, num_rows), 1)

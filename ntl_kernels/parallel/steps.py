@@ -63,7 +63,7 @@ def shard_gradients(
 
 def count(problem: Problem, like: Tensor) -> Tensor:
     """[2]: the sums of w over the rows that count and over the number rows, in the losses' dtype of ``like``."""
-    dtype, vocab_size = loss_dtype(like.dtype), problem.table.lookup.shape[0]
+    dtype, vocab_size = loss_dtype(like.dtype), problem.vocab_size
     if is_plain(like):
         return load_backend(problem.backend).count(problem, vocab_size, dtype)
     return operators.count(like.new_empty((), dtype=dtype), *operands_of(problem, dtype))

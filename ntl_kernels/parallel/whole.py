@@ -51,7 +51,7 @@ class SummedGradient(torch.autograd.Function):
 
 def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     """[..., V] of this rank's logits [..., W]; NaN, or an error, for ranks that were called with other arguments."""
-    vocab_size = problem.table.lookup.shape[0]
+    vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
     check_values(problem, vocab_size)

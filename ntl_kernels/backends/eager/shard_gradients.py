@@ -15,7 +15,7 @@ from .losses import cross_entropy_pulls
 from .normaliser import Normaliser, share_of
 from .numbers import NumberTerms, cumulative_terms, drain_of, value_terms
 from .scalars import Scalar
-from .shards import OwnNumbers, number_rows, own_column, own_numbers, vocab_size_of
+from .shards import OwnNumbers, number_rows, own_column, own_numbers
 from .softcap import chain_, transform_logits
 
 
@@ -25,7 +25,7 @@ def shard_gradients(
     width, dtype = logits.shape[-1], merge.merged.dtype
     if width == 0:
         return
-    labels = read_labels(problem, vocab_size_of(problem), dtype)
+    labels = read_labels(problem, problem.vocab_size, dtype)
     shares = coefficients(labels, problem, upstream)
     own = own_numbers(problem.table, first, width, dtype)
     for block, part in labelled_blocks(logits, labels, gradient):
@@ -40,7 +40,7 @@ def block_gradient(
     peak, total, *of_numbers = merge.merged[:, block.rows].unsqueeze(-1).unbind()
     normaliser = Normaliser(peak, total)
     a, b = (spread(share, peak) for share in shares)
-    slope, pull, label = cross_entropy_pulls(a, normaliser, vocab_size_of(problem), spec)
+    slope, pull, label = cross_entropy_pulls(a, normaliser, problem.vocab_size, spec)
     rows, pulls = number_rows(labels), None
     if rows.numel():
         whole = Normaliser(peak[rows], total[rows])

@@ -9,7 +9,6 @@ from ...problem import Problem
 from ...tokens import NumberTable
 from ..shards import HASH_MASK, NOT_GIVEN, Header, disagreements, hash_of_options
 from .labels import Labels, read_labels
-from .shards import vocab_size_of
 
 SCRAMBLER = 0x45D9F3B
 WORD_MASK = 2**32 - 1
@@ -17,7 +16,7 @@ WORD_MASK = 2**32 - 1
 
 def header_of(problem: Problem, first: int, width: int, dtype: torch.dtype) -> Tensor:
     """[7]: what other ranks must know of this one."""
-    labels = read_labels(problem.of_rows(dtype), vocab_size_of(problem), dtype)
+    labels = read_labels(problem.of_rows(dtype), problem.vocab_size, dtype)
     header = torch.empty(len(Header), dtype=dtype, device=problem.labels.device)
     store_header(header, problem, labels, first, width)
     return header

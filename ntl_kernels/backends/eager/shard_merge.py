@@ -13,19 +13,19 @@ from .losses import cross_entropy
 from .normaliser import Normaliser, anchor, share_of
 from .numbers import cumulative_terms, drain_of, reweighed
 from .shard_headers import are_consistent, is_unchecked
-from .shards import number_rows, vocab_size_of
+from .shards import number_rows
 
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
     spec, statistics = problem.spec, gathered[..., :-1].unbind(1)
     normaliser, _ = merged_sums(statistics[Statistic.PEAK], statistics[Statistic.TOTAL])
     label_logit = statistics[Statistic.LABEL_LOGIT].amax(0)
-    distance = merged_distance(gathered, normaliser.peak, vocab_size_of(problem)) if spec.label_smoothing else None
-    labels = read_labels(problem, vocab_size_of(problem), gathered.dtype)
+    distance = merged_distance(gathered, normaliser.peak, problem.vocab_size) if spec.label_smoothing else None
+    labels = read_labels(problem, problem.vocab_size, gathered.dtype)
     weights = torch.ones_like(label_logit) if labels.weights is None else labels.weights.squeeze(-1)
     is_whole = None
     if is_unchecked(gathered):
-        is_whole = are_consistent(gathered[:, : len(Header), -1], vocab_size_of(problem))
+        is_whole = are_consistent(gathered[:, : len(Header), -1], problem.vocab_size)
         weights = torch.where(is_whole, weights, torch.nan)
     fields, merged = (gathered.new_zeros((len(kind), len(label_logit))) for kind in (Field, Merged))
     ce = weights * cross_entropy(normaliser, label_logit, distance, spec)

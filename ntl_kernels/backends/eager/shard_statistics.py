@@ -14,12 +14,12 @@ from .blocks import Block
 from .labels import Labels, labelled_blocks, read_labels
 from .normaliser import anchor, normaliser_of
 from .shard_headers import store_header
-from .shards import OwnNumbers, number_rows, own_column, own_numbers, vocab_size_of
+from .shards import OwnNumbers, number_rows, own_column, own_numbers
 from .softcap import transform_, transform_logits
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    width, dtype, vocab_size = logits.shape[-1], loss_dtype(logits.dtype), vocab_size_of(problem)
+    width, dtype, vocab_size = logits.shape[-1], loss_dtype(logits.dtype), problem.vocab_size
     everything = nothing_known(problem.labels.numel() + 1, problem.spec, dtype, logits.device)
     labels = read_labels(problem, vocab_size, dtype)
     store_header(everything[:, -1], problem, labels, first, width)
@@ -67,7 +67,7 @@ def number_sums(x: Tensor, targets: Tensor, own: OwnNumbers, spec: LossSpec) -> 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     dtype, length = loss_dtype(logits.dtype), logits.shape[1]
-    labels = read_labels(problem, vocab_size_of(problem), dtype)
+    labels = read_labels(problem, problem.vocab_size, dtype)
     own = own_numbers(problem.table, first, logits.shape[-1], dtype)
     columns = own.values.new_zeros((labels.ids.shape[0], problem.table.ids.numel()))
     rows = number_rows(labels)[:, None]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...problem import Problem
 from ...tokens import NumberTable
 from .labels import Labels
 
@@ -39,7 +38,3 @@ def own_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
 def number_rows(labels: Labels) -> Tensor:
     """int64 [n], ascending: which rows are number rows."""
     return (~labels.is_other).view(-1).nonzero().view(-1)
-
-
-def vocab_size_of(problem: Problem) -> int:
-    return problem.table.lookup.shape[0]
