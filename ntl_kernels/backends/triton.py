@@ -29,21 +29,17 @@ from ..tokens import NumberTable
 from .contract import NumberField
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
+from .tiles import (
+    LANES,
+    MOST_THREADS,
+    NUMBERS_PER_THREAD_WITH_SUMS,
+    UNROLL,
+    UNROLL_OF_MANY_OPERATIONS,
+    kept_tile,
+    tile_for,
+)
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
-LANES = {"hip": 64, "xpu": 32, "cuda": 32}
-"""Threads of a warp."""
-MOST_THREADS = 1024
-ROW_THREADS = ((2**11, 32), (2**13, 128), (2**16, 256), (2**17, 512))
-"""Threads for rows of up to so many bytes; longer rows take them all.
-
-A multiprocessor then works on few enough rows at a time for the second pass over a row to find it in the L2 cache.
-"""
-UNROLL = 4
-UNROLL_OF_MANY_OPERATIONS = 2
-"""Where the registers are short: with softcap, smoothing or label_sigma."""
-NUMBERS_PER_THREAD = 2
-"""With label_sigma, whose running sums keep the most registers busy."""
 TOTAL_BLOCK = 4096
 """Rows at a time of the kernels over all rows."""
 SCALE_PROGRAMS = 1024
@@ -87,7 +83,8 @@ def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
     """:func:`row_losses`; ``losses`` [N] takes the rows' w (CE + lambda NTL), if given."""
-    launch_rows(row_losses_kernel, logits, problem, gradient, (fields, losses, *shares_of(problem)))
+    walks = 1 if gradient is None else 2
+    launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses, *shares_of(problem)))
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -111,16 +108,18 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     stride = upstream.stride(0) if upstream.ndim else 0
     own = *shares_of(problem), normalisers, upstream, stride
-    launch_rows(row_gradients_kernel, logits, problem, gradient, own)
+    launch_rows(row_gradients_kernel, 1, logits, problem, gradient, own)
 
 
-def launch_rows(kernel: Any, logits: Tensor, problem: Problem, gradient: Tensor | None, own: tuple[Any, ...]) -> None:
-    """A kernel of the loss with one program per row, and the arguments that it alone takes."""
+def launch_rows(
+    kernel: Any, walks: int, logits: Tensor, problem: Problem, gradient: Tensor | None, own: tuple[Any, ...]
+) -> None:
+    """A kernel of the loss with one program per row, how often it walks the row, and the arguments it alone takes."""
     rows = problem.labels.numel()
     if rows == 0:
         return
     options, block = options_of(problem.spec), block_of(problem.table)
-    tile, how = loss_tile(logits, gradient, options, block)
+    tile, how = loss_tile(logits, gradient, options, block, walks)
     launch(
         kernel,
         rows,
@@ -284,18 +283,35 @@ def tile_of(
 ) -> tuple[Tile, dict[str, Any]]:
     """How to walk the rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
-    aligned = all(is_aligned(tensor, VECTOR_BYTES // item) for tensor in (logits, gradient) if tensor is not None)
-    if not aligned and gradient is not None and not is_phase_equal(logits, gradient):
-        raise ValueError("logits and gradient must start at the same offset modulo 16 bytes in every row")
-    writes = gradient is not None
+    aligned, writes = are_aligned(logits, gradient), gradient is not None
     return tile_for(logits.shape[2] * item, item, aligned, writes, unroll, least_threads, PLATFORM)
 
 
-def loss_tile(logits: Tensor, gradient: Tensor | None, options: Options, block: int) -> tuple[Tile, dict[str, Any]]:
-    """:func:`tile_of` for the loss: what fits the registers beside its options."""
+def loss_tile(
+    logits: Tensor, gradient: Tensor | None, options: Options, block: int, walks: int = 1
+) -> tuple[Tile, dict[str, Any]]:
+    """:func:`tile_of` for the loss: what fits the registers beside its options.
+
+    Args:
+        walks: over a row, in one launch.
+    """
     is_cumulative = options.kind == "cumulative"
+    if walks == 2 and PLATFORM == "cuda":
+        item = logits.element_size()
+        kept = kept_tile(logits.shape[2] * item, item, are_aligned(logits, gradient), block, is_cumulative)
+        if kept is not None:
+            return kept
     unroll = UNROLL_OF_MANY_OPERATIONS if options.softcap or options.smoothing or is_cumulative else UNROLL
-    return tile_of(logits, gradient, unroll, block // NUMBERS_PER_THREAD if is_cumulative else 0)
+    return tile_of(logits, gradient, unroll, block // NUMBERS_PER_THREAD_WITH_SUMS if is_cumulative else 0)
+
+
+def are_aligned(logits: Tensor, gradient: Tensor | None) -> bool:
+    """Whether every row of both starts at a multiple of 16 bytes and is one long."""
+    vector = VECTOR_BYTES // logits.element_size()
+    aligned = is_aligned(logits, vector) and (gradient is None or is_aligned(gradient, vector))
+    if not aligned and gradient is not None and not is_phase_equal(logits, gradient):
+        raise ValueError("logits and gradient must start at the same offset modulo 16 bytes in every row")
+    return aligned
 
 
 def is_aligned(tensor: Tensor, vector: int) -> bool:
@@ -308,21 +324,3 @@ def is_aligned(tensor: Tensor, vector: int) -> bool:
             for stride, size in zip(tensor.stride()[:2], tensor.shape[:2], strict=True)
         )
     )
-
-
-@lru_cache(maxsize=256)
-def tile_for(
-    row_bytes: int, item: int, aligned: bool, writes: bool, unroll: int, least_threads: int, platform: str
-) -> tuple[Tile, dict[str, Any]]:
-    """The tile for rows of so many bytes, and how to compile and launch a kernel that walks them."""
-    lanes = LANES[platform]
-    threads = next((threads for most, threads in ROW_THREADS if row_bytes <= most), MOST_THREADS)
-    threads = max(lanes, threads, min(least_threads, MOST_THREADS))
-    how: dict[str, Any] = {"num_warps": threads // lanes}
-    if platform != "xpu":
-        how["enable_fp_fusion"] = True  # Triton 3.10 changes the default
-    if platform == "cuda" and not (writes and item == 2 and unroll == UNROLL):
-        # 1024 threads fit a multiprocessor at 64 registers. Unasked, the assembler takes more for short rows, or spills
-        # to get down to 32 or 40; but asked, it spills on sm_100 where it takes 60 unasked, in the case left out here.
-        how["maxnreg"] = 64
-    return Tile(threads, VECTOR_BYTES // item, unroll, aligned), how

@@ -16,9 +16,8 @@ from ..kernels.shards import Shard
 from ..problem import Field, Problem
 from .launch import launch
 from .shards import Merge, Merged, hash_of_options, num_statistics
+from .tiles import NUMBERS_PER_THREAD_WITH_SUMS, UNROLL_OF_MANY_OPERATIONS
 from .triton import (
-    NUMBERS_PER_THREAD,
-    UNROLL_OF_MANY_OPERATIONS,
     block_of,
     given_shares,
     labels_of,
@@ -139,7 +138,7 @@ def shard_gradients(
     if rows == 0 or width == 0:
         return
     options, block = options_of(problem.spec), block_of(problem.table)
-    least_threads = block // NUMBERS_PER_THREAD if options.kind == "cumulative" else 0
+    least_threads = block // NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else 0
     tile, how = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS, least_threads)
     launch(
         shard_gradients_kernel,

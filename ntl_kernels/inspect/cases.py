@@ -187,7 +187,7 @@ def compile_launch(launch: Launch, target: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from ..backends.triton import LANES
+    from ..backends.tiles import LANES
 
     if not hasattr(launch.kernel, "cache_key"):
         raise RuntimeError("kernels cannot be compiled in a process that has TRITON_INTERPRET=1 in its environment")

@@ -120,5 +120,7 @@ class Tile(NamedTuple):
     """Columns in 16 bytes."""
     unroll: int
     """Vectors per thread between two updates of its running maximum."""
+    keep: int
+    """Vectors per thread that stay in registers from the first walk over a row to the second."""
     aligned: bool
     """Every row starts at a multiple of 16 bytes and is one long."""

@@ -22,7 +22,18 @@ from .labels import coefficients, number_of, read_labels
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import number_gradient, number_softmax, number_terms, read_number_logits, reweighed
 from .softcap import transform
-from .walk import clear_row, column_gradient, row_normaliser, row_of, scale_row, write_gradient
+from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
+
+
+class LabelColumns(NamedTuple):
+    """What a row's label asks for, beside its normaliser."""
+
+    u: Any
+    """The label's."""
+    numbers: Any
+    """NumberLogits of a number row; all lanes are outside off the number rows."""
+    offsets: Any
+    """v_k - v_y [BLOCK]"""
 
 
 class Columns(NamedTuple):
@@ -56,16 +67,21 @@ class NumberRow(NamedTuple):
 
 
 @triton.jit
-def label_logit(row, label, how, SOFTCAP: tl.constexpr):
-    """u of the label's column."""
-    return transform(tl.load(row.start + label.id), how.inner, SOFTCAP)
+def read_label_columns(row, label, numbers, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+    """What a row's label asks for, read while the row is still on its way."""
+    count = tl.where(label.index >= 0, numbers.size, 0)
+    columns = read_number_logits(row.start, numbers, count, how, SOFTCAP, BLOCK)
+    index = tl.maximum(label.index, 0)
+    offsets = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0) - tl.load(numbers.value + index)
+    u = transform(tl.load(row.start + label.id), how.inner, SOFTCAP)
+    return LabelColumns(u=u, numbers=columns, offsets=offsets)
 
 
 @triton.jit
-def label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr):
+def label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr):
     """All that a row's label adds to its normaliser and its coefficients a, b: (Columns, NumberRow).
 
-    Call it before the row is overwritten. What the caller does not use of it is compiled away.
+    What the caller does not use of it is compiled away.
     """
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 takes no string out of a tuple as an argument
     exponent = exponent_at(normaliser.peak, how)
@@ -75,21 +91,19 @@ def label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS: tl
     ntl, absolute_error, mass = 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
-        columns = read_number_logits(row.start, numbers, how, OPTIONS.softcap, BLOCK)
-        target = tl.load(numbers.value + label.index)
-        offsets = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0) - target
-        q, number_normaliser = number_softmax(columns.u, how)
-        absolute_error = tl.abs(dot(q, offsets))
+        q, number_normaliser = number_softmax(own.numbers.u, how)
+        absolute_error = tl.abs(dot(q, own.offsets))
         mass = share_of(number_normaliser, normaliser, how)
-        terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
+        terms = number_terms(q, own.offsets, own.numbers, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
         excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
         slope = (slope + excess) / normaliser.total
-        number_gradients = number_columns(columns, number_pull, label.index, pulls, slope, exponent, OPTIONS.softcap)
+        number_gradients = number_columns(
+            own.numbers, number_pull, label.index, pulls, slope, exponent, OPTIONS.softcap
+        )
     else:
         slope /= normaliser.total
-    u = label_logit(row, label, how, OPTIONS.softcap)
-    label_column = column_gradient(u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
+    label_column = column_gradient(own.u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
     return (
         Columns(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
         NumberRow(ntl=ntl, absolute_error=absolute_error, mass=mass),
@@ -117,11 +131,12 @@ def number_columns(columns, number_pull, index, pulls, slope, exponent, SOFTCAP:
 
 @triton.jit
 def write_row(
-    row, target, label, numbers, how, peak, columns, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
-):
+    row, kept, target, label, numbers, how, peak, columns,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
     """Write the gradient of a row, which may be the row itself; the columns that differ are written last, once."""
     exponent = exponent_at(peak, how)
-    write_gradient(row, target, how, exponent, columns.slope, columns.pull, OPTIONS.softcap, TILE)
+    write_gradient(row, kept, target, how, exponent, columns.slope, columns.pull, OPTIONS.softcap, TILE)
     tl.debug_barrier()  # every column is written
     dtype = target.start.dtype.element_ty
     if label.index >= 0:
@@ -185,20 +200,22 @@ def row_losses_kernel(
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
-        normaliser, distance = row_normaliser(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
-        u = label_logit(row, label, how, OPTIONS.softcap)
-        ce = cross_entropy(normaliser, distance, u, vocab_size, how, scalars, OPTIONS.smoothing)
-        is_correct = (u >= normaliser.peak).to(tl.float32)
+        front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
+        kept = read_kept(row, TILE)
+        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         a, b = 0.0, 0.0
         if gradient is not None:
             a, b = coefficients(label.weight, 1.0, shares, scalars)
-        columns, number = label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
+        normaliser, distance = walk_kept(row, front, kept, how, OPTIONS.softcap, OPTIONS.smoothing, TILE)
+        ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
+        is_correct = (own.u >= normaliser.peak).to(tl.float32)
+        columns, number = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
         store_fields(field, n, label, ce, is_correct, normaliser, number)
         if losses is not None:
             tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-            write_row(row, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
         nothing = Normaliser(peak=0.0, total=0.0)
         store_fields(field, n, label, 0.0, 0.0, nothing, NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0))
@@ -227,8 +244,10 @@ def row_gradients_kernel(
         incoming = tl.load(upstream + n * upstream_stride)
         shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
         a, b = coefficients(label.weight, incoming, shares, scalars)
-        columns, _ = label_terms(row, label, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
-        write_row(row, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
+        kept = read_kept(row, TILE)
+        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
+        columns, _ = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
+        write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)
 

@@ -33,10 +33,10 @@ class NumberTerms(NamedTuple):
 
 
 @triton.jit
-def read_number_logits(start, numbers, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Gather the number columns of the row that starts at ``start``."""
+def read_number_logits(start, numbers, count, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+    """Gather the number columns of the row that starts at ``start``: the first ``count`` of them."""
     lanes = tl.arange(0, BLOCK)
-    inside = lanes < numbers.size
+    inside = lanes < count
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
     return gather_numbers(start, lanes, inside, ids, how, SOFTCAP)
 

@@ -12,7 +12,7 @@ from .normaliser import Normaliser, exponent_at, powers, share_of
 from .numbers import NumberTerms, costs, number_gradient, value_terms
 from .shards import own_column, read_all_numbers, read_own_numbers, smooth_terms, value_offsets
 from .softcap import transform
-from .walk import clear_row, column_gradient, row_of, write_gradient
+from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -36,7 +36,7 @@ def shard_gradients_kernel(
         own = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
         )
-        write_gradient(row, target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
+        write_gradient(row, read_kept(row, TILE), target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
         if label.index >= 0:

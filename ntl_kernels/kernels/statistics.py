@@ -7,7 +7,7 @@ import triton.language as tl
 from .arguments import VARYING
 from .normaliser import dot, exponent_at, powers, share_of
 from .numbers import number_softmax, read_number_logits
-from .walk import column_gradient, row_normaliser, row_of, write_gradient
+from .walk import column_gradient, read_kept, row_normaliser, row_of, write_gradient
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -21,7 +21,7 @@ def number_statistics_kernel(
     n = tl.program_id(0)
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
     normaliser, _ = row_normaliser(row, how, False, False, "evict_first", TILE)
-    columns = read_number_logits(row.start, numbers, how, False, BLOCK)
+    columns = read_number_logits(row.start, numbers, numbers.size, how, False, BLOCK)
     q, number_normaliser = number_softmax(columns.u, how)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
     tl.store(statistics + n, normaliser.peak)
@@ -50,13 +50,13 @@ def number_statistics_gradients_kernel(
     mass_pull = tl.load(upstreams + row_count + n) * tl.load(statistics + 5 * row_count + n)
     slope = -mass_pull / tl.load(statistics + row_count + n)
 
-    columns = read_number_logits(row.start, numbers, how, False, BLOCK)
+    columns = read_number_logits(row.start, numbers, numbers.size, how, False, BLOCK)
     q = powers(columns.u, at_numbers.factor, at_numbers.shift) / tl.load(statistics + 3 * row_count + n)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
     pull = q * (mass_pull + tl.load(upstreams + n) * (values - expected_value))
     number_columns = column_gradient(columns.u, exponent, slope, pull, False)
 
-    write_gradient(row, target, how, exponent, slope, 0.0, False, TILE)
+    write_gradient(row, read_kept(row, TILE), target, how, exponent, slope, 0.0, False, TILE)
     tl.debug_barrier()  # every column is written
     ids = tl.load(numbers.ids + columns.lanes, mask=columns.inside, other=0)
     tl.store(target.start + ids, number_columns.to(target.start.dtype.element_ty), mask=columns.inside)

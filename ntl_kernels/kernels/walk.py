@@ -1,4 +1,4 @@
-"""A row in 16-byte vectors, wherever it starts.
+"""A row in 16-byte vectors, wherever it starts, walked twice and, as far as the registers reach, read once.
 
 A row splits into a *head* up to the next multiple of 16 bytes, a *body* of whole vectors and a *tail*; head and tail
 are shorter than a vector each and form the *edges*. The logits and the gradient of a row start at the same offset
@@ -6,6 +6,9 @@ modulo 16 bytes, so that one split serves both.
 
 The body is walked in groups of [unroll, threads, vector] columns: a thread's loads are 16 bytes each, neighbouring
 threads read neighbouring vectors, and every reduction along the first and last axis stays in its thread.
+
+The first walk finds the normaliser, the second writes the gradient. From one to the other the edges and the end of the
+body stay in registers (see :class:`Kept`); only the *front*, which is empty unless the row is long, is read again.
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +20,9 @@ from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_
 from .softcap import softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
+KEPT_AT_ONCE = 16
+"""Kept columns that a thread widens to float32 at a time: with more, 16-bit rows run out of registers."""
+IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 class Row(NamedTuple):
@@ -31,6 +37,26 @@ class Row(NamedTuple):
     """Columns of the body, a multiple of the vector."""
     size: Any
     """V"""
+
+
+class Front(NamedTuple):
+    """What each thread knows of the front after the first walk, each [threads]."""
+
+    peak: Any
+    total: Any
+    sums: Any
+    """sum(u - origin), if asked for."""
+    origin: Any
+    """See :func:`row_origin`."""
+
+
+class Kept(NamedTuple):
+    """What a program holds of its row from the first walk to the second, as it was read."""
+
+    edges: Any
+    """[2 * vector]: head and tail; 0 between them."""
+    body: Any
+    """The last ``keep`` vectors of every thread: a tuple of [1 or more, threads, vector]; -inf after the row."""
 
 
 @triton.jit
@@ -65,8 +91,21 @@ def edge_columns(row, VECTOR: tl.constexpr):
 
 
 @triton.jit
+def front_size(row, TILE: tl.constexpr):
+    """Columns of the body that are not kept, a multiple of the vector."""
+    return tl.maximum(row.body_size - TILE.keep * TILE.threads * TILE.vector, 0)
+
+
+@triton.jit
 def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """(the normaliser, sum(u - peak) if asked for): the first pass reads the row once, front to back."""
+    """(the normaliser, sum(u - peak) if asked for) of a row that is read for nothing else."""
+    front = walk_front(row, how, SOFTCAP, SUM, POLICY, TILE)
+    return walk_kept(row, front, read_kept(row, TILE), how, SOFTCAP, SUM, TILE)
+
+
+@triton.jit
+def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
+    """The first walk over the front, front to back."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
@@ -77,7 +116,8 @@ def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
     origin = 0.0
     if SUM:
         origin = row_origin(row, how, SOFTCAP)
-    whole = row.body_size // GROUP * GROUP
+    size = front_size(row, TILE)
+    whole = size // GROUP * GROUP
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how.inner, SOFTCAP)
@@ -85,20 +125,83 @@ def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: t
         if SUM:
             sums += tl.sum(tl.sum(u - origin, 2), 0)
     columns = group_columns(1, THREADS, VECTOR)
-    for offset in tl.range(whole, row.body_size, THREADS * VECTOR):
-        inside = offset + columns < row.body_size
+    for offset in tl.range(whole, size, THREADS * VECTOR):
+        inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy=POLICY)
         u = transform(z, how.inner, SOFTCAP)
         peak, total = online_normaliser(peak, total, tl.where(inside, u, float("-inf")), how)
         if SUM:
             sums += tl.sum(tl.sum(tl.where(inside, u - origin, 0.0), 2), 0)
+    return Front(peak=peak, total=total, sums=sums, origin=origin)
+
+
+@triton.constexpr_function
+def kept_parts(TILE):
+    """How many parts the kept vectors make: as many as possible of :data:`KEPT_AT_ONCE` columns, then single ones."""
+    whole, single = divmod(TILE.keep, KEPT_AT_ONCE // TILE.vector)
+    return whole + single
+
+
+@triton.constexpr_function
+def first_vector(PART, TILE):
+    """The kept vectors before a part."""
+    at_once = KEPT_AT_ONCE // TILE.vector
+    whole = TILE.keep // at_once
+    return min(PART, whole) * at_once + max(PART - whole, 0)
+
+
+@triton.jit
+def kept_columns(PART: tl.constexpr, TILE: tl.constexpr):
+    """Two terms of a part's columns from the end of the front: of each thread, and of each vector.
+
+    Added to a pointer one after the other, they let the compiler find one address for all parts.
+    """
+    FIRST: tl.constexpr = first_vector(PART, TILE)
+    COUNT: tl.constexpr = first_vector(PART + 1, TILE) - first_vector(PART, TILE)
+    vectors = FIRST + tl.arange(0, COUNT)[:, None, None]
+    return group_columns(1, TILE.threads, TILE.vector), vectors * (TILE.threads * TILE.vector)
+
+
+@triton.jit
+def read_kept(row, TILE: tl.constexpr):
+    """Edges and the end of the body, which nobody reads again."""
+    edges = 0.0
+    if not TILE.aligned:
+        columns, is_edge = edge_columns(row, TILE.vector)
+        edges = tl.load(row.start + columns, mask=is_edge, other=0.0)
+    body = ()
+    start = tl.multiple_of(row.body + front_size(row, TILE), 16)
+    size = row.body_size - front_size(row, TILE)
+    for part in tl.static_range(kept_parts(TILE)):
+        columns, vectors = kept_columns(part, TILE)
+        z = tl.load(
+            start + columns + vectors, mask=columns < size - vectors, other=float("-inf"), eviction_policy="evict_first"
+        )
+        body = body + (z,)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no starred expression)
+    return Kept(edges=edges, body=body)
+
+
+@triton.jit
+def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
+    """The first walk over what is kept: (the normaliser, sum(u - peak) if asked for) of the whole row."""
+    peak, total, sums, origin = front.peak, front.total, front.sums, front.origin
+    size = row.body_size - front_size(row, TILE)
+    for part in tl.static_range(kept_parts(TILE)):
+        u = transform(kept.body[part], how.inner, SOFTCAP)
+        columns, vectors = kept_columns(part, TILE)
+        inside = columns < size - vectors
+        if SOFTCAP:  # of -inf is -1
+            u = tl.where(inside, u, float("-inf"))
+        if SUM:
+            sums += tl.sum(tl.sum(tl.where(inside, u - origin, 0.0), 2), 0)
+        peak, total = online_normaliser(peak, total, u, how)
     normaliser = merge_normalisers(peak, total, how)
     distance = tl.sum(sums, 0)
     if not TILE.aligned:
-        edges, is_edge = edge_columns(row, VECTOR)
-        u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
-        normaliser = add_columns(normaliser, tl.where(is_edge, u_edge, float("-inf")), how)
-        distance += tl.sum(tl.where(is_edge, u_edge - origin, 0.0), 0)
+        _, is_edge = edge_columns(row, TILE.vector)
+        u = transform(kept.edges, how.inner, SOFTCAP)
+        normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), how)
+        distance += tl.sum(tl.where(is_edge, u - origin, 0.0), 0)
     return normaliser, distance + row.size * (origin - anchor(normaliser.peak))
 
 
@@ -122,31 +225,49 @@ def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def write_gradient(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
-    """The second pass: ``target = slope * power + pull`` in every column, through the softcap.
+def opaque(z, zero):
+    """z, made from itself and from a 0 that the compiler cannot foresee.
 
-    Walked back to front, so that it first meets the part of the row that was read last and is still in cache. What the
-    caller needs of the row it reads before: the target may be the row itself.
+    It sees then that the second walk widens the same 16-bit values as the first one, and would keep what the first one
+    made of them, which takes twice the registers.
     """
+    if IS_COMPILED and z.dtype.primitive_bitwidth == 16:
+        zeros = tl.zeros(z.shape, tl.int16) + zero
+        z = tl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [z, zeros], z.dtype, is_pure=True, pack=2)
+    return z
+
+
+@triton.jit
+def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+    """The second walk over the end of the body."""
+    dtype = target.start.dtype.element_ty
+    start = tl.multiple_of(target.body + front_size(row, TILE), 16)
+    zero = row.size >> 31
+    size = row.body_size - front_size(row, TILE) + zero
+    zero = zero.to(tl.int16)
+    for part in tl.static_range(kept_parts(TILE)):
+        u = transform(opaque(kept.body[part], zero), how.inner, SOFTCAP)
+        g = column_gradient(u, exponent, slope, pull, SOFTCAP)
+        columns, vectors = kept_columns(part, TILE)
+        tl.store(start + columns + vectors, g.to(dtype), mask=columns < size - vectors, eviction_policy="evict_first")
+
+
+@triton.jit
+def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+    """The second walk over the front, back to front: so it first meets what was read last and is still in cache."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
     STEP: tl.constexpr = THREADS * VECTOR
     GROUP: tl.constexpr = UNROLL * STEP
     dtype = target.start.dtype.element_ty
-    if not TILE.aligned:
-        edges, is_edge = edge_columns(row, VECTOR)
-        u_edge = transform(tl.load(row.start + edges, mask=is_edge, other=0.0), how.inner, SOFTCAP)
-    tl.debug_barrier()  # every thread has read the columns that another one writes
-    if not TILE.aligned:
-        g_edge = column_gradient(u_edge, exponent, slope, pull, SOFTCAP)
-        tl.store(target.start + edges, g_edge.to(dtype), mask=is_edge)
-    groups = row.body_size // GROUP
-    steps = (row.body_size - groups * GROUP + STEP - 1) // STEP
+    size = front_size(row, TILE)
+    groups = size // GROUP
+    steps = (size - groups * GROUP + STEP - 1) // STEP
     columns = group_columns(1, THREADS, VECTOR)
     for i in tl.range(0, steps):
         offset = groups * GROUP + (steps - 1 - i) * STEP
-        inside = offset + columns < row.body_size
+        inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
         g = column_gradient(transform(z, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy="evict_first")
@@ -156,6 +277,21 @@ def write_gradient(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexp
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
         g = column_gradient(transform(z, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy="evict_first")
+
+
+@triton.jit
+def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+    """The second walk: ``target = slope * power + pull`` in every column, through the softcap.
+
+    What the caller needs of the row it reads before: the target may be the row itself.
+    """
+    tl.debug_barrier()  # every thread has read the columns that another one writes
+    if not TILE.aligned:
+        columns, is_edge = edge_columns(row, TILE.vector)
+        g = column_gradient(transform(kept.edges, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
+        tl.store(target.start + columns, g.to(target.start.dtype.element_ty), mask=is_edge)
+    write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP, TILE)
+    write_front(row, target, how, exponent, slope, pull, SOFTCAP, TILE)
 
 
 @triton.jit
