@@ -215,6 +215,8 @@ def row_losses_kernel(
             tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
+            if TILE.threads <= 64:  # a single warp, of 32 or 64 threads, has met no barrier since it read the row
+                tl.debug_barrier()
             write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
         nothing = Normaliser(peak=0.0, total=0.0)
@@ -247,6 +249,7 @@ def row_gradients_kernel(
         kept = read_kept(row, TILE)
         own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         columns, _ = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
+        tl.debug_barrier()  # every thread has read the columns that another one writes
         write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)

@@ -36,7 +36,9 @@ def shard_gradients_kernel(
         own = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
         )
-        write_gradient(row, read_kept(row, TILE), target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
+        kept = read_kept(row, TILE)
+        tl.debug_barrier()  # every thread has read the columns that another one writes
+        write_gradient(row, kept, target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
         if label.index >= 0:

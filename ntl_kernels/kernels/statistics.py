@@ -56,7 +56,9 @@ def number_statistics_gradients_kernel(
     pull = q * (mass_pull + tl.load(upstreams + n) * (values - expected_value))
     number_columns = column_gradient(columns.u, exponent, slope, pull, False)
 
-    write_gradient(row, read_kept(row, TILE), target, how, exponent, slope, 0.0, False, TILE)
+    kept = read_kept(row, TILE)
+    tl.debug_barrier()  # every thread has read the columns that another one writes
+    write_gradient(row, kept, target, how, exponent, slope, 0.0, False, TILE)
     tl.debug_barrier()  # every column is written
     ids = tl.load(numbers.ids + columns.lanes, mask=columns.inside, other=0)
     tl.store(target.start + ids, number_columns.to(target.start.dtype.element_ty), mask=columns.inside)

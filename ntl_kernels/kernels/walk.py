@@ -283,9 +283,9 @@ def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, 
 def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk: ``target = slope * power + pull`` in every column, through the softcap.
 
-    What the caller needs of the row it reads before: the target may be the row itself.
+    The target may be the row itself. So the caller has read before whatever else it needs of the row, and all threads
+    have met at a barrier since, a reduction's or one of its own.
     """
-    tl.debug_barrier()  # every thread has read the columns that another one writes
     if not TILE.aligned:
         columns, is_edge = edge_columns(row, TILE.vector)
         g = column_gradient(transform(kept.edges, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
