@@ -200,12 +200,12 @@ def row_losses_kernel(
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
-        front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
-        kept = read_kept(row, TILE)
-        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         a, b = 0.0, 0.0
         if gradient is not None:
             a, b = coefficients(label.weight, 1.0, shares, scalars)
+        front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
+        kept = read_kept(row, TILE)
+        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, how, OPTIONS.softcap, OPTIONS.smoothing, TILE)
         ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
         is_correct = (own.u >= normaliser.peak).to(tl.float32)

@@ -20,8 +20,6 @@ from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_
 from .softcap import softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
-KEPT_AT_ONCE = 16
-"""Kept columns that a thread widens to float32 at a time: with more, 16-bit rows run out of registers."""
 IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
@@ -136,16 +134,22 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
 
 
 @triton.constexpr_function
+def kept_at_once(TILE):
+    """Kept vectors that a thread widens to float32 at a time: with more, 16-bit rows run out of registers."""
+    return 16 // TILE.vector
+
+
+@triton.constexpr_function
 def kept_parts(TILE):
-    """How many parts the kept vectors make: as many as possible of :data:`KEPT_AT_ONCE` columns, then single ones."""
-    whole, single = divmod(TILE.keep, KEPT_AT_ONCE // TILE.vector)
+    """How many parts the kept vectors make: as many as possible of those at a time, then single ones."""
+    whole, single = divmod(TILE.keep, kept_at_once(TILE))
     return whole + single
 
 
 @triton.constexpr_function
 def first_vector(PART, TILE):
     """The kept vectors before a part."""
-    at_once = KEPT_AT_ONCE // TILE.vector
+    at_once = kept_at_once(TILE)
     whole = TILE.keep // at_once
     return min(PART, whole) * at_once + max(PART - whole, 0)
 
