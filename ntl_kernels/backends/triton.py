@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
+from ..kernels.softcap import EXACT, HARDWARE
 from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
 from ..kernels.totals import count_kernel, finish_kernel
 from ..problem import NUM_PARTS, Field, Forward, Problem
@@ -118,7 +119,7 @@ def launch_rows(
     rows = problem.labels.numel()
     if rows == 0:
         return
-    options, block = options_of(problem.spec), block_of(problem.table)
+    options, block = options_of(problem.spec, logits), block_of(problem.table)
     tile, how = loss_tile(logits, gradient, options, block, walks)
     launch(
         kernel,
@@ -264,13 +265,19 @@ def scalars_of(spec: LossSpec) -> Scalars:
     return Scalars(*(float(getattr(spec, name)) for name in Scalars._fields))
 
 
+def options_of(spec: LossSpec, logits: Tensor) -> Options:
+    return options_for(spec, logits.element_size(), PLATFORM)
+
+
 @lru_cache(maxsize=256)
-def options_of(spec: LossSpec) -> Options:
+def options_for(spec: LossSpec, item: int, platform: str) -> Options:
+    """For logits of so many bytes."""
+    tanh = HARDWARE if item == 2 and platform == "cuda" else EXACT
     return Options(
         kind="cumulative" if spec.label_sigma > 0 else spec.kind,
         reweigh=spec.reweigh,
         smoothing=spec.label_smoothing > 0,
-        softcap=spec.softcap is not None,
+        softcap=0 if spec.softcap is None else tanh.value,
     )
 
 

@@ -39,7 +39,7 @@ MERGED_ROWS = 128
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     rows = problem.labels.numel()
     statistics = torch.empty((num_statistics(problem.spec), rows + 1), dtype=torch.float32, device=logits.device)
-    options, block = options_of(problem.spec), block_of(problem.table)
+    options, block = options_of(problem.spec, logits), block_of(problem.table)
     tile, how = loss_tile(logits, None, options, block)
     launch(
         shard_statistics_kernel,
@@ -81,7 +81,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
                 columns,
                 transform_of(problem.spec),
             ),
-            {"OPTIONS": options_of(problem.spec), "BLOCK": block_of(problem.table)},
+            {"OPTIONS": options_of(problem.spec, logits), "BLOCK": block_of(problem.table)},
         )
     return columns
 
@@ -106,7 +106,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
                 transform_of(problem.spec),
                 scalars_of(problem.spec),
             ),
-            {"OPTIONS": options_of(problem.spec), "ROWS": MERGED_ROWS, "RANKS": triton.next_power_of_2(ranks)},
+            {"OPTIONS": options_of(problem.spec, gathered), "ROWS": MERGED_ROWS, "RANKS": triton.next_power_of_2(ranks)},
         )
     return fields, Merge(merged, number_logits)
 
@@ -137,7 +137,7 @@ def shard_gradients(
     rows, width = problem.labels.numel(), logits.shape[2]
     if rows == 0 or width == 0:
         return
-    options, block = options_of(problem.spec), block_of(problem.table)
+    options, block = options_of(problem.spec, logits), block_of(problem.table)
     least_threads = block // NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else 0
     tile, how = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS, least_threads)
     launch(

@@ -109,7 +109,8 @@ class Options(NamedTuple):
     """One of config.KINDS, or "cumulative": wasserstein with label_sigma."""
     reweigh: bool
     smoothing: bool
-    softcap: bool
+    softcap: int
+    """Which tanh; see :mod:`.softcap`."""
 
 
 class Tile(NamedTuple):

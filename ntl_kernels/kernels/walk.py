@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .assembly import IS_COMPILED, xor_pairs
 from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_normaliser, powers, product
-from .softcap import softcap_grad, transform
+from .softcap import HARDWARE, softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
-IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 class Row(NamedTuple):
@@ -81,6 +81,16 @@ def group_columns(UNROLL: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.conste
 
 
 @triton.jit
+def vectors_inside(size, FIRST: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
+    """[count, threads]: which vectors of each thread, from its first on, lie within so many columns.
+
+    Others are read as -inf, which needs no mask unless something but a power is made of it.
+    """
+    vectors = FIRST + tl.arange(0, COUNT)[:, None]
+    return tl.arange(0, TILE.threads)[None, :] * TILE.vector < size - vectors * (TILE.threads * TILE.vector)
+
+
+@triton.jit
 def edge_columns(row, VECTOR: tl.constexpr):
     """(columns, inside) [2 * vector] of head and tail, from the start of the row."""
     lane = tl.arange(0, 2 * VECTOR)
@@ -119,17 +129,19 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how.inner, SOFTCAP)
-        peak, total = online_normaliser(peak, total, u, how)
-        if SUM:
-            sums += tl.sum(tl.sum(u - origin, 2), 0)
+        sums += sum_of_distances(u, None, origin, SUM)
+        peak, total = online_normaliser(peak, total, u, None, how, SOFTCAP == HARDWARE)
     columns = group_columns(1, THREADS, VECTOR)
     for offset in tl.range(whole, size, THREADS * VECTOR):
-        inside = offset + columns < size
-        z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy=POLICY)
+        z = tl.load(
+            row.body + (offset + columns), mask=offset + columns < size, other=float("-inf"), eviction_policy=POLICY
+        )
         u = transform(z, how.inner, SOFTCAP)
-        peak, total = online_normaliser(peak, total, tl.where(inside, u, float("-inf")), how)
-        if SUM:
-            sums += tl.sum(tl.sum(tl.where(inside, u - origin, 0.0), 2), 0)
+        inside = None
+        if SOFTCAP or SUM:
+            inside = vectors_inside(size - offset, 0, 1, TILE)
+        sums += sum_of_distances(u, inside, origin, SUM)
+        peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE)
     return Front(peak=peak, total=total, sums=sums, origin=origin)
 
 
@@ -192,13 +204,11 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE)):
         u = transform(kept.body[part], how.inner, SOFTCAP)
-        columns, vectors = kept_columns(part, TILE)
-        inside = columns < size - vectors
-        if SOFTCAP:  # of -inf is -1
-            u = tl.where(inside, u, float("-inf"))
-        if SUM:
-            sums += tl.sum(tl.sum(tl.where(inside, u - origin, 0.0), 2), 0)
-        peak, total = online_normaliser(peak, total, u, how)
+        inside = None
+        if SOFTCAP or SUM:
+            inside = vectors_inside(size, first_vector(part, TILE), u.shape[0], TILE)
+        sums += sum_of_distances(u, inside, origin, SUM)
+        peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE)
     normaliser = merge_normalisers(peak, total, how)
     distance = tl.sum(sums, 0)
     if not TILE.aligned:
@@ -207,6 +217,18 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
         normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), how)
         distance += tl.sum(tl.where(is_edge, u - origin, 0.0), 0)
     return normaliser, distance + row.size * (origin - anchor(normaliser.peak))
+
+
+@triton.jit
+def sum_of_distances(u, inside, origin, SUM: tl.constexpr):
+    """sum(u - origin) [R] of the vectors [U, R] that are inside, None for all; 0 if not asked for."""
+    total = 0.0
+    if SUM:
+        sums = tl.sum(u - origin, 2)
+        if inside is not None:
+            sums = tl.where(inside, sums, 0.0)
+        total = tl.sum(sums, 0)
+    return total
 
 
 @triton.jit
@@ -236,8 +258,7 @@ def opaque(z, zero):
     made of them, which takes twice the registers.
     """
     if IS_COMPILED and z.dtype.primitive_bitwidth == 16:
-        zeros = tl.zeros(z.shape, tl.int16) + zero
-        z = tl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [z, zeros], z.dtype, is_pure=True, pack=2)
+        z = xor_pairs(z, zero)
     return z
 
 
