@@ -92,13 +92,13 @@ def rescale(peak, exponent):
 
 @triton.jit
 def polynomial_powers(u, factor, shift):
-    """2**(u * factor - shift) within 3e-6 relatively, for an integral shift and products up to 2**22.
+    """2**(u * factor - shift) within 3e-6 relatively, for an integral shift and results from 2**-126 on.
 
     Without the special-function unit, for where that is busy already: 2**x is 2**n * 2**f with the integer n nearest to
-    x, and the coefficients minimise the error of 2**f for |f| <= 1/2. What is below 2**-126 stays negligible.
+    x, and the coefficients minimise the error of 2**f for |f| <= 1/2.
     """
     origin = TO_INTEGER - shift
-    shifted = tl.maximum(tl.fma(u, factor, origin), TO_INTEGER - 126.0)
+    shifted = tl.fma(u, factor, origin)
     f = tl.fma(u, factor, origin - shifted)
     p = 0.999999285 + f * (0.693121791 + f * (0.240247443 + f * (0.0559178591 + f * 0.00957010221)))
     return p * ((shifted.to(tl.int32, bitcast=True) << 23) + ONE).to(tl.float32, bitcast=True)
