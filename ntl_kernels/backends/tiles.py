@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from ..kernels.arguments import Tile
+from ..kernels.arguments import Options, Tile
 from .layout import VECTOR_BYTES
 
 LANES = {"hip": 64, "xpu": 32, "cuda": 32}
@@ -37,8 +37,8 @@ them with rows."""
 KEPT_REGISTERS = 128
 MOST_KEPT = 16
 """Vectors of a thread, which take 64 of its registers. For 18 there is still room, for 20 not with 1110 numbers."""
-MOST_KEPT_WITH_SUMS = 12
-"""The same with label_sigma, whose running sums take registers, too; with 16 they spill."""
+MOST_KEPT_OF_MANY_OPERATIONS = 12
+"""The same with label_sigma, whose running sums take registers, too, or with softcap and smoothing together."""
 NUMBERS_PER_THREAD = 4
 """Beside a row that is kept. If that takes more threads than there are, there is no room for the row."""
 NUMBERS_PER_THREAD_WITH_SUMS = 2
@@ -50,20 +50,20 @@ UNROLL_OF_MANY_OPERATIONS = 2
 
 @lru_cache(maxsize=256)
 def kept_tile(
-    row_bytes: int, item: int, aligned: bool, block: int, has_sums: bool
+    row_bytes: int, item: int, aligned: bool, block: int, options: Options
 ) -> tuple[Tile, dict[str, Any]] | None:
     """The tile of a kernel that walks its rows twice and keeps of them what it can; None if that is nothing.
 
     Args:
         block: lanes that hold the number tokens.
-        has_sums: with label_sigma.
     """
     fits = (threads for most, threads in KEPT if row_bytes <= most and block <= NUMBERS_PER_THREAD * threads)
     threads = next(fits, None)
     if threads is None:
         return None
     vectors = math.ceil(row_bytes / (VECTOR_BYTES * threads))
-    keep = min(vectors, MOST_KEPT_WITH_SUMS if has_sums else MOST_KEPT)
+    has_many_operations = options.kind == "cumulative" or (options.softcap and options.smoothing)
+    keep = min(vectors, MOST_KEPT_OF_MANY_OPERATIONS if has_many_operations else MOST_KEPT)
     how = options_of_launch(threads, "cuda") | {"maxnreg": KEPT_REGISTERS}
     return Tile(threads, VECTOR_BYTES // item, UNROLL, keep, aligned), how
 

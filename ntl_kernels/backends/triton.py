@@ -41,6 +41,8 @@ from .tiles import (
 )
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
+HIGHEST_FAST_SOFTCAP = 43.0
+"""Up to which every power lies within float32's range: 2 * 43 / log(2) < 126."""
 TOTAL_BLOCK = 4096
 """Rows at a time of the kernels over all rows."""
 SCALE_PROGRAMS = 1024
@@ -272,7 +274,8 @@ def options_of(spec: LossSpec, logits: Tensor) -> Options:
 @lru_cache(maxsize=256)
 def options_for(spec: LossSpec, item: int, platform: str) -> Options:
     """For logits of so many bytes."""
-    tanh = HARDWARE if item == 2 and platform == "cuda" else EXACT
+    is_low = spec.softcap is not None and spec.softcap <= HIGHEST_FAST_SOFTCAP
+    tanh = HARDWARE if item == 2 and platform == "cuda" and is_low else EXACT
     return Options(
         kind="cumulative" if spec.label_sigma > 0 else spec.kind,
         reweigh=spec.reweigh,
@@ -305,7 +308,7 @@ def loss_tile(
     is_cumulative = options.kind == "cumulative"
     if walks == 2 and PLATFORM == "cuda":
         item = logits.element_size()
-        kept = kept_tile(logits.shape[2] * item, item, are_aligned(logits, gradient), block, is_cumulative)
+        kept = kept_tile(logits.shape[2] * item, item, are_aligned(logits, gradient), block, options)
         if kept is not None:
             return kept
     unroll = UNROLL_OF_MANY_OPERATIONS if options.softcap or options.smoothing or is_cumulative else UNROLL

@@ -106,7 +106,11 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
                 transform_of(problem.spec),
                 scalars_of(problem.spec),
             ),
-            {"OPTIONS": options_of(problem.spec, gathered), "ROWS": MERGED_ROWS, "RANKS": triton.next_power_of_2(ranks)},
+            {
+                "OPTIONS": options_of(problem.spec, gathered),
+                "ROWS": MERGED_ROWS,
+                "RANKS": triton.next_power_of_2(ranks),
+            },
         )
     return fields, Merge(merged, number_logits)
 

@@ -29,11 +29,7 @@ def tanh(t):
 @triton.jit
 def softcap(z, inner, SOFTCAP: tl.constexpr):
     """u = tanh(inner * z)"""
-    if SOFTCAP == HARDWARE and IS_COMPILED:
-        u = hardware_tanh(z * inner)
-    else:
-        u = tanh(z * inner)
-    return u
+    return hardware_tanh(z * inner) if SOFTCAP == HARDWARE and IS_COMPILED else tanh(z * inner)
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
+from ntl_kernels.backends.triton import HIGHEST_FAST_SOFTCAP
+from ntl_kernels.kernels.normaliser import polynomial_powers
 from ntl_kernels.kernels.numbers import running_sum
 from ntl_kernels.kernels.softcap import EXACT, softcap, softcap_grad
 from ntl_kernels.kernels.walk import edge_columns, row_of
@@ -84,6 +87,23 @@ def test_softcap_is_tanh() -> None:
     assert u.abs().max() <= 1
     softcap_kernel[(1,)](torch.full((4,), torch.nan), 0.5, u, slope, SIZE=4)
     assert u[:4].isnan().all()
+
+
+@triton.jit
+def polynomial_kernel(u, factor, shift, found, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    tl.store(found + lanes, polynomial_powers(tl.load(u + lanes), factor, shift))
+
+
+def test_polynomial_powers_are_powers() -> None:
+    """Of all that a softcap leaves, for the highest one that takes them; and never hiding a NaN."""
+    u, found = torch.linspace(-1, 1, 2**16), torch.empty(2**16)
+    for factor, shift in ((HIGHEST_FAST_SOFTCAP / math.log(2), 62.0), (43.28, 43.0), (0.1, 0.0)):
+        polynomial_kernel[(1,)](u, factor, shift, found, SIZE=len(u))
+        exact = torch.exp2(u.double() * float(torch.tensor(factor)) - shift)
+        torch.testing.assert_close(found.double(), exact, rtol=3e-6, atol=0)
+    polynomial_kernel[(1,)](torch.full((4,), torch.nan), 1.0, 0.0, found, SIZE=4)
+    assert found[:4].isnan().all()
 
 
 @triton.jit

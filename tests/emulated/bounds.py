@@ -7,7 +7,7 @@ A bound is an element's own. It knows no batch, no largest entry and no constant
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ from .truth import rows_of
 
 TANH = 7e-7
 """The relative error of the kernels' tanh: 4e-7 of its polynomials, and rsqrt's."""
+HARDWARE_TANH = 2.0**-10.987
+"""That of the hardware's, as PTX promises it; nothing is known of its value near 0 but this."""
+POLYNOMIAL = 3e-6
+"""The relative error of powers by a polynomial."""
 TREE = 16
 """Additions on the way from a thread's sum to that of all threads."""
 TOTAL_THREADS = 1024
@@ -69,6 +73,8 @@ class Bounds:
         self.number_additions = len(self.ids) / 32 + TREE + ranks
         self.u, self.outer = self.transformed()
         self.row = self.softmax(self.u, self.additions)
+        if self.is_fast:
+            self.row = replace(self.row, total=self.row.total.with_error(POLYNOMIAL * self.row.total.value))
         self.log_total = self.row.total.log2() * rounded(math.log(2))
         self.lse = self.row.peak * self.outer + self.log_total
         self.number = self.number_terms()
@@ -81,7 +87,14 @@ class Bounds:
         inner = z * (options.logit_scale / options.softcap)
         u = torch.tanh(inner)
         steepness = product(1 - u * u, inner.abs()).nan_to_num(posinf=0.0)
-        return Rounded(u, TANH * u.abs() + 2 * UNIT * steepness), rounded(options.softcap)
+        tanh = HARDWARE_TANH if self.is_fast else TANH
+        return Rounded(u, tanh * u.abs() + 2 * UNIT * steepness), rounded(options.softcap)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether a softcap takes the hardware's tanh, and powers by a polynomial."""
+        is_narrow = self.problem.logits.element_size() == 2
+        return self.options.softcap is not None and is_narrow and self.options.softcap <= triton.HIGHEST_FAST_SOFTCAP
 
     def softmax(self, u: Rounded, additions: float) -> Softmax:
         peak = Rounded(*(part.gather(-1, u.value.argmax(-1, keepdim=True)) for part in (u.value, u.error)))

@@ -45,8 +45,12 @@ def row_losses() -> None:
 
 def row_losses_with_softcap() -> None:
     config = NTLConfig(reweigh=True)
-    problem = problem_of(torch.bfloat16, 9000, layout="aligned gaps", scale=2.0, softcap=5.0, config=config)
+    problem = problem_of(torch.float32, 9000, layout="aligned gaps", scale=2.0, softcap=5.0, config=config)
     check(problem, "in place")
+
+
+def row_losses_of_one_warp() -> None:
+    check(problem_of(torch.bfloat16, 3001, layout="odd", scale=2.0), "in place")
 
 
 def row_gradients() -> None:
@@ -97,6 +101,7 @@ def totals() -> None:
 KERNELS: list[tuple[Callable[[], None], str]] = [
     (row_losses, "row_losses_kernel"),
     (row_losses_with_softcap, "row_losses_kernel"),
+    (row_losses_of_one_warp, "row_losses_kernel"),
     (row_gradients, "row_gradients_kernel"),
     (shards, "shard_statistics_kernel"),
     (shards, "merge_shards_kernel"),

@@ -23,6 +23,10 @@ static inline f64 noise(f32 exact, f32 operand) {
 static inline f32 noisy(f32 exact, f32 operand) { return (f32)(exact * (1.0 + noise(exact, operand) * 0x1p-22)); }
 static inline f32 power_of_2(f32 x) { return x == rintf(x) ? exp2f(x) : noisy(exp2f(x), x); }
 static inline f32 inverse_root(f32 x) { return noisy((f32)(1.0 / sqrt(x)), x); }
+static inline f32 hyperbolic_tangent(f32 x) { /* 2^-10.987 */
+    f32 exact = tanhf(x);
+    return (f32)(exact * (1.0 + noise(exact, x) * 0x1p-11 * 1.009));
+}
 static inline f32 quotient(f32 a, f32 b) { return noisy(a / b, a + 3 * b); }
 static inline f32 larger(f32 a, f32 b) { return isnan(a) ? b : isnan(b) ? a : a > b || (a == b && !signbit(a)) ? a : b; }
 static inline f32 smaller(f32 a, f32 b) { return isnan(a) ? b : isnan(b) ? a : a < b || (a == b && signbit(a)) ? a : b; }
@@ -68,6 +72,7 @@ typedef u8 none;
     X(EX2_FTZ_F32, "ex2.approx.ftz.f32", f32, f32, none, none, flushed(power_of_2(flushed(a))))                      \
     X(EX2_F32, "ex2.approx.f32", f32, f32, none, none, power_of_2(a))                                                \
     X(RSQRT_FTZ_F32, "rsqrt.approx.ftz.f32", f32, f32, none, none, flushed(inverse_root(flushed(a))))                \
+    X(TANH_F32, "tanh.approx.f32", f32, f32, none, none, hyperbolic_tangent(a))                                      \
     X(DIV_F32, "div.full.f32", f32, f32, f32, none, quotient(a, b))                                                  \
     X(ADD_S32, "add.s32", u32, u32, u32, none, a + b)                                                                \
     X(SUB_S32, "sub.s32", u32, u32, u32, none, a - b)                                                                \
