@@ -94,33 +94,35 @@ def row() -> str:
 
 
 def walks() -> str:
-    """The two walks over a row, and where its bytes are."""
+    """The two walks over a row, and where its bytes are: the front on the left, what is kept on the right."""
 
     def parts() -> Iterator[str]:
-        left, width = 130, 600
-        for y, name in ((10, "memory"), (84, "L2 cache"), (158, "registers")):
+        left, front, kept = 130, 210, 390
+        middle, right = left + front + kept / 2, left + front + kept
+        for y, name in ((10, "memory"), (94, "L2 cache"), (178, "registers")):
             yield text(20, y + 20, name, bold=True)
-        yield box(left, 10, width, 32, BLUE, 0.3)
-        yield text(left + width / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle")
-        yield box(left, 84, width, 32, GREEN, 0.25)
-        yield text(left + width / 2, 105, "the same row, as long as few rows are in flight", "middle")
-        yield box(left, 158, width, 32)
-        yield text(
-            left + width / 2,
-            179,
-            "peak and total of each thread, then lse; K number logits; A, label and number columns",
-            "middle",
-            12,
-        )
-        yield arrow(left + 60, 42, left + 60, 158, BLUE)
-        yield text(left + 68, 66, "walk 1, front to back: read once from memory", "start", 12)
-        yield arrow(left + 300, 116, left + 300, 158, GREEN)
-        yield text(left + 308, 142, "walk 2, back to front: read from L2", "start", 12)
-        yield arrow(left + 570, 158, left + 570, 42, ORANGE)
-        yield text(left + 562, 66, "write once", "end", 12)
-        yield text(left + width / 2, 212, "column →", "middle", 11, FAINT)
+        yield box(left, 10, front + kept, 32, BLUE, 0.3)
+        yield text(left + (front + kept) / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle")
+        yield box(left, 94, front, 32, GREEN, 0.25)
+        yield text(left + front / 2, 115, "front: what is too much", "middle", 12)
+        yield box(left + front, 178, kept, 32, ORANGE, 0.25)
+        yield text(middle, 199, "kept: 128 KB at most, from walk 1 to walk 2", "middle", 12)
+        yield box(left, 178, front, 32)
+        yield text(left + front / 2, 199, "a few vectors at a time", "middle", 12)
+        yield arrow(left + 40, 42, left + 40, 178, BLUE)
+        yield text(left + 46, 70, "walk 1", "start", 12)
+        yield arrow(left + 100, 126, left + 100, 178, GREEN)
+        yield text(left + 106, 155, "walk 2", "start", 12)
+        yield arrow(left + 180, 178, left + 180, 42, ORANGE)
+        yield text(left + 174, 70, "write", "end", 12)
+        yield arrow(middle - 110, 42, middle - 110, 178, BLUE)
+        yield text(middle - 102, 115, "walk 1: read once", "start", 12)
+        yield arrow(middle + 150, 178, middle + 150, 42, ORANGE)
+        yield text(middle + 142, 115, "walk 2: write once", "end", 12)
+        yield text(left + front / 2, 232, "long rows only", "middle", 11, FAINT)
+        yield text(right, 232, "column →", "end", 11, FAINT)
 
-    return drawing(220, parts())
+    return drawing(240, parts())
 
 
 TRAFFIC = (

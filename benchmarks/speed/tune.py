@@ -1,7 +1,8 @@
 """Time our loss under other launch settings: the evidence for the tables in the backends.
 
-Triton: threads per row and how many vectors each holds at a time. Eager: bytes of a block of rows. Every setting passes
-the gate like a provider, and all are timed alternately on the same tensors.
+Triton: threads per row, and how many vectors each keeps in registers, or holds at a time where it keeps none. Eager:
+bytes of a block of rows. Every setting passes the gate like a provider, and all are timed alternately on the same
+tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from .tables import milliseconds
 from .workloads import Case
 
 THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
+KEPT = [(threads, keep) for threads in THREADS for keep in (4, 8, 12, 16, 20) if threads < 1024 or keep == 4]
+"""(threads, vectors kept): 1,024 threads have registers for 4."""
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
+REGISTERS = 65536
+"""Of a multiprocessor."""
 BOUND = "copy"
 FILE = "tune"
 Setting = Callable[[], AbstractContextManager[Any]]
@@ -47,7 +52,8 @@ def candidates(device: torch.device) -> list[Provider]:
     """The settings as they are, and every other."""
     settings: dict[str, Setting] = {"as it is": nullcontext}
     if device.type == "cuda":
-        settings |= {f"{t} threads x {u}": partial(tiles, t, u) for t, u in product(THREADS, UNROLLS)}
+        settings |= {f"{t} threads x {u}": partial(streamed, t, u) for t, u in product(THREADS, UNROLLS)}
+        settings |= {f"{t} threads keep {k}": partial(kept, t, k) for t, k in KEPT}
     else:
         settings |= {
             f"blocks of {size // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for size in BLOCK_BYTES
@@ -71,8 +77,8 @@ def under(setting: Setting) -> Callable[[Case], Step]:
 
 
 @contextmanager
-def tiles(threads: int, unroll: int) -> Iterator[None]:
-    """Let every Triton kernel that walks rows use so many threads and vectors at a time."""
+def streamed(threads: int, unroll: int) -> Iterator[None]:
+    """Let every Triton kernel that walks rows use so many threads and vectors at a time, and keep nothing."""
     backend = importlib.import_module("ntl_kernels.backends.triton")
     original = backend.tile_for
 
@@ -81,7 +87,26 @@ def tiles(threads: int, unroll: int) -> Iterator[None]:
         lanes = tile.threads // launch["num_warps"]
         return tile._replace(threads=threads, unroll=unroll), {**launch, "num_warps": threads // lanes}
 
-    with patch.object(backend, "tile_for", tile_for):
+    with patch.multiple(backend, tile_for=tile_for, kept_tile=lambda *arguments: None):
+        yield
+
+
+@contextmanager
+def kept(threads: int, keep: int) -> Iterator[None]:
+    """Let the kernel of loss and gradient use so many threads, each of which keeps so many vectors."""
+    backend = importlib.import_module("ntl_kernels.backends.triton")
+    original = backend.kept_tile
+
+    def kept_tile(*arguments: Any) -> Any:
+        found = original(*arguments)
+        if found is None:
+            return None
+        tile, launch = found
+        lanes, registers = tile.threads // launch["num_warps"], min(launch["maxnreg"], REGISTERS // threads)
+        launch = {**launch, "num_warps": threads // lanes, "maxnreg": registers}
+        return tile._replace(threads=threads, keep=keep), launch
+
+    with patch.object(backend, "kept_tile", kept_tile):
         yield
 
 

@@ -36,9 +36,12 @@ many rows as possible are to be under way. Every line fills a multiprocessor's r
 them with rows."""
 KEPT_REGISTERS = 128
 MOST_KEPT = 16
-"""Vectors of a thread, which take 64 of its registers. For 18 there is still room, for 20 not with 1110 numbers."""
-MOST_KEPT_OF_MANY_OPERATIONS = 12
-"""The same with label_sigma, whose running sums take registers, too, or with softcap and smoothing together."""
+"""Vectors of a thread, which take 64 of its registers."""
+MOST_KEPT_OF_16_BITS = {10: 12}
+"""The same of 16-bit rows, where the compiler has room for fewer, by the major compute capability: Blackwell's packed
+arithmetic wants registers in pairs."""
+MOST_KEPT_WITH_SUMS = 8
+"""The same with label_sigma, whose running sums take registers, too."""
 NUMBERS_PER_THREAD = 4
 """Beside a row that is kept. If that takes more threads than there are, there is no room for the row."""
 NUMBERS_PER_THREAD_WITH_SUMS = 2
@@ -50,22 +53,25 @@ UNROLL_OF_MANY_OPERATIONS = 2
 
 @lru_cache(maxsize=256)
 def kept_tile(
-    row_bytes: int, item: int, aligned: bool, block: int, options: Options
+    row_bytes: int, item: int, aligned: bool, block: int, options: Options, major: int
 ) -> tuple[Tile, dict[str, Any]] | None:
     """The tile of a kernel that walks its rows twice and keeps of them what it can; None if that is nothing.
 
     Args:
         block: lanes that hold the number tokens.
+        major: the GPU's compute capability.
     """
+    if options.softcap and options.smoothing:
+        return None  # together they leave no registers
     fits = (threads for most, threads in KEPT if row_bytes <= most and block <= NUMBERS_PER_THREAD * threads)
     threads = next(fits, None)
     if threads is None:
         return None
     vectors = math.ceil(row_bytes / (VECTOR_BYTES * threads))
-    has_many_operations = options.kind == "cumulative" or (options.softcap and options.smoothing)
-    keep = min(vectors, MOST_KEPT_OF_MANY_OPERATIONS if has_many_operations else MOST_KEPT)
+    most = MOST_KEPT_OF_16_BITS.get(major, MOST_KEPT) if item == 2 else MOST_KEPT
+    keep = min(vectors, MOST_KEPT_WITH_SUMS if options.kind == "cumulative" else most)
     how = options_of_launch(threads, "cuda") | {"maxnreg": KEPT_REGISTERS}
-    return Tile(threads, VECTOR_BYTES // item, UNROLL, keep, aligned), how
+    return Tile(threads, VECTOR_BYTES // item, UNROLL, keep, keep == vectors, aligned), how
 
 
 @lru_cache(maxsize=256)
@@ -80,7 +86,7 @@ def tile_for(
         # Unasked, the assembler takes more for short rows, or spills to get down to 32 or 40; but asked, it spills on
         # sm_100 where it takes 60 unasked, in the case left out here.
         how["maxnreg"] = STREAMED_REGISTERS
-    return Tile(threads, VECTOR_BYTES // item, unroll, 0, aligned), how
+    return Tile(threads, VECTOR_BYTES // item, unroll, 0, False, aligned), how
 
 
 def options_of_launch(threads: int, platform: str) -> dict[str, Any]:

@@ -308,11 +308,18 @@ def loss_tile(
     is_cumulative = options.kind == "cumulative"
     if walks == 2 and PLATFORM == "cuda":
         item = logits.element_size()
-        kept = kept_tile(logits.shape[2] * item, item, are_aligned(logits, gradient), block, options)
+        aligned, major = are_aligned(logits, gradient), major_of(logits.device)
+        kept = kept_tile(logits.shape[2] * item, item, aligned, block, options, major)
         if kept is not None:
             return kept
     unroll = UNROLL_OF_MANY_OPERATIONS if options.softcap or options.smoothing or is_cumulative else UNROLL
     return tile_of(logits, gradient, unroll, block // NUMBERS_PER_THREAD_WITH_SUMS if is_cumulative else 0)
+
+
+@lru_cache(maxsize=256)
+def major_of(device: torch.device) -> int:
+    """The compute capability of an NVIDIA GPU; 0 of anything else."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
 
 
 def are_aligned(logits: Tensor, gradient: Tensor | None) -> bool:

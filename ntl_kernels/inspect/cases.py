@@ -163,14 +163,15 @@ def record(case: Case) -> Launch:
     modules = (backend, shards())
     kernels = [(m, name, kernel) for m in modules for name, kernel in vars(m).items() if name.endswith("_kernel")]
     launches: list[Launch] = []
-    platform = backend.PLATFORM
+    major = int(case.target.removeprefix("sm_")) // 10 if platform_of(case.target) == "cuda" else 0
+    platform, major_of = backend.PLATFORM, backend.major_of
     try:
-        backend.PLATFORM = platform_of(case.target)
+        backend.PLATFORM, backend.major_of = platform_of(case.target), lambda device: major
         for module, name, kernel in kernels:
             setattr(module, name, Recorder(kernel, launches))
         LAUNCHES[case.kernel](backend, arguments_of(case))
     finally:
-        backend.PLATFORM = platform
+        backend.PLATFORM, backend.major_of = platform, major_of
         for module, name, kernel in kernels:
             setattr(module, name, kernel)
     (launch,) = launches

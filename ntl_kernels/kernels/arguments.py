@@ -123,5 +123,7 @@ class Tile(NamedTuple):
     """Vectors per thread between two updates of its running maximum."""
     keep: int
     """Vectors per thread that stay in registers from the first walk over a row to the second."""
+    whole: bool
+    """They are the whole row."""
     aligned: bool
     """Every row starts at a multiple of 16 bytes and is one long."""

@@ -109,7 +109,13 @@ def edge_columns(row, VECTOR: tl.constexpr):
 @triton.jit
 def front_size(row, TILE: tl.constexpr):
     """Columns of the body that are not kept, a multiple of the vector."""
-    return tl.maximum(row.body_size - TILE.keep * TILE.threads * TILE.vector, 0)
+    if TILE.whole:
+        size = 0
+    elif TILE.keep == 0:
+        size = row.body_size
+    else:
+        size = tl.maximum(row.body_size - TILE.keep * TILE.threads * TILE.vector, 0)
+    return size
 
 
 @triton.jit
@@ -156,7 +162,7 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
 @triton.constexpr_function
 def kept_at_once(TILE):
     """Kept vectors that a thread widens to float32 at a time: with more, 16-bit rows run out of registers."""
-    return 16 // TILE.vector
+    return 2
 
 
 @triton.constexpr_function

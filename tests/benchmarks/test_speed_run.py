@@ -229,9 +229,27 @@ def test_settings_of_triton_reach_its_launches() -> None:
     triton = pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
     logits = torch.zeros(1, 2, 4096)
     plain, _ = triton.tile_of(logits, None)
-    with tune.tiles(512, 2):
+    with tune.streamed(512, 2):
         tile, launch = triton.tile_of(logits, None)
         assert (tile.threads, tile.unroll) == (512, 2)
         assert launch["num_warps"] * 32 == 512
     assert triton.tile_of(logits, None)[0] == plain
-    assert len(tune.candidates(torch.device("cuda"))) == 1 + len(tune.THREADS) * len(tune.UNROLLS)
+    streamed, kept = len(tune.THREADS) * len(tune.UNROLLS), len(tune.KEPT)
+    assert len(tune.candidates(torch.device("cuda"))) == 1 + streamed + kept
+
+
+def test_kept_vectors_reach_the_launch_of_loss_and_gradient() -> None:
+    triton = pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
+    logits, options = torch.zeros(1, 2, 4096), triton.Options("wasserstein", False, False, 0)
+
+    def tile() -> Any:
+        return triton.loss_tile(logits, logits, options, 16, walks=2)
+
+    plain, _ = tile()
+    with tune.kept(1024, 4):
+        found, launch = tile()
+        assert (found.threads, found.keep, launch["maxnreg"]) == (1024, 4, 64)
+        assert launch["num_warps"] * 32 == 1024
+    with tune.streamed(256, 2):
+        assert tile()[0][:4] == (256, 4, 2, 0)
+    assert tile()[0] == plain and plain.keep > 0
