@@ -102,7 +102,9 @@ def walks() -> str:
         for y, name in ((10, "memory"), (94, "L2 cache"), (178, "registers")):
             yield text(20, y + 20, name, bold=True)
         yield box(left, 10, front + kept, 32, BLUE, 0.3)
-        yield text(left + (front + kept) / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle")
+        yield text(
+            left + (front + kept) / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle"
+        )
         yield box(left, 94, front, 32, GREEN, 0.25)
         yield text(left + front / 2, 115, "front: what is too much", "middle", 12)
         yield box(left + front, 178, kept, 32, ORANGE, 0.25)

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
-from ntl_kernels.inspect.cases import LOSSES, READ_ONLY, ROW_KERNELS, TARGETS, Case, all_cases, signature_of
+from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
+from ntl_kernels.inspect.cases import LOSSES, READ_ONLY, ROW_KERNELS, TARGETS, Case, all_cases, record, signature_of
 from ntl_kernels.inspect.machine_code import widest
 from ntl_kernels.inspect.report import Report, inspect, table
+from ntl_kernels.inspect.roofline import REGISTERS
 
-KEYS = ["kernel", "target", "case", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
+KEYS = ["kernel", "target", "case", "threads", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
 
 
 def is_tested(case: Case) -> bool:
@@ -42,8 +44,10 @@ def test_rows_are_read_and_written_128_bits_at_a_time(reports: list[Report]) -> 
     assert [r for r in reports if r.store_bits != 128 and r.kernel not in READ_ONLY] == []
 
 
-def test_1024_threads_fit_a_multiprocessor(reports: list[Report]) -> None:
-    assert [r for r in reports if r.registers > 64 and r.target.startswith("sm")] == []
+def test_threads_fit_a_multiprocessor(reports: list[Report]) -> None:
+    nvidia = [r for r in reports if r.target.startswith("sm")]
+    assert [r for r in nvidia if r.threads * r.registers > REGISTERS] == []
+    assert [r for r in nvidia if r.registers > STREAMED_REGISTERS and r.kernel != "losses_and_gradients"] == []
     assert [r for r in reports if r.shared_bytes > 2**15] == []
 
 
@@ -57,9 +61,17 @@ def test_json_has_one_object_per_case() -> None:
 
 
 def test_table_aligns_its_columns() -> None:
-    report = Report("kernel", "sm_90", "bf16, aligned rows, 10 numbers", 63, 0, 128, 128, 16)
+    report = Report("kernel", "sm_90", "bf16, aligned rows, 10 numbers", 1024, 63, 0, 128, 128, 16)
     head, line = table([report]).splitlines()
     assert head.split() == KEYS and head.index("registers") == line.index("63")
+
+
+def test_every_line_of_the_table_of_kept_rows_is_compiled() -> None:
+    cases = [c for c in all_cases() if c.kernel == "losses_and_gradients" and c.target == "sm_90" and is_tested(c)]
+    tiles = [record(case).keywords["TILE"] for case in cases]
+    assert {tile.threads for tile in tiles if tile.keep} == {threads for _, threads in KEPT}
+    assert {tile.keep for tile in tiles} >= {MOST_KEPT, MOST_KEPT_WITH_SUMS, 0}
+    assert {tile.whole for tile in tiles if tile.keep} == {True, False}
 
 
 def test_widths_of_accesses() -> None:

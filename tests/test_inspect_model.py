@@ -144,14 +144,14 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
     return Compiled(request.param, launch, disassembled(compile_launch(launch, request.param.target)).code)
 
 
-def test_a_row_is_read_twice_and_written_once(compiled: Compiled) -> None:
-    """By both walks together: change this when rows are kept in registers."""
+def test_a_row_is_written_once_and_read_again_where_it_is_not_kept(compiled: Compiled) -> None:
     tile = compiled.launch.keywords["TILE"]
     for vocab_size in (tile.vector, 1000 * tile.vector, VOCAB_SIZES[compiled.case.rows]):
         for head in (0,) if tile.aligned else range(tile.vector):
             counts = executed_code(compiled.code, compiled.launch, vocab_size, head)
             body = (vocab_size - head) // tile.vector
-            assert (counts.vector_loads, counts.vector_stores) == (2 * body, body)
+            again = max(body - tile.keep * tile.threads, 0)
+            assert (counts.vector_loads, counts.vector_stores) == (body + again, body)
 
 
 def test_every_logit_needs_two_exponentials(compiled: Compiled) -> None:
@@ -210,7 +210,8 @@ def test_an_estimate_holds_together(estimate: Estimate) -> None:
     row_bytes = VOCAB_SIZES["unaligned"] * DTYPES["bf16"].itemsize
     assert estimate.l2_bytes == 16 * (estimate.vector_loads + estimate.vector_stores)
     assert estimate.memory_bytes == 2 * row_bytes
-    assert estimate.bytes_in_flight == estimate.rows_in_flight * row_bytes
+    again = 16 * (estimate.vector_loads - estimate.vector_stores)
+    assert estimate.bytes_in_flight == estimate.rows_in_flight * again
     assert estimate.rows_in_flight % GPUS["H200"].multiprocessors == 0
     assert estimate.next_limit in estimate.shares
 
@@ -227,7 +228,7 @@ def test_the_page_shows_the_model(estimate: Estimate) -> None:
 
 
 def test_command_prints_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "cases_of", lambda targets: CASES[1:2] if list(targets) == ["sm_90"] else [])
+    monkeypatch.setattr(command, "cases_of", lambda targets, loss: CASES[1:2] if list(targets) == ["sm_90"] else [])
     monkeypatch.setattr(sys, "argv", ["inspect", "--model", "--json", "--gpu", "H100"])
     command.main()
     (printed,) = map(json.loads, capsys.readouterr().out.splitlines())

@@ -37,9 +37,10 @@ them with rows."""
 KEPT_REGISTERS = 128
 MOST_KEPT = 16
 """Vectors of a thread, which take 64 of its registers."""
-MOST_KEPT_OF_16_BITS = {10: 12}
-"""The same of 16-bit rows, where the compiler has room for fewer, by the major compute capability: Blackwell's packed
-arithmetic wants registers in pairs."""
+BLACKWELL = 10
+"""The major compute capability from which on packed arithmetic wants registers in pairs."""
+MOST_KEPT_OF_16_BITS = {BLACKWELL: 12}
+"""The same of 16-bit rows where the compiler has room for fewer, by the major compute capability."""
 MOST_KEPT_WITH_SUMS = 8
 """The same with label_sigma, whose running sums take registers, too."""
 NUMBERS_PER_THREAD = 4
@@ -61,7 +62,7 @@ def kept_tile(
         block: lanes that hold the number tokens.
         major: the GPU's compute capability.
     """
-    if options.softcap and options.smoothing:
+    if options.softcap and (options.smoothing or major >= BLACKWELL):
         return None  # together they leave no registers
     fits = (threads for most, threads in KEPT if row_bytes <= most and block <= NUMBERS_PER_THREAD * threads)
     threads = next(fits, None)

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from . import __doc__ as description
-from .cases import LAUNCHES, TARGETS, all_cases
+from .cases import LAUNCHES, LOSSES, TARGETS, all_cases
 from .model import KERNEL, cases_of, model
 from .report import inspect, table
 from .roofline import GPUS
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")
     parser.add_argument("--model", action="store_true", help=f"model what bounds {KERNEL}, from its machine code")
     parser.add_argument("--gpu", action="append", choices=list(GPUS), help="with --model: only this GPU (repeatable)")
+    parser.add_argument("--loss", choices=list(LOSSES), default="default", help="with --model: the options of the loss")
     parser.add_argument("--markdown", action="store_true", help="with --model: tables for a page")
     arguments = parser.parse_args()
     if arguments.model:
@@ -29,8 +30,8 @@ def main() -> None:
         if arguments.json and arguments.markdown:
             parser.error("either --json or --markdown")
         print_model(arguments)
-    elif arguments.gpu or arguments.markdown:
-        parser.error("--gpu and --markdown belong to --model")
+    elif arguments.gpu or arguments.markdown or arguments.loss != "default":
+        parser.error("--gpu, --loss and --markdown belong to --model")
     else:
         print_reports(arguments)
 
@@ -51,7 +52,7 @@ def print_model(arguments: argparse.Namespace) -> None:
     names = [gpu.name for gpu in chosen]
     if not targets:
         raise SystemExit(f"none of the targets is that of {' or '.join(names)}")
-    estimates = [one for one in model(cases_of(targets)) if one.gpu in names]
+    estimates = [one for one in model(cases_of(targets, arguments.loss)) if one.gpu in names]
     if arguments.json:
         for estimate in estimates:
             print(json.dumps(asdict(estimate)))

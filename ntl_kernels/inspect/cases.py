@@ -23,9 +23,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 VOCAB_SIZES = {"aligned": 128256, "unaligned": 50257, "short": 32000}
 ROWS = ("aligned", "unaligned")
 """Of every kernel; short rows are walked by fewer threads and otherwise like aligned ones."""
+KEPT_VOCAB_SIZES = {"2k": 2000, "8k": 8000, "16k": 16000, "64k": 65521}
+"""With those above, rows for each line of the table of rows that are kept (:mod:`ntl_kernels.backends.tiles`)."""
 NUMBERS = (10, 1110)
 LOSSES: dict[str, dict[str, Any]] = {
     "default": {},
+    "softcap": {"softcap": 30.0},
     "softcap, smoothing": {"softcap": 30.0, "label_smoothing": 0.1},
     "label_sigma, smoothing": {"config": NTLConfig(label_sigma=1.0), "label_smoothing": 0.1},
     "huber": {"config": NTLConfig(kind="huber")},
@@ -91,7 +94,7 @@ class Arguments(NamedTuple):
 
 def arguments_of(case: Case) -> Arguments:
     """The arguments to launch a case with."""
-    vocab_size, k, options = VOCAB_SIZES[case.rows], case.numbers, dict(LOSSES[case.loss])
+    vocab_size, k, options = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[case.rows], case.numbers, dict(LOSSES[case.loss])
     logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
     table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32))
     config = options.pop("config", NTLConfig())
@@ -153,6 +156,8 @@ def all_cases() -> list[Case]:
             cases += [Case(kernel, target, dtype, rows, k) for dtype in DTYPES for rows in ROWS for k in numbers]
             if kernel in ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients"):
                 cases += [Case(kernel, target, d, "unaligned", 1110, loss) for d in DTYPES for loss in LOSSES][1:]
+            if kernel == "losses_and_gradients":
+                cases += [Case(kernel, target, d, rows, 10) for d in DTYPES for rows in ("short", *KEPT_VOCAB_SIZES)]
     return list(dict.fromkeys(cases))
 
 
@@ -166,12 +171,14 @@ def record(case: Case) -> Launch:
     major = int(case.target.removeprefix("sm_")) // 10 if platform_of(case.target) == "cuda" else 0
     platform, major_of = backend.PLATFORM, backend.major_of
     try:
-        backend.PLATFORM, backend.major_of = platform_of(case.target), lambda device: major
+        backend.PLATFORM = platform_of(case.target)
+        setattr(backend, "major_of", lambda device: major)  # noqa: B010 (for mypy)
         for module, name, kernel in kernels:
             setattr(module, name, Recorder(kernel, launches))
         LAUNCHES[case.kernel](backend, arguments_of(case))
     finally:
-        backend.PLATFORM, backend.major_of = platform, major_of
+        backend.PLATFORM = platform
+        setattr(backend, "major_of", major_of)  # noqa: B010
         for module, name, kernel in kernels:
             setattr(module, name, kernel)
     (launch,) = launches

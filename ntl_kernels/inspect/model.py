@@ -45,7 +45,7 @@ class Estimate:
     rows_in_flight: int
     """On the whole GPU."""
     bytes_in_flight: int
-    """Logits of those rows."""
+    """Logits of those rows that are read again."""
     l2_capacity: int
     instructions: int
     """Of warps: issue slots."""
@@ -56,14 +56,14 @@ class Estimate:
     shares: dict[str, float]
     """The time of each limit alone, over ``floor_seconds``."""
     next_limit: str
-    """The largest of ``shares``; memory is among them if the rows in flight do not fit the L2."""
+    """The largest of ``shares``; memory is among them if ``bytes_in_flight`` do not fit the L2."""
     next_published_limit: str
     """The same without the L2, whose bandwidth is a guess."""
 
 
-def cases_of(targets: Iterable[str]) -> list[Case]:
+def cases_of(targets: Iterable[str], loss: str = "default") -> list[Case]:
     """Every dtype and vocabulary for some targets."""
-    return [Case(KERNEL, target, dtype, rows, NUMBERS) for target in targets for dtype in DTYPES for rows in ROWS]
+    return [Case(KERNEL, target, dtype, rows, NUMBERS, loss) for target in targets for dtype in DTYPES for rows in ROWS]
 
 
 def model(cases: Iterable[Case]) -> list[Estimate]:
@@ -92,7 +92,8 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
 
     row_bytes = VOCAB_SIZES[case.rows] * DTYPES[case.dtype].itemsize
     rows = resident_programs(threads, registers, shared_bytes, gpu) * gpu.multiprocessors
-    fits = rows * row_bytes <= gpu.l2_bytes
+    in_flight = rows * 16 * (counts.vector_loads - counts.vector_stores)
+    fits = in_flight <= gpu.l2_bytes
     shares = shares_of(counts, row_bytes, gpu)
     return Estimate(
         gpu=gpu.name,
@@ -108,7 +109,7 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
         memory_bytes=2 * row_bytes,
         memory_bytes_missed=l2_bytes_of(counts),
         rows_in_flight=rows,
-        bytes_in_flight=rows * row_bytes,
+        bytes_in_flight=in_flight,
         l2_capacity=gpu.l2_bytes,
         instructions=counts.instructions,
         passes=counts.passes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from .cases import Case, compile_launch, in_parallel, record
+from ..backends.tiles import LANES
+from .cases import Case, compile_launch, in_parallel, platform_of, record
 from .machine_code import read_amd, read_nvidia
 
 
@@ -16,6 +17,7 @@ class Report:
     kernel: str
     target: str
     case: str
+    threads: int
     registers: int
     """Per thread."""
     spills: int
@@ -36,7 +38,9 @@ def inspect_case(case: Case) -> Report:
     """Compile one case and read its machine code."""
     compiled = compile_launch(record(case), case.target)
     read = read_amd if case.target.startswith("gfx") else read_nvidia
-    return Report(case.kernel, case.target, str(case), shared_bytes=compiled.metadata.shared, **read(compiled))
+    threads = compiled.metadata.num_warps * LANES[platform_of(case.target)]
+    shared = compiled.metadata.shared
+    return Report(case.kernel, case.target, str(case), threads, shared_bytes=shared, **read(compiled))
 
 
 def table(reports: Iterable[Report]) -> str:

@@ -117,7 +117,7 @@ def next_limit(shares: dict[str, float], fits: bool, *, is_published: bool = Fal
     """The largest share.
 
     Args:
-        fits: the rows in flight fit the L2, so that memory sees one read and one write of each.
+        fits: what is read again of the rows in flight fits the L2, so that memory sees one read and one write of each.
         is_published: leave out what is a guess.
     """
     candidates = [

@@ -34,7 +34,7 @@ BYTES: Columns = {
     "memory, kB": lambda one: f"{one.memory_bytes / 1e3:,.0f}",
     "L2 missed, kB": lambda one: f"{one.memory_bytes_missed / 1e3:,.0f}",
     "rows in flight": lambda one: f"{one.rows_in_flight:,}",
-    "their logits, MB": lambda one: f"{one.bytes_in_flight / 1e6:,.0f}",
+    "read again, MB": lambda one: f"{one.bytes_in_flight / 1e6:,.0f}",
     "of the L2": lambda one: f"{one.bytes_in_flight / one.l2_capacity:.2f}",
 }
 INSTRUCTIONS: Columns = {

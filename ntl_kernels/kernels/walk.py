@@ -160,24 +160,12 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
 
 
 @triton.constexpr_function
-def kept_at_once(TILE):
-    """Kept vectors that a thread widens to float32 at a time: with more, 16-bit rows run out of registers."""
-    return 2
-
-
-@triton.constexpr_function
 def kept_parts(TILE):
-    """How many parts the kept vectors make: as many as possible of those at a time, then single ones."""
-    whole, single = divmod(TILE.keep, kept_at_once(TILE))
-    return whole + single
+    """How many parts the kept vectors make: pairs, and one more for the last of an odd number.
 
-
-@triton.constexpr_function
-def first_vector(PART, TILE):
-    """The kept vectors before a part."""
-    at_once = kept_at_once(TILE)
-    whole = TILE.keep // at_once
-    return min(PART, whole) * at_once + max(PART - whole, 0)
+    A thread widens a part to float32 at a time; with more, 16-bit rows run out of registers.
+    """
+    return (TILE.keep + 1) // 2
 
 
 @triton.jit
@@ -186,9 +174,8 @@ def kept_columns(PART: tl.constexpr, TILE: tl.constexpr):
 
     Added to a pointer one after the other, they let the compiler find one address for all parts.
     """
-    FIRST: tl.constexpr = first_vector(PART, TILE)
-    COUNT: tl.constexpr = first_vector(PART + 1, TILE) - first_vector(PART, TILE)
-    vectors = FIRST + tl.arange(0, COUNT)[:, None, None]
+    COUNT: tl.constexpr = 2 if TILE.keep >= 2 * PART + 2 else 1
+    vectors = 2 * PART + tl.arange(0, COUNT)[:, None, None]
     return group_columns(1, TILE.threads, TILE.vector), vectors * (TILE.threads * TILE.vector)
 
 
@@ -220,7 +207,7 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
         u = transform_vectors(kept.body[part], how, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
-            inside = vectors_inside(size, first_vector(part, TILE), u.shape[0], TILE)
+            inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
         sums += sum_of_distances(u, inside, origin, SUM)
         # Under a softcap the special-function unit has time for one part of four.
         peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE and part % 4 != 0)

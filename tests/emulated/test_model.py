@@ -7,17 +7,20 @@ import re
 import pytest
 
 from ntl_kernels.inspect import Case, executed, record
-from ntl_kernels.inspect.cases import DTYPES, VOCAB_SIZES
+from ntl_kernels.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES
 
 from .gpu import GPU
 from .problems import problem_of, solve
 
+MOST_KEPT_BYTES = 2**17
+"""A row that is shorter is read once."""
+
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("rows", list(VOCAB_SIZES))
+@pytest.mark.parametrize("rows", [*VOCAB_SIZES, *KEPT_VOCAB_SIZES])
 def test_vectors_of_a_row(rows: str, dtype: str, gpu: GPU) -> None:
     """Loads and stores of 16 bytes by one thread."""
-    vocab_size = VOCAB_SIZES[rows]
+    vocab_size = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[rows]
     problem = problem_of(DTYPES[dtype], vocab_size, shape=(1, 1), num_tokens=1.0, num_numbers=1.0)
     problem.labels[:] = problem.numbers.ids[3]
     gpu.emulator.launched.clear()
@@ -29,3 +32,7 @@ def test_vectors_of_a_row(rows: str, dtype: str, gpu: GPU) -> None:
     for name, expected in (("ld", counts.vector_loads), ("st", counts.vector_stores)):
         vectors = [re.search(rf"\b{name}\.global\b.*\.v4\.b32\b", line) is not None for line in kernel.lines]
         assert kernel.lanes[vectors].sum() == expected, name
+    row_bytes = vocab_size * DTYPES[dtype].itemsize
+    kept = min(row_bytes, MOST_KEPT_BYTES)
+    assert 16 * counts.vector_stores == row_bytes // 16 * 16
+    assert 16 * counts.vector_loads == 16 * counts.vector_stores + (row_bytes - kept) // 16 * 16
