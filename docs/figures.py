@@ -106,7 +106,7 @@ def walks() -> str:
             left + (front + kept) / 2, 31, "a row of logits; in place, the same bytes become the gradient", "middle"
         )
         yield box(left, 94, front, 32, GREEN, 0.25)
-        yield text(left + front / 2, 115, "front: what is too much", "middle", 12)
+        yield text(left + front / 2, 115, "the front", "middle", 12)
         yield box(left + front, 178, kept, 32, ORANGE, 0.25)
         yield text(middle, 199, "kept: 128 KB at most, from walk 1 to walk 2", "middle", 12)
         yield box(left, 178, front, 32)

@@ -71,14 +71,18 @@ def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Te
     return loss.detach(), gradient
 
 
-def check_large(answer: Answer, problem: Problem) -> None:
-    """Hold loss and gradient of a problem without NTL to what F.cross_entropy in float32 loses, and some roundings."""
+def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
+    """Hold loss and gradient of a problem without NTL to what F.cross_entropy in float32 loses, and some roundings.
+
+    ``tanh`` is the relative error of the softcap's.
+    """
     truth, plain = (cross_entropy_and_gradient(problem, dtype) for dtype in (torch.float64, torch.float32))
     loss, single = answer.output.loss.detach(), SLACK * torch.finfo(torch.float32).eps
     assert loss.isfinite().all() and answer.gradient.isfinite().all()
     assert problem.options["reduction"] != "none" or (loss >= 0).all(), "a negative cross-entropy"
     size = max(1.0, problem.options.get("softcap") or 0.0)  # a tanh's rounding becomes one of the softcap's size
     limit = FACTOR * (plain[0].double() - truth[0]).abs() + single * truth[0].abs().clamp_min(size)
+    limit = limit + len(problem.labels) * 2 * tanh * size
     assert_within(loss, truth[0], limit, f"loss of {problem.options}")
 
     limits = FACTOR * (plain[1].double() - truth[1]).abs().amax(-1, keepdim=True)
@@ -87,6 +91,7 @@ def check_large(answer: Answer, problem: Problem) -> None:
     # At the label it is p - 1; and the derivative of a softcap, 1 - tanh², cancels, too.
     is_cancelled = F.one_hot(problem.labels, VOCAB_SIZE) + bool(problem.options.get("softcap"))
     limits = limits + 2 * single * weight.double().view(-1, 1) * is_cancelled
+    limits = limits + 2 * tanh * (size + 1) * weight.double().view(-1, 1)
     rounding = torch.finfo(answer.gradient.dtype)
     limits = limits + rounding.eps * truth[1].abs() + rounding.smallest_normal
     assert_within(answer.gradient, truth[1], limits, f"gradient of {problem.options}")

@@ -104,7 +104,7 @@ def kept(threads: int, keep: int) -> Iterator[None]:
         tile, launch = found
         lanes, registers = tile.threads // launch["num_warps"], min(launch["maxnreg"], REGISTERS // threads)
         launch = {**launch, "num_warps": threads // lanes, "maxnreg": registers}
-        return tile._replace(threads=threads, keep=keep), launch
+        return tile._replace(threads=threads, keep=keep, whole=False), launch
 
     with patch.object(backend, "kept_tile", kept_tile):
         yield

@@ -270,6 +270,7 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
+    # The masks, too, are made again: kept, they would take registers.
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, TILE.vector)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE)):

@@ -58,11 +58,13 @@ def _interpreter_at_its_best() -> Iterator[None]:
 
 class TestInterpreted(TritonCases):
     device = "cpu"
+    is_compiled = False
     every = 3  # minutes otherwise
 
 
 class TestShardsInterpreted(ShardCases):
     device = "cpu"
+    is_compiled = False
     every = 3
 
 
@@ -138,7 +140,7 @@ def test_head_body_and_tail_are_the_row(dtype: torch.dtype) -> None:
     from ntl_kernels.kernels.arguments import Matrix, Tile
 
     vector = 16 // dtype.itemsize
-    tile = Tile(threads=32, vector=vector, unroll=4, keep=0, aligned=False)
+    tile = Tile(threads=32, vector=vector, unroll=4, keep=0, whole=False, aligned=False)
     buffer = torch.zeros(64, dtype=dtype)
     assert buffer.data_ptr() % 16 == 0
     for vocab_size in (1, 2, 5, vector, 2 * vector, 3 * vector + 1):

@@ -164,7 +164,7 @@ def test_launches_that_change_from_call_to_call(gpu: GPU) -> None:
             stride = rng.choice([1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 2**40])
             matrix = Matrix(at(rng.choice(DTYPES[:2]), rng.choice([0, 1, 8])), rng.choice([1, 15, 16]))
             sizes = stride, rng.choice([1, 2, 16]), rng.choice([1, 16, 17]), rng.choice([0, 1, 16, 1000])
-            constants = {"TILE": Tile(32, 4, 1, 0, False)}
+            constants = {"TILE": Tile(32, 4, 1, 0, False, False)}
             launch(scale_kernel, rng.choice([1, 2, 1024]), (matrix, *sizes, torch.ones(())), constants, num_warps=1)
         for _ in range(100):
             fields, rows = at(torch.float32, rng.choice([0, 1])), rng.choice([0, 1, 8, 16, 17, 2**20])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.speed import tune
 from ntl_kernels import NTLConfig
 from ntl_kernels.config import KINDS as ALL_KINDS
 
@@ -70,6 +71,27 @@ def test_rows_of_language_models(length: int, dtype: torch.dtype, layout: str, m
     check(problem_of(dtype, length, shape=(1, 3), layout=layout, seed=5, scale=2.0), mode)
 
 
+@pytest.mark.parametrize(
+    ("keep", "threads", "dtype", "options"),
+    [
+        (1, 64, torch.bfloat16, {}),
+        (2, 32, torch.float32, {"softcap": 5.0}),
+        (3, 64, torch.bfloat16, {"softcap": 5.0, "config": NTLConfig(kind="mse")}),
+        (5, 32, torch.float32, {"label_smoothing": 0.1}),
+        (7, 32, torch.bfloat16, {"label_smoothing": 0.1, "config": NTLConfig(label_sigma=0.7)}),
+        (4, 128, torch.float32, {"reduction": "sum", "config": NTLConfig(reweigh=True)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("layout", "mode"), [("odd", "in place"), ("aligned gaps", "new")])
+def test_rows_of_which_a_part_is_kept(
+    layout: str, mode: str, keep: int, threads: int, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    """A front of several groups of vectors, and what is kept: pairs of vectors, and a single one."""
+    with tune.kept(threads, keep):
+        check(problem_of(dtype, 9000, shape=(1, 3), layout=layout, seed=keep, scale=2.0, **options), mode)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {"label_smoothing": 0.1},
     {"z_loss": 0.01},
@@ -94,6 +116,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"config": NTLConfig(weight=torch.tensor(0.3, dtype=torch.bfloat16))},
     {"config": NTLConfig(weight=torch.tensor(2.0, dtype=torch.float64), kind="mse"), "reduction": "none"},
     {"config": NTLConfig(weight=0.0)},
+    {"softcap": 50.0},
 ]
 
 
