@@ -47,8 +47,8 @@ def cross_entropy_ntl(
         label_smoothing: epsilon in [0, 1]; this share of the target is spread over the whole vocabulary. A column of
             -inf makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, which keeps the logsumexp near 0.
-        softcap: logits become ``softcap * tanh(logits / softcap)``, after the scale. On NVIDIA GPUs the tanh of bfloat16
-            and float16 logits has a relative error of up to 5e-4 for softcaps up to 43.
+        softcap: logits become ``softcap * tanh(logits / softcap)``, after the scale. For bfloat16 and float16 logits on
+            NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4.
         logit_scale: factor of the logits, above 0.
         token_weights: [...] finite non-negative weight w of each row; 0 takes the row out like ``ignore_index``.
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
