@@ -204,7 +204,7 @@ def row_losses_kernel(
         if gradient is not None:
             a, b = coefficients(label.weight, 1.0, shares, scalars)
         front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
-        kept = read_kept(row, TILE)
+        kept = read_kept(row, TILE)  # which arrives while the label's columns are looked up
         own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, how, OPTIONS.softcap, OPTIONS.smoothing, TILE)
         ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
@@ -215,7 +215,7 @@ def row_losses_kernel(
             tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-            if TILE.threads <= 64:  # a single warp, of 32 or 64 threads, has met no barrier since it read the row
+            if TILE.threads <= 64:  # the reductions of a single warp, of 32 or 64 threads, are no barrier
                 tl.debug_barrier()
             write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
