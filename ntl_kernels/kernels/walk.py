@@ -271,7 +271,8 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
     # The masks, too, are made again: kept, they would take registers.
-    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, TILE.vector)
+    VECTOR: tl.constexpr = TILE.vector
+    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE)):
         u = transform_vectors(opaque(kept.body[part], zero), how, SOFTCAP)
