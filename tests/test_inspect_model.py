@@ -154,6 +154,12 @@ def test_a_row_is_written_once_and_read_again_where_it_is_not_kept(compiled: Com
             assert (counts.vector_loads, counts.vector_stores) == (body + again, body)
 
 
+def test_no_lane_waits_for_another_within_a_loop(compiled: Compiled) -> None:
+    kernel = kernel_of(parsed(compiled.code))
+    loops = [part for part in (*kernel.reads, *kernel.writes) if part.is_loop]
+    assert not [one for part in loops for one in part.instructions if one.name in ("SHFL", "BAR")]
+
+
 def test_every_logit_needs_two_exponentials(compiled: Compiled) -> None:
     """One per walk; the rest are rescalings of sums, and what is done once per row."""
     vocab_size = VOCAB_SIZES[compiled.case.rows]

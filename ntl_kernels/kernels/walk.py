@@ -75,9 +75,14 @@ def row_of(matrix, batch_stride, length, vocab_size, row, TILE: tl.constexpr):
 
 @triton.jit
 def group_columns(UNROLL: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr):
-    """Columns [unroll, threads, vector] of a group, from its start."""
+    """Columns [unroll, threads, vector] of a group, from its start.
+
+    What is said of their contiguity holds within a vector. Of the threads it says no more than that their axis is to
+    be shared among the lanes of a warp: Triton 3.6 takes the first axis otherwise, and every reduction needs shuffles.
+    """
     vectors = tl.arange(0, UNROLL)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
-    return vectors * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+    columns = vectors * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+    return tl.max_contiguous(columns, [1, 2, VECTOR])
 
 
 @triton.jit

@@ -81,6 +81,7 @@ typedef u8 none;
     X(MAD_LO_S32, "mad.lo.s32", u32, u32, u32, u32, a * b + c)                                                       \
     X(DIV_S32, "div.s32", i32, i32, i32, none, b == 0 ? -1 : (i64)a / b)                                             \
     X(MAX_S32, "max.s32", i32, i32, i32, none, a > b ? a : b)                                                        \
+    X(MAX_U32, "max.u32", u32, u32, u32, none, a > b ? a : b)                                                        \
     X(MIN_S32, "min.s32", i32, i32, i32, none, a < b ? a : b)                                                        \
     X(MIN_S64, "min.s64", i64, i64, i64, none, a < b ? a : b)                                                        \
     X(ADD_S64, "add.s64", u64, u64, u64, none, a + b)                                                                \
