@@ -7,7 +7,7 @@ from .assembly import IS_COMPILED, hardware_tanh
 
 EXACT = tl.constexpr(1)
 HARDWARE = tl.constexpr(2)
-"""Which tanh a softcap takes; 0 is none. 16-bit logits take the hardware's on NVIDIA GPUs: its error is at most what
+"""Which tanh a softcap takes; 0 is none. 16-bit logits take the hardware's on NVIDIA GPUs: its error is about what
 rounding to float16 costs, and a quarter of what rounding to bfloat16 does."""
 
 
