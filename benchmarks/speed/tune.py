@@ -19,6 +19,7 @@ from unittest.mock import patch
 import torch
 
 from ntl_kernels.backends.eager import blocks
+from ntl_kernels.inspect.roofline import REGISTERS
 
 from ..published import markdown
 from .providers import Provider, ours, providers_of
@@ -32,8 +33,6 @@ THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
 KEPT = [(threads, keep) for threads in THREADS for keep in (4, 8, 12, 16, 20) if threads < 1024 or keep == 4]
 """(threads, vectors kept): 1,024 threads have registers for 4."""
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
-REGISTERS = 65536
-"""Of a multiprocessor."""
 BOUND = "copy"
 FILE = "tune"
 Setting = Callable[[], AbstractContextManager[Any]]

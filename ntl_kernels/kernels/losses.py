@@ -20,7 +20,14 @@ from .fields import (
 )
 from .labels import coefficients, number_of, read_labels
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import number_gradient, number_softmax, number_terms, read_number_logits, reweighed
+from .numbers import (
+    number_gradient,
+    number_softmax,
+    number_terms,
+    read_number_logits,
+    reweighed,
+    value_offsets,
+)
 from .softcap import transform
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
 
@@ -71,8 +78,7 @@ def read_label_columns(row, label, numbers, how, SOFTCAP: tl.constexpr, BLOCK: t
     """What a row's label asks for, read while the row is still on its way."""
     count = tl.where(label.index >= 0, numbers.size, 0)
     columns = read_number_logits(row.start, numbers, count, how, SOFTCAP, BLOCK)
-    index = tl.maximum(label.index, 0)
-    offsets = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0) - tl.load(numbers.value + index)
+    offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
     u = transform(tl.load(row.start + label.id), how.inner, SOFTCAP)
     return LabelColumns(u=u, numbers=columns, offsets=offsets)
 

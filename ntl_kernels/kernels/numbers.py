@@ -49,6 +49,12 @@ def gather_numbers(start, lanes, inside, columns, how, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def value_offsets(numbers, lanes, inside, index):
+    """v_k - v_y of the lanes, for a label with this index."""
+    return tl.load(numbers.value + lanes, mask=inside, other=0.0) - tl.load(numbers.value + index)
+
+
+@triton.jit
 def number_powers(u, how):
     """(powers [BLOCK], the normaliser) of the number tokens' u [BLOCK]."""
     peak = tl.max(u, 0)

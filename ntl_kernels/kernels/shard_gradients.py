@@ -9,8 +9,8 @@ from .arguments import VARYING, Shares
 from .labels import coefficients, read_labels
 from .losses import cross_entropy_pulls, number_columns
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, number_gradient, value_terms
-from .shards import own_column, read_all_numbers, read_own_numbers, smooth_terms, value_offsets
+from .numbers import NumberTerms, costs, number_gradient, value_offsets, value_terms
+from .shards import own_column, read_all_numbers, read_own_numbers, smooth_terms
 from .softcap import transform
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
 

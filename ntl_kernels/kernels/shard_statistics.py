@@ -8,10 +8,10 @@ import triton.language as tl
 from .arguments import VARYING, Shares
 from .labels import read_labels
 from .normaliser import dot
-from .numbers import costs, number_powers
+from .numbers import costs, number_powers, value_offsets
 from .shard_fields import COST, LABEL_LOGIT, LOGIT_SUM, NUMBER_PEAK, NUMBER_TOTAL, OFFSET, PEAK, TOTAL, store_statistic
 from .shard_headers import store_header
-from .shards import own_column, read_own_numbers, value_offsets
+from .shards import own_column, read_own_numbers
 from .softcap import transform
 from .walk import row_normaliser, row_of
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .numbers import cumulative_terms, gather_numbers, number_softmax
+from .numbers import cumulative_terms, gather_numbers, number_softmax, value_offsets
 
 
 class Shard(NamedTuple):
@@ -32,12 +32,6 @@ def read_own_numbers(start, numbers, shard, how, SOFTCAP: tl.constexpr, BLOCK: t
     ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
     columns, is_own = own_column(ids, shard)
     return gather_numbers(start, lanes, is_own & (ids >= 0), columns, how, SOFTCAP)
-
-
-@triton.jit
-def value_offsets(numbers, lanes, inside, index):
-    """v_k - v_y of the lanes, for a label with this index."""
-    return tl.load(numbers.value + lanes, mask=inside, other=0.0) - tl.load(numbers.value + index)
 
 
 @triton.jit
