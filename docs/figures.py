@@ -301,7 +301,7 @@ LAYERS = (
     ("problem", "Problem: labels, weights, numbers and options of one call"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
-    ("tracing | value_losses | digit_runs", "who watches a call; f(e) of each kind; digits along a row"),
+    ("tracing | value_losses | digit_runs | extras", "who watches a call; f(e); digits along a row; what to install"),
 )
 """The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
 

@@ -62,7 +62,11 @@ def config(mean_over: str) -> NTLConfig:
 def loss_of(logits: Tensor, labels: Tensor, mean_over: str) -> Tensor:
     """A micro-batch's share of the loss of all rows, from their counts."""
     return cross_entropy_ntl(
-        logits, labels, NUMBERS, config=config(mean_over), **counts(all_rows()[1], mean_over)  # type: ignore[arg-type]
+        logits,
+        labels,
+        NUMBERS,
+        config=config(mean_over),
+        **counts(all_rows()[1], mean_over),  # type: ignore[arg-type]
     )
 
 

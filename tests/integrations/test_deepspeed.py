@@ -45,9 +45,7 @@ def accumulate(group: Any, mean_over: str, seed: int, stage: int, factor: int, d
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("mean_over", MEANS)
 @pytest.mark.parametrize("seed", SPLITS)
-def test_micro_batches_of_two_processes_are_one_batch(
-    mean_over: str, seed: int, stage: int, two_ranks: Ranks
-) -> None:
+def test_micro_batches_of_two_processes_are_one_batch(mean_over: str, seed: int, stage: int, two_ranks: Ranks) -> None:
     results = two_ranks.run(accumulate, mean_over, seed, stage, 2 * STEPS, ranks=2)
     assert_equal_to_one_batch(results, mean_over)
 

@@ -1,0 +1,182 @@
+"""`NTLPlugin`: with Axolotl itself where it is installed (it pins other versions of what we test with, so that a job of
+its own in CI has it), else with a stand-in of its plugin's base class and a Trainer that averages as Axolotl's does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel, ValidationError
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
+
+from ..stand_ins import is_installed, standing_in
+from .loops import error
+
+HAS_AXOLOTL = is_installed("axolotl")
+PLUGIN = "ntl_kernels.integrations.axolotl.NTLPlugin"
+VOCAB = 40
+NUMBERS = NumberTokens.from_mapping({10 + digit: float(digit) for digit in range(10)}, vocab_size=VOCAB)
+REQUIRED = {"base_model": "x", "datasets": [{"path": "x", "type": "alpaca"}], "learning_rate": 1e-3}
+REQUIRED |= {"micro_batch_size": 1, "gradient_accumulation_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Our module, imported beside Axolotl or its stand-in."""
+    monkeypatch.setenv("AXOLOTL_DO_NOT_TRACK", "1")
+    with standing_in():
+        from ntl_kernels.integrations import axolotl
+
+        yield axolotl
+
+
+def keys(plugin: Any, **given: Any) -> Any:
+    """The configuration as Axolotl checks it: its own class and the plugin's in one."""
+    if not HAS_AXOLOTL:
+
+        class Stock(BaseModel):
+            rl: str | None = None
+            chunked_cross_entropy: bool | None = None
+            context_parallel_size: int | None = None
+
+        return type("Merged", (Stock, plugin.NTLArgs), {})(**given)
+    from axolotl.integrations.base import PluginManager
+    from axolotl.integrations.config import merge_input_args
+
+    PluginManager.get_instance().register(PLUGIN)
+    return merge_input_args()[1](**REQUIRED, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ntl_weight": -1.0}, "ntl_weight"),
+        ({"ntl_wieght": 0.1}, "unknown ntl_wieght: NTLPlugin has ntl_weight"),
+        ({"ntl_kind": "l2"}, "ntl_kind"),
+        ({"ntl_kind": "mse", "ntl_squash_factor": 2.0}, "squash_factor"),
+        ({"ntl_squash_factor": 0.5}, "squash_factor"),
+        ({"ntl_mean_over": "rows"}, "ntl_mean_over"),
+        ({"chunked_cross_entropy": True}, "got chunked_cross_entropy beside it"),
+        ({"rl": "dpo"}, "got rl beside it"),
+        ({"context_parallel_size": 2}, "context_parallel_size"),
+    ],
+)
+def test_wrong_keys_are_errors(given: dict[str, Any], words: str, plugin: Any) -> None:
+    with pytest.raises(ValidationError, match=words):
+        keys(plugin, **given)
+
+
+def test_keys_have_defaults_of_the_library(plugin: Any) -> None:
+    config = plugin.ntl_config(keys(plugin))
+    assert config == NTLConfig(mean_over="tokens")
+    assert plugin.NTLPlugin().get_input_args() == "ntl_kernels.integrations.axolotl.NTLArgs"
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(VOCAB)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
+
+
+def rows() -> list[dict[str, list[int]]]:
+    """Eight rows of unequal lengths; the first three have no numbers, none in their first label."""
+    generator, found = torch.Generator().manual_seed(0), []
+    for row in range(8):
+        ids = torch.randint(5, 30, (4 + row,), generator=generator)
+        ids[(ids >= 10) & (ids < 20) & (torch.tensor(row < 3) | (torch.arange(len(ids)) == 0))] = 30
+        found.append({"input_ids": ids.tolist(), "labels": ids.tolist()})
+    return found
+
+
+class AveragingTrainer(Trainer):
+    """As AxolotlTrainer 0.19 is: it gives the model no count of the window's tokens."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs = False
+
+
+def make_trainer(folder: Path, data: Any = None, **options: Any) -> Any:
+    trainer_class, arguments = AveragingTrainer, TrainingArguments
+    if HAS_AXOLOTL:
+        from axolotl.core.trainers.base import AxolotlTrainer as trainer_class
+        from axolotl.core.training_args import AxolotlTrainingArguments as arguments
+    settings: dict[str, Any] = {"max_steps": 1, "per_device_train_batch_size": 1, "learning_rate": 0.0}
+    settings |= {"gradient_accumulation_steps": 8, "use_cpu": True, "report_to": [], "save_strategy": "no"}
+    settings |= {"disable_tqdm": True, "max_grad_norm": 0.0}
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes))
+    from datasets import Dataset
+
+    data = Dataset.from_list(rows()) if data is None else data
+    args = arguments(output_dir=str(folder), **{**settings, **options})
+    return trainer_class(model=model, args=args, train_dataset=data, processing_class=tokenizer())
+
+
+def trained(plugin: Any, trainer: Any, **given: Any) -> dict[str, Tensor]:
+    """The gradients of one step with the plugin."""
+    plugin.NTLPlugin().post_trainer_create(keys(plugin, **given), trainer)
+    assert not trainer.model_accepts_loss_kwargs
+    grads: dict[str, Tensor] = {}
+
+    def note(*_: Any) -> None:
+        grads.update({name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()})
+
+    trainer.create_optimizer().register_step_pre_hook(note)
+    trainer.train()
+    return grads
+
+
+def expected(model: Any, weight: float) -> dict[str, Tensor]:
+    """Of the mean over the batches, one row each, of CE + weight * NTL over their tokens, in float64."""
+    model.double().zero_grad()
+    for row in rows():
+        ids = torch.tensor(row["input_ids"])
+        logits = model(ids[None]).logits[0, :-1]
+        options: dict[str, Any] = {"config": NTLConfig(weight=weight), "reduction": "none", "backend": "reference"}
+        (cross_entropy_ntl(logits, ids[1:], NUMBERS, **options).mean() / 8).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
+def test_gradients_are_those_of_the_mean_over_tokens(mean_over: str, plugin: Any, tmp_path: Path) -> None:
+    """With a weight over numbers translated by the data: NTL then weighs over all of it what it weighs there."""
+    trainer = make_trainer(tmp_path)
+    stock = make_trainer(tmp_path).model
+    grads = trained(plugin, trainer, ntl_weight=0.3, ntl_mean_over=mean_over)
+    labels = torch.cat([torch.tensor(row["labels"])[1:] for row in rows()])
+    ratio = len(labels) / int(((labels >= 10) & (labels < 20)).sum())
+    assert ratio > 1.5
+    assert error(grads, expected(stock, 0.3 * (ratio if mean_over == "numbers" else 1.0))) < 2e-6
+
+
+def test_evenly_spaced_rows_of_much_data_are_counted(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "COUNTED_ROWS", 3)
+    data = [{"labels": [5, 10, 5]}, {"labels": [5, 5, 5]}, {"labels": [5, -100, 5]}] * 2  # rows 0, 2 and 4
+    assert plugin.tokens_per_number(NUMBERS, data) == 5.0
+
+
+def test_data_that_cannot_be_counted_is_an_error(plugin: Any, tmp_path: Path) -> None:
+    streaming = SimpleNamespace()
+    with pytest.raises(ValueError, match="set ntl_mean_over: tokens"):
+        plugin.tokens_per_number(NUMBERS, streaming)
+    trainer = make_trainer(tmp_path, data=[{"input_ids": [5, 6], "labels": [5, 6]}])
+    with pytest.raises(ValueError, match="none of 1 labels is a number"):
+        plugin.NTLPlugin().post_trainer_create(keys(plugin), trainer)
+
+
+@pytest.mark.skipif(not HAS_AXOLOTL, reason="needs axolotl, which pins other versions: a job of its own in CI has it")
+def test_axolotls_manager_calls_the_plugin(plugin: Any, tmp_path: Path) -> None:
+    from axolotl.integrations.base import PluginManager
+
+    trainer, checked = make_trainer(tmp_path), keys(plugin)
+    PluginManager.get_instance().post_trainer_create(checked, trainer)
+    assert trainer.model._ntl_patch.options.config.mean_over == "tokens"

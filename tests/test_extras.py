@@ -1,0 +1,64 @@
+"""A module whose library is missing says what installs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ntl_kernels.extras import needs
+
+BLOCKED = """
+import sys
+sys.modules[{library!r}] = None  # the import then fails as if it were not installed
+import ntl_kernels
+import {module}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "words"),
+    [
+        (
+            "ntl_kernels.integrations.transformers",
+            "transformers",
+            'ntl_kernels.integrations needs transformers: pip install "ntl_kernels[transformers]"',
+        ),
+        (
+            "ntl_kernels.integrations.trl",
+            "trl",
+            'ntl_kernels.integrations.trl needs TRL: pip install "ntl_kernels[trl]"',
+        ),
+        (
+            "ntl_kernels.integrations.axolotl",
+            "axolotl",
+            'ntl_kernels.integrations.axolotl needs Axolotl: pip install "axolotl>=0.19"',
+        ),
+    ],
+)
+def test_a_missing_library_is_named_with_what_installs_it(module: str, library: str, words: str) -> None:
+    code = BLOCKED.format(module=module, library=library)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().splitlines()[-1] == f"ImportError: {words}"
+
+
+def test_other_errors_of_the_imports_stay_what_they_are() -> None:
+    for error in (ModuleNotFoundError("no", name="trl_of_others"), ImportError("no", name="trl"), ValueError("no")):
+        with pytest.raises(type(error)) as raised, needs("here", "TRL", "trl"):
+            raise error
+        assert raised.value is error
+
+
+def test_a_part_of_the_library_that_is_missing_is_the_library() -> None:
+    with pytest.raises(ImportError, match='here needs TRL: pip install "trl"') as raised, needs("here", "TRL", "trl"):
+        raise ModuleNotFoundError("no", name="trl.trainer")
+    assert raised.value.name == "trl.trainer" and isinstance(raised.value.__cause__, ModuleNotFoundError)
+
+
+def test_the_library_itself_imports_none_of_them() -> None:
+    heavy = "{'transformers', 'trl', 'axolotl', 'lightning', 'deepspeed', 'accelerate', 'pydantic'}"
+    code = f"import sys, ntl_kernels; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
