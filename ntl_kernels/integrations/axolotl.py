@@ -77,9 +77,7 @@ class NTLArgs(BaseModel):
         ntl_config(self)
         others = [name for name in OTHER_LOSSES if getattr(self, name, None)]
         if others:
-            raise ValueError(
-                f"NTLPlugin computes the loss of supervised fine-tuning; got {', '.join(others)} beside it"
-            )
+            raise ValueError(f"NTLPlugin is the loss of supervised fine-tuning; got {', '.join(others)} beside it")
         if (getattr(self, "context_parallel_size", None) or 1) > 1:
             raise ValueError("NTLPlugin does not support context_parallel_size, with which Axolotl gathers logits")
         return self

@@ -28,7 +28,7 @@ def accumulate(group: Any, mean_over: str, seed: int, stage: int, factor: int, d
         "zero_allow_untested_optimizer": True,
     }
     with as_launched():
-        engine, optimizer, *_ = deepspeed.initialize(
+        engine, *_ = deepspeed.initialize(
             model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), config=settings
         )
     assert engine.gradient_accumulation_steps() == STEPS and engine.dp_world_size == ranks
