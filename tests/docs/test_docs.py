@@ -10,16 +10,20 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import ntl_kernels
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
+from ..integrations.deepspeed_on_cpu import started_by_its_launcher
+from ..stand_ins import standing_in
 from .pages import Block, blocks_of, run
 
 ROOT = Path(__file__).parents[2]
@@ -41,15 +45,19 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("CI", "1")  # TRL reports its use over the network otherwise
     state = torch.random.get_rng_state()
-    yield
+    with standing_in():
+        yield
     torch.random.set_rng_state(state)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: str(page.relative_to(DOCS / "pages")))
 def test_code_of_a_page_runs(page: Path, untouched: None) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
-        printed = run(block, namespace)
+        with started_by_its_launcher() if "deepspeed.initialize" in block.code else nullcontext():
+            printed = run(block, namespace)
         assert block.reason is None or block.reason.strip(), f"line {block.line}: say why the block is not run"
         if block.output is not None:
             assert printed == block.output, f"{page.name}, line {block.line}, prints something else"

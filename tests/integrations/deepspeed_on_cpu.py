@@ -1,14 +1,26 @@
-"""DeepSpeed where there is no GPU: without the collectives in C++ that it would compile first, for a minute."""
+"""DeepSpeed where there is no GPU."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 
 def without_compiler() -> Any:
-    """The module ``deepspeed``, in which gloo sends everything."""
+    """The module ``deepspeed``, in which gloo sends everything: else it first compiles collectives, for a minute."""
     import deepspeed
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+@contextmanager
+def started_by_its_launcher() -> Iterator[None]:
+    """In one process, without compiling anything."""
+    without_compiler()
+    with patch.dict(os.environ, LOCAL_RANK="0"):
+        yield
