@@ -1,0 +1,181 @@
+"""What the page Frameworks puts into Megatron-Core, torchtitan and LLaMA-Factory, taken from the page.
+
+Megatron-Core and torchtitan are in a job of CI (`tests/stand_ins.py` says why); the page itself runs with stand-ins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
+from ntl_kernels.integrations.transformers import apply_ntl_to_model
+from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl
+
+from ..docs.pages import blocks_of
+from ..parallel.ranks import Ranks
+from ..stand_ins import is_installed, standing_in
+from .loops import NUMBERS, SPLITS, VOCAB, Model, all_rows, assert_equal_to_one_batch, error, grads_of, split
+
+PAGE = Path(__file__).parents[2] / "docs" / "pages" / "frameworks.md"
+CONFIG = NTLConfig(weight=0.3, mean_over="tokens")
+
+
+def documented(statement: str, **names: Any) -> Any:
+    """The function or class whose definition on the page begins so, in a block that is cut where its use begins."""
+    (code,) = (block.code for block in blocks_of(PAGE) if statement in block.code)
+    namespace: dict[str, Any] = {"__name__": "__main__", "torch": torch, "NTLConfig": NTLConfig, **names}
+    lines = code.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(statement))
+    uses = [number for number, line in enumerate(lines) if number > first and line and not line.startswith(" ")]
+    exec(compile("\n".join(lines[: uses[0] if uses else None]), str(PAGE), "exec", dont_inherit=True), namespace)
+    return namespace[statement.split()[1].partition("(")[0]]
+
+
+def per_token_losses() -> Any:
+    names = {"vocab_parallel_cross_entropy_ntl": vocab_parallel_cross_entropy_ntl, "numbers": NUMBERS}
+    return documented("def compute_language_model_loss(", over_tokens=CONFIG, **names)
+
+
+def megatron_step(group: Any) -> tuple[float, Tensor]:
+    """The mean over a mask, and the gradient of this rank's columns."""
+    model, (ids, labels) = Model(), all_rows()
+    logits = model(ids).detach()
+    shard = logits.chunk(2, -1)[dist.get_rank()].transpose(0, 1).contiguous().requires_grad_()
+    module = SimpleNamespace(pg_collection=SimpleNamespace(tp=group))
+    losses, mask = per_token_losses()(module, labels.clamp(min=0), shard), (labels != -100).float()
+    loss = (losses * mask).sum() / mask.sum()
+    loss.backward()
+    assert shard.grad is not None
+    return loss.item(), shard.grad
+
+
+def test_megatrons_hook_has_the_mean_over_the_mask_with_two_shards(two_ranks: Ranks) -> None:
+    ids, labels = all_rows()
+    logits = Model()(ids).detach().requires_grad_()
+    loss = cross_entropy_ntl(logits, labels, NUMBERS, config=CONFIG)
+    loss.backward()
+    results = two_ranks.run(megatron_step, ranks=2)
+    assert [value for value, _ in results] == pytest.approx([loss.item()] * 2, rel=1e-6)
+    assert logits.grad is not None
+    together = torch.cat([grad for _, grad in results], -1).transpose(0, 1)
+    assert error({"logits": together}, {"logits": logits.grad.double()}) < 1e-6
+
+
+@pytest.fixture
+def megatron(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A tiny GPTModel of Megatron-Core on a CPU."""
+    if not is_installed("megatron"):
+        pytest.skip("needs megatron-core: a job of its own in CI has it")
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+    from megatron.core.transformer import TransformerConfig
+
+    monkeypatch.setattr(CudaRNGStatesTracker, "fork", lambda self, name=None: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+    options = {"use_cpu_initialization": True, "attention_dropout": 0.0, "hidden_dropout": 0.0}
+    config = TransformerConfig(**sizes, **options, calculate_per_token_loss=True)
+    yield GPTModel(config, get_gpt_layer_local_spec(), vocab_size=VOCAB, max_sequence_length=16)
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+
+
+def loss_func(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """As that of Megatron-LM's pretrain_gpt.py: the sum over the mask, and how many."""
+    total = (losses.flatten() * mask.flatten()).sum()
+    return total, mask.sum().int(), {"lm loss": total.detach()}
+
+
+@pytest.mark.parametrize("seed", SPLITS)
+def test_megatrons_micro_batches_are_one_batch(megatron: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its schedule's step for each micro-batch, and the division by all tokens of finalize_model_grads."""
+    from megatron.core.pipeline_parallel.schedules import forward_step_calc_loss
+
+    def forward(ids: Tensor, **labelled: Tensor) -> Any:
+        positions = torch.arange(ids.shape[1]).expand_as(ids)
+        later = torch.ones(len(ids), 1, ids.shape[1], ids.shape[1]).triu(1).bool()
+        return megatron(ids, positions, later, **labelled)
+
+    ids, labels = all_rows()
+    cross_entropy_ntl(forward(ids), labels, NUMBERS, config=CONFIG).backward()
+    reference = {name: grad.double() for name, grad in grads_of(megatron).items()}
+    megatron.zero_grad()
+    monkeypatch.setattr(type(megatron), "compute_language_model_loss", per_token_losses())
+    count = torch.tensor(0)
+    for ids, labels in split(seed, 1, 4)[0]:
+        losses, mask = forward(ids, labels=labels.clamp(min=0)), (labels != -100).float()
+        function = partial(loss_func, mask)
+        loss, tokens = forward_step_calc_loss(megatron, losses, function, megatron.config, None, False, 4, [], 1, True)
+        loss.backward()
+        count += tokens
+    assert error({name: grad / count for name, grad in grads_of(megatron).items()}, reference) < 2e-6
+
+
+@pytest.mark.parametrize("seed", SPLITS)
+def test_torchtitans_micro_batches_are_one_batch(seed: int) -> None:
+    """With torchtitan's BaseLoss where it is installed, else its stand-in."""
+    with standing_in():
+        names = {"numbers": NUMBERS, "cross_entropy_ntl": cross_entropy_ntl}
+        loss_fn = documented("class NTLLoss(", **names).Config(weight=0.3).build()
+    model, tokens = Model(), (all_rows()[1] != -100).sum()
+    for ids, labels in split(seed, 1, 4)[0]:
+        loss, metrics = loss_fn(model(ids), labels, tokens)
+        assert metrics == {}
+        loss.backward()
+    assert_equal_to_one_batch([grads_of(model)], "tokens")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(VOCAB)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
+
+
+def make_llama() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes))
+
+
+def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None:
+    """LLaMA-Factory's way in, with the stock Trainer from which its Trainers are derived."""
+    from transformers import TrainerCallback
+
+    names = {"NumberTokens": NumberTokens, "apply_ntl_to_model": apply_ntl_to_model, "over_tokens": CONFIG}
+    callback = documented("class NTLCallback(", TrainerCallback=TrainerCallback, **names)()
+    ids, labels = all_rows()
+    model, grads = make_llama(), {}
+    options = {"max_steps": 1, "gradient_accumulation_steps": 6, "per_device_train_batch_size": 2, "max_grad_norm": 0.0}
+    options |= {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "learning_rate": 0.0}
+    rows = [{"input_ids": row, "labels": row_labels} for row, row_labels in zip(ids, labels, strict=True)]
+    args = TrainingArguments(str(tmp_path), **options)  # type: ignore[arg-type]
+    trainer = Trainer(model, args, train_dataset=rows, processing_class=tokenizer(), callbacks=[callback])  # type: ignore[arg-type]
+    trainer.create_optimizer().register_step_pre_hook(lambda *_: grads.update(grads_of(model)))
+    trainer.train()
+
+    whole = make_llama().double()
+    losses = cross_entropy_ntl(
+        whole(ids).logits[:, :-1],
+        labels[:, 1:],
+        NUMBERS,
+        config=NTLConfig(weight=0.3),
+        reduction="sum",
+        backend="reference",
+    )
+    (losses / (labels[:, 1:] != -100).sum()).backward()
+    assert error(grads, grads_of(whole)) < 2e-6
