@@ -48,9 +48,9 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-def fit(mean_over: str, seed: int, ranks: int, with_factor: bool, **options: Any) -> Grads:
+def fit(mean_over: str, seed: int, ranks: int, with_factor: bool, micro_batches: int = STEPS, **options: Any) -> Grads:
     module = Module(mean_over, with_factor)
-    parts = split(seed, ranks, STEPS)[dist.get_rank() if ranks > 1 else 0]
+    parts = split(seed, ranks, micro_batches)[dist.get_rank() if ranks > 1 else 0]
     options = {"accelerator": "cpu", "max_epochs": 1, "accumulate_grad_batches": STEPS, **QUIET, **options}
     trainer = lightning.Trainer(**options)
     loader = torch.utils.data.DataLoader(MicroBatches(parts), batch_size=None)
@@ -77,6 +77,10 @@ def test_accumulated_micro_batches_are_one_batch(mean_over: str, seed: int) -> N
 @pytest.mark.parametrize("mean_over", MEANS)
 def test_micro_batches_of_two_processes_are_one_batch(mean_over: str, two_ranks: Ranks) -> None:
     assert_equal_to_one_batch(two_ranks.run(fit_in_two, mean_over, 0, True, ranks=2), mean_over)
+
+
+def test_a_window_that_is_cut_short_needs_the_same_factor() -> None:
+    assert_equal_to_one_batch([fit("numbers", 0, 1, True, micro_batches=3)], "numbers")
 
 
 def test_without_the_factor_gradients_are_divided(two_ranks: Ranks) -> None:
