@@ -8,7 +8,7 @@ ntl_weight: 0.3
 from __future__ import annotations
 
 import logging
-from itertools import islice
+import math
 from typing import Any, Literal
 
 import torch
@@ -24,7 +24,7 @@ from .transformers.models import find_head
 with needs(__name__, "Axolotl", "axolotl>=0.19"):
     from axolotl.integrations.base import BasePlugin
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl shows what its own loggers say
 PREFIX = "ntl_"
 OTHER_LOSSES = (
     "cut_cross_entropy",
@@ -86,9 +86,9 @@ class NTLArgs(BaseModel):
 class NTLPlugin(BasePlugin):
     """Axolotl's plugin: the model that is trained computes CE + NTL from its hidden states.
 
-    It is patched by :func:`apply_ntl_to_model` once the Trainer is made, in place of nothing: Axolotl's own Trainer
-    stays, with all it does for packed rows. Keys of the configuration: :class:`NTLArgs`. In evaluation the loss is
-    cross-entropy alone, as without the plugin.
+    :func:`apply_ntl_to_model` patches it once its Trainer is made. The Trainer is Axolotl's own, with all that it does
+    for packed rows. Keys of the configuration: :class:`NTLArgs`. In evaluation the loss is cross-entropy alone, as
+    without the plugin.
 
     Raises:
         ValueError: the training data has no labels or no numbers, or streams, with ``ntl_mean_over: numbers``; besides
@@ -131,6 +131,6 @@ def tokens_per_number(numbers: NumberTokens, rows: Any) -> float:
             f"the number tokens of a {type(rows).__name__} cannot be counted before it is read: set "
             "ntl_mean_over: tokens, and ntl_weight to the factor of the NTL of every token"
         )
-    step = max(1, len(rows) // COUNTED_ROWS)
-    chosen = (rows[index] for index in islice(range(0, len(rows), step), COUNTED_ROWS))
-    return numbers.tokens_per_number(torch.as_tensor(row["labels"])[1:] for row in chosen)
+    step = max(1, math.ceil(len(rows) / COUNTED_ROWS))
+    chosen = (rows[index]["labels"] for index in range(0, len(rows), step))
+    return numbers.tokens_per_number(torch.as_tensor(labels)[1:] for labels in chosen)

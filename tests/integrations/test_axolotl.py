@@ -160,8 +160,8 @@ def test_gradients_are_those_of_the_mean_over_tokens(mean_over: str, plugin: Any
 
 def test_evenly_spaced_rows_of_much_data_are_counted(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "COUNTED_ROWS", 3)
-    data = [{"labels": [5, 10, 5]}, {"labels": [5, 5, 5]}, {"labels": [5, -100, 5]}] * 2  # rows 0, 2 and 4
-    assert plugin.tokens_per_number(NUMBERS, data) == 5.0
+    labels = [[5, 10, 5], [5, 10, 10], [5, -100, 5], [5, 10, 10], [5, 5, 5]]  # of which the first, third and last
+    assert plugin.tokens_per_number(NUMBERS, [{"labels": row} for row in labels]) == 5.0
 
 
 def test_data_that_cannot_be_counted_is_an_error(plugin: Any, tmp_path: Path) -> None:
