@@ -16,13 +16,14 @@ from pydantic import BaseModel, Field, model_validator
 
 from ..config import NTLConfig
 from ..extras import needs
+
+with needs(__name__, "Axolotl", "axolotl>=0.19"):
+    from axolotl.integrations.base import BasePlugin
+
 from ..tokens import NumberTokens
 from .transformers import apply_ntl_to_model
 from .transformers.frameworks import unwrap_model
 from .transformers.models import find_head
-
-with needs(__name__, "Axolotl", "axolotl>=0.19"):
-    from axolotl.integrations.base import BasePlugin
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl shows what its own loggers say
 PREFIX = "ntl_"

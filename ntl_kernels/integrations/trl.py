@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..extras import needs
-from .transformers.stock_trainers import STOCK_TRAINERS
-from .transformers.trainer import NTLTrainerMixin
 
 with needs(__name__, "TRL", "ntl_kernels[trl]"):
     from trl import SFTTrainer
+
+from .transformers.stock_trainers import STOCK_TRAINERS
+from .transformers.trainer import NTLTrainerMixin
 
 
 class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
