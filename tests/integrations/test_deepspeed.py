@@ -17,6 +17,7 @@ pytest.importorskip("deepspeed", reason='needs DeepSpeed: pip install "ntl_kerne
 STEPS = 4
 
 
+@as_launched()
 def accumulate(group: Any, mean_over: str, seed: int, stage: int, factor: int, divide: bool = True) -> Grads:
     """One optimizer step over the micro-batches of this process."""
     deepspeed = without_compiler()
@@ -27,10 +28,9 @@ def accumulate(group: Any, mean_over: str, seed: int, stage: int, factor: int, d
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
     }
-    with as_launched():
-        engine, *_ = deepspeed.initialize(
-            model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), config=settings
-        )
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), config=settings
+    )
     assert engine.gradient_accumulation_steps() == STEPS and engine.dp_world_size == ranks
     grads: Grads = {}
     for ids, labels in split(seed, ranks, STEPS)[dist.get_rank()]:
@@ -42,7 +42,7 @@ def accumulate(group: Any, mean_over: str, seed: int, stage: int, factor: int, d
     return grads
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("mean_over", MEANS)
 @pytest.mark.parametrize("seed", SPLITS)
 def test_micro_batches_of_two_processes_are_one_batch(mean_over: str, seed: int, stage: int, two_ranks: Ranks) -> None:
