@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
-from ntl_kernels.integrations.transformers import apply_ntl_to_model, set_ntl_loss_function
+from ntl_kernels.integrations.transformers import apply_ntl_to_model, remove_ntl_from_model, set_ntl_loss_function
 from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, make_model, make_targets
@@ -102,7 +102,8 @@ def test_lora(patched: bool, tmp_path: Path) -> None:
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS, peft_config=config, learning_rate=0.0)
     actual = step_of(trainer)
     assert actual and all("lora" in name for name in actual)
-    reference = trainer.model.eval()  # the stock path; there is no dropout
+    reference = trainer.model
+    remove_ntl_from_model(reference)
     reference.zero_grad(set_to_none=True)
     expected = {name: grad for name, grad in large_batch(reference)[1].items() if grad is not None}
     assert_same_gradients(actual, expected)

@@ -40,14 +40,17 @@ def apply_ntl_to_model(
 ) -> Any:
     """Let a model compute CE + NTL from its hidden states when it trains; logits are never held.
 
-    Changes ``model(..., labels=...)`` in training mode alone: ``output.loss`` is CE + lambda * NTL (plus the model's
-    own auxiliary loss), ``output.logits`` is None. Evaluation, ``generate``, calls without labels, parameters and
-    ``state_dict`` stay as they are. The forward takes these keywords beside its own:
+    Changes ``model(..., labels=...)`` where it can train: with gradients enabled, whatever the mode (``from_pretrained``
+    returns a model in evaluation mode, and some training loops leave it so), in training mode, or with
+    ``num_numbers_in_batch``. ``output.loss`` is then CE + lambda * NTL (plus the model's own auxiliary loss) and
+    ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``, ``generate``,
+    calls without labels, parameters and ``state_dict`` stay as they are. The forward takes these keywords beside its
+    own:
 
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation.
       With the first alone, the numbers of the window are estimated from this batch's.
     - ``shift_labels``: labels that are shifted already.
-    - ``skip_logits=True``: compute the loss in this way in evaluation mode, too.
+    - ``skip_logits=True``: compute the loss in this way in evaluation, too.
 
     Apply it to the bare model or inside a PEFT wrapper, before FSDP, DDP or torch.compile.
 

@@ -27,7 +27,7 @@ from .model_classes import is_encoder_decoder
 from .models import decoder_inputs, find_head
 from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes
 from .transforms import NUM_PROBES, LogitTransform, check_probes, make_probes, probes_match
-from .watch import Watch
+from .watch import Watch, may_train
 
 PATCH = "_ntl_patch"
 """The attribute of a patched model and of its head."""
@@ -92,9 +92,12 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
     given = {**dict(zip(patch.parameters, args, strict=False)), **kwargs}
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
-    trains = model.training and has_labels
+    trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
-        raise ValueError("a model patched by apply_ntl_to_model has no logits when it trains; got skip_logits=False")
+        raise ValueError(
+            "a model patched by apply_ntl_to_model has no logits when it trains; got skip_logits=False: call it in "
+            "evaluation mode under torch.no_grad(), or without labels"
+        )
     if skip_logits and not has_labels:
         raise ValueError("skip_logits=True needs labels; got none")
     if not (skip_logits or trains):
