@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
-    BartConfig,
-    BartForConditionalGeneration,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -586,9 +586,12 @@ class TestLoRA:
 
 class TestErrors:
     def test_unknown_class(self) -> None:
-        config = BartConfig(vocab_size=VOCAB, d_model=16, encoder_layers=1, decoder_layers=1)
-        with pytest.raises(ValueError, match=r"BartForConditionalGeneration is not known.*transform=LogitTransform"):
-            apply_ntl_to_model(BartForConditionalGeneration(config), NUMBERS)
+        model, batch = StableLmForCausalLM(StableLmConfig(**CASES["llama"][1])).train(), make_batch()
+        with pytest.raises(ValueError, match=r"StableLmForCausalLM is not known.*transform=LogitTransform.*numbers="):
+            apply_ntl_to_model(model, NUMBERS)
+        expected = stock_output(model, batch).loss
+        apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
+        torch.testing.assert_close(model(**batch).loss, expected)
 
     def test_declared_transform(self) -> None:
         model, batch = make_model("gemma2"), make_batch()

@@ -16,7 +16,7 @@ from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from .frameworks import unwrap_model
-from .model_classes import outputs_are_causal, shifts_labels
+from .model_classes import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
 
 IGNORE_INDEX = -100
 """What Hugging Face collators put where no loss is wanted."""
@@ -187,14 +187,16 @@ def ntl_compute_loss_func(
 
     Raises:
         ValueError: outputs without logits, of a type that does not say whether labels are shifted, or with an
-            auxiliary loss whose factor is not given.
+            auxiliary loss whose factor is not given, or with router losses of an encoder and a decoder; a model whose
+            own loss has parts that do not follow from its logits.
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
     if model is not None:
         base = unwrap_model(model)
+        check_own_loss(base)
         shift = shifts_labels(base) if shift is None else shift
-        own_coef = getattr(base, "router_aux_loss_coef", None)
-        aux_loss_coef = own_coef if aux_loss_coef is None else aux_loss_coef
+        holder = router_factor_of(base)
+        aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
     return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
 
 
@@ -211,7 +213,14 @@ def trainer_loss(
     shift = outputs_are_causal(outputs) if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
-    auxiliary = outputs.get("aux_loss") if isinstance(outputs, dict) else None
+    if not isinstance(outputs, dict):
+        return loss
+    if outputs.get("encoder_router_logits") is not None:
+        raise ValueError(
+            f"{type(outputs).__name__} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
+            "compute: use NTLTrainer(..., numbers=numbers)"
+        )
+    auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
         return loss
     if aux_loss_coef is None:

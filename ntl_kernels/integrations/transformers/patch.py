@@ -15,8 +15,8 @@ from ...tokens import NumberTokens
 from .frameworks import KEPT_FORWARDS, check_model_class, column, unwrap_model
 from .functions import BoundForward, describe, innermost, is_ours, with_signature
 from .losses import LossOptions, ntl_loss_function
-from .model_classes import find_transform, is_encoder_decoder, shifts_labels
-from .models import calls_loss_function, find_head
+from .model_classes import check_own_loss, find_transform, is_encoder_decoder, shifts_labels
+from .models import calls_loss_function, check_forward_serves_hidden_states, find_head
 from .patched import PATCH, Patch, check_head, head_forward, model_forward, model_loss
 from .sharded import inner_forward, put_head_forward
 from .transforms import LogitTransform, declared
@@ -77,6 +77,8 @@ def apply_ntl_to_model(
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
+    check_own_loss(base)
+    check_forward_serves_hidden_states(base)
     read_transform = find_transform(base) if transform is None else partial(declared, transform)
     head = find_head(base)
     check_head(head, base)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .frameworks import unwrap_model
+from .model_classes import router_factor_of
 
 
 def nothing(trainer: Any) -> None: ...
@@ -38,7 +39,8 @@ class StockTrainer(NamedTuple):
 def set_sft_auxiliary_factor(trainer: Any) -> None:
     """SFTConfig may have another factor of the auxiliary loss than the model."""
     if trainer.aux_loss_enabled:
-        unwrap_model(trainer.model).router_aux_loss_coef = trainer.router_aux_loss_coef
+        base = unwrap_model(trainer.model)
+        setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.router_aux_loss_coef)
 
 
 def sft_inputs(trainer: Any) -> dict[str, Any]:
@@ -74,3 +76,35 @@ def check_loss_arguments(name: str, stock: StockTrainer, args: Any) -> None:
         given = getattr(args, argument, value)
         if given != value:
             raise ValueError(f"{name} computes {argument}={value!r}; got {given!r}")
+
+
+def losses_in_turn(cls: type, mixin: type) -> list[type]:
+    """The classes behind the mixin that have a ``compute_loss`` of their own, the first to be called first."""
+    behind = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
+    return [owner for owner in behind if "compute_loss" in vars(owner)]
+
+
+def is_stock(cls: type) -> bool:
+    """Whether it is a Trainer of a library whose ``compute_loss`` CE + NTL stands for."""
+    return cls.__name__ in STOCK_TRAINERS and cls.__module__.split(".")[0] in ("transformers", "trl")
+
+
+def has_own_loss(cls: type, mixin: type) -> bool:
+    """Whether a class behind the mixin computes a loss in its own way."""
+    return not is_stock(losses_in_turn(cls, mixin)[0])
+
+
+def check_own_loss_can_run(cls: type, mixin: type, is_patched: bool, shares_rows: bool) -> None:
+    """Raise if the ``compute_loss`` of a class behind the mixin can neither be replaced nor be called.
+
+    It is called with a patched model, whose forward computes CE + NTL, and ends in that of ``transformers.Trainer``.
+    """
+    owner, *others = losses_in_turn(cls, mixin)
+    last = next(other for other in (*others, owner) if is_stock(other) or other is owner)
+    if is_patched and not shares_rows and last.__module__.split(".")[0] == "transformers":
+        return
+    raise ValueError(
+        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss behind it, as in "
+        f"class {cls.__name__}({owner.__name__}, {'NTLSFTTrainer' if last.__module__.startswith('trl.') else 'NTLTrainer'})"
+        f"{'' if is_patched else ', or patch the model by apply_ntl_to_model'}"
+    )
