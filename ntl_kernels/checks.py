@@ -217,6 +217,13 @@ def check_shares(
             check_scalar_tensor(name, given, device)
         else:
             check_number(name, given, minimum=0.0, divides=True)
+    if config.mean_over == "numbers" and (num_tokens is None) != (num_numbers is None):
+        has, lacks = ("num_numbers", "num_tokens") if num_tokens is None else ("num_tokens", "num_numbers")
+        raise ValueError(
+            f"got {has} without {lacks}: one term would be divided by the count of a larger batch, the other by that "
+            f"of this call. Give {lacks}, too (NumberTokens.count counts number tokens), or choose "
+            "NTLConfig(mean_over='tokens'), which divides both terms by num_tokens"
+        )
 
 
 def check_inplace(logits: Tensor) -> None:

@@ -14,6 +14,8 @@ from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
 
 KINDS = ("wasserstein", *VALUE_LOSSES)
+MEANS = ("numbers", "tokens")
+"""What NTL may be a mean over."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 SMALLEST_FLOAT32 = 2.0**-126
 """The smallest that float32 holds with all its digits; the reciprocal of a smaller one may be beyond it."""
@@ -37,6 +39,10 @@ class NTLConfig:
             possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
             Where a number's end is uncertain, this makes numbers longer (docs, Mathematics, eq. 35); without it,
             estimates came at least as near to the truth (``advice.md``).
+        mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``, as in the paper: the number tokens.
+            ``"tokens"``: what divides cross-entropy, so that the loss is ``sum(w (CE + lambda NTL)) / num_tokens``.
+            Then lambda is the same in every split of a batch that is averaged over tokens, and ``num_numbers`` is not
+            used. A weight over numbers, times :meth:`NumberTokens.tokens_per_number`, is one over tokens.
         squash_factor: wasserstein only. The furthest number costs this many times the nearest wrong one (> 1).
         label_sigma: wasserstein only. Standard deviation, in units of value, of a Gaussian target around the
             label's value; 0 is the one-hot target. Excludes ``squash_factor``.
@@ -51,6 +57,7 @@ class NTLConfig:
     kind: str = "wasserstein"
     weight: float | Tensor = 0.3
     reweigh: bool = True
+    mean_over: str = "numbers"
     squash_factor: float | None = None
     label_sigma: float = 0.0
     huber_delta: float = 1.0
@@ -60,6 +67,8 @@ class NTLConfig:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}")
         if not isinstance(self.reweigh, bool):
             raise TypeError(f"reweigh must be a bool; got {self.reweigh!r}")
+        if self.mean_over not in MEANS:
+            raise ValueError(f"mean_over must be one of {', '.join(MEANS)}; got {self.mean_over!r}")
         if isinstance(self.weight, Tensor):
             check_weight_tensor(self.weight)
         else:
@@ -89,7 +98,8 @@ class NTLOutput(NamedTuple):
     num_tokens: Tensor
     """The denominator of cross-entropy: the one given, else the sum of the valid rows' weights."""
     num_numbers: Tensor
-    """The denominator of NTL: the one given, else the sum of the number rows' weights."""
+    """The ``num_numbers`` given, else the sum of the number rows' weights: the denominator of NTL, unless
+    ``mean_over="tokens"``, where NTL has that of cross-entropy."""
     token_accuracy: Tensor
     """Share of the rows that count whose label has the largest logit (a tie counts)."""
     number_mae: Tensor

@@ -43,7 +43,8 @@ def cross_entropy_ntl(
         config: kind and weight (lambda) of the Number Token Loss.
         ignore_index: rows with this label do not count, wherever it lies; any int64, also for int32 labels.
         reduction: "mean" is ``sum(w CE) / num_tokens + lambda * sum(w NTL) / num_numbers`` (a term whose
-            denominator is 0 is 0), "sum" the same undivided, "none" ``w (CE + lambda NTL)`` in the labels' shape.
+            denominator is 0 is 0; with ``NTLConfig(mean_over="tokens")`` both are divided by ``num_tokens``), "sum"
+            the same undivided, "none" ``w (CE + lambda NTL)`` in the labels' shape.
         label_smoothing: epsilon in [0, 1]; this share of the target is spread over the whole vocabulary. A column of
             -inf makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, which keeps the logsumexp near 0.
@@ -54,7 +55,8 @@ def cross_entropy_ntl(
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
             sum of the weights of the rows that count. Pass the count of a whole accumulation window for exact gradient
             accumulation.
-        num_numbers: the same for NTL; default: sum of the weights of the rows whose label is a number.
+        num_numbers: the same for NTL; default: sum of the weights of the rows whose label is a number. Give both
+            denominators or none, but for ``NTLConfig(mean_over="tokens")``, which does not use this one.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
             use them afterwards: what autograd can see of that raises an error in the backward pass (on a GPU the
             gradients become NaN), but a metric, or anything else outside the graph, silently reads the gradient.

@@ -186,8 +186,8 @@ def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
     """Of cross-entropy and of NTL; a sum is a mean whose denominators are 1."""
     if problem.reduction != "mean":
         return 1.0, 1.0
-    assert problem.num_tokens is not None and problem.num_numbers is not None
-    return problem.num_tokens, problem.num_numbers
+    assert problem.num_tokens is not None and problem.ntl_denominator is not None
+    return problem.num_tokens, problem.ntl_denominator
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:

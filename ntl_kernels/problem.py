@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     num_tokens: Tensor | float | None
     """Divides ``sum(w CE)`` of reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
-    """Divides ``sum(w NTL)``; None means ``sum(w)`` over the number rows."""
+    """Divides ``sum(w NTL)`` unless that is a mean over tokens; None means ``sum(w)`` over the number rows."""
     ntl_weight: Tensor | float
     """lambda; a 0-d tensor of any floating dtype is read where it is needed, so that a schedule recompiles nothing."""
     table: NumberTable
@@ -46,7 +46,12 @@ class Problem(NamedTuple):
     @property
     def lacks_denominators(self) -> bool:
         """Whether rows must be counted before the gradient of any of them is known."""
-        return self.reduction == "mean" and (self.num_tokens is None or self.num_numbers is None)
+        return self.reduction == "mean" and (self.num_tokens is None or self.ntl_denominator is None)
+
+    @property
+    def ntl_denominator(self) -> Tensor | float | None:
+        """What divides ``sum(w NTL)``, where it is known."""
+        return self.num_tokens if self.spec.mean_over == "tokens" else self.num_numbers
 
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """With labels and weights row by row, and the weights in the losses' dtype."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from numbers import Integral
 from typing import Any, TypeAlias, Union
 
-from .config import KINDS, LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number, shown
+from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number, shown
 from .tokens import Distances, NumberTokens
 from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
@@ -20,7 +20,7 @@ SLOPE_ROOM = {kind: loss.slope_room for kind, loss in VALUE_LOSSES.items()}
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
 WORD = 2**32
-Values: TypeAlias = tuple[str, bool, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
+Values: TypeAlias = tuple[str, bool, str, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
 """What :meth:`LossSpec.of_values` takes first."""
 
 
@@ -34,6 +34,8 @@ class LossSpec:
 
     kind: str
     reweigh: bool
+    mean_over: str
+    """What reduction "mean" divides NTL by: one of config.MEANS."""
     cost_offset: float
     cost_slope: float
     label_sigma: float
@@ -58,6 +60,7 @@ class LossSpec:
         cls,
         kind: str,
         reweigh: bool,
+        mean_over: str,
         squash_factor: float | None,
         label_sigma: float,
         huber_delta: float,
@@ -90,6 +93,7 @@ class LossSpec:
         return cls(
             kind=kind,
             reweigh=reweigh,
+            mean_over=mean_over,
             cost_offset=offset,
             cost_slope=slope,
             label_sigma=visible_sigma(label_sigma, distances),
@@ -113,10 +117,10 @@ class LossSpec:
 
         ``ignore_index`` goes in two halves: one float holds no int64 beyond 2**53 exactly.
         """
-        kind, reweigh, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
+        kind, reweigh, mean_over, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
         numbers = [math.inf if number is None else float(number) for number in rest]  # an infinite softcap is none
         halves = [float(ignore_index // WORD), float(ignore_index % WORD)]
-        return [float(KINDS.index(kind)), float(reweigh), *numbers, *halves]
+        return [float(KINDS.index(kind)), float(reweigh), float(MEANS.index(mean_over)), *numbers, *halves]
 
     @classmethod
     def unpack(cls, packed: list[float]) -> LossSpec:
@@ -134,6 +138,7 @@ def unpacked(packed: tuple[float, ...]) -> LossSpec:
     *numbers, high, low = packed
     entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
     entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
+    entries["mean_over"] = MEANS[int(entries["mean_over"])]
     entries["softcap"] = None if entries["softcap"] == math.inf else entries["softcap"]
     spec = LossSpec(**entries)
     check_options(spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale)
@@ -178,6 +183,7 @@ def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
     return (
         config.kind,
         config.reweigh,
+        config.mean_over,
         config.squash_factor,
         config.label_sigma,
         config.huber_delta,

@@ -78,6 +78,7 @@ def random_config(rng: random.Random) -> NTLConfig:
         kind=kind,
         weight=rng.choice([0.0, 0.3, 2.0]),
         reweigh=rng.random() < 0.5,
+        mean_over=rng.choice(["numbers", "numbers", "tokens"]),
         squash_factor=rng.choice([1.5, 9.0]) if variant == "squashed" else None,
         label_sigma=rng.choice([0.3, 1.3]) if variant == "smooth" else 0.0,
         huber_delta=rng.choice([0.5, 1.0, 3.0]),
@@ -120,11 +121,20 @@ def random_problem(
         "token_weights": rng.choice([None, torch.rand(shape) * (torch.rand(shape) < 0.8)]),
     }
     if reduction == "mean":
-        options["num_tokens"] = rng.choice([None, None, 7, torch.tensor(3.0), 0])
-        options["num_numbers"] = rng.choice([None, None, 5.5, torch.tensor(2), 0])
+        options |= random_denominators(rng, options["config"])
     upstream = torch.randn(shape) if reduction == "none" else torch.tensor(rng.choice([1.0, 1.0, -2.5]))
     labels = random_labels(rng, shape, numbers, ignore_index)
     return Problem(logits, labels, numbers, options, upstream, seed)
+
+
+def random_denominators(rng: random.Random, config: NTLConfig) -> dict[str, Any]:
+    """Both, or none; one alone where NTL has the denominator of cross-entropy."""
+    given = {
+        "num_tokens": rng.choice([7, torch.tensor(3.0), 0]),
+        "num_numbers": rng.choice([5.5, torch.tensor(2), 0]),
+    }
+    names = rng.choice([[], [], list(given), *([["num_tokens"]] if config.mean_over == "tokens" else [])])
+    return {name: given[name] for name in names}
 
 
 def random_layout(rng: random.Random, logits: Tensor) -> Tensor:

@@ -11,7 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
+from ntl_kernels import (
+    CrossEntropyNTLLoss,
+    NTLConfig,
+    NTLOutput,
+    NumberTokens,
+    cross_entropy_ntl,
+    linear_cross_entropy_ntl,
+)
 from ntl_kernels.backends.eager import blocks
 
 from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
@@ -141,7 +148,7 @@ def test_half_precision_extremes() -> None:
 def test_float16_survives_loss_scaling() -> None:
     """The upstream gradient is applied before rounding: a mean over many rows would underflow without it."""
     logits, labels = torch.randn(4096, 50).half(), torch.randint(0, 50, (4096,))
-    problem = Problem(logits, labels, DIGITS, {"reduction": "mean", "num_tokens": 10**6}, torch.tensor(65536.0))
+    problem = Problem(logits, labels, DIGITS, {"num_tokens": 10**6, "num_numbers": 10**6}, torch.tensor(65536.0))
     answer = solve(problem, "eager")
     check(answer, problem)
     assert (answer.gradient != 0).float().mean() > 0.99
@@ -249,6 +256,53 @@ def test_explicit_denominators_make_accumulation_exact() -> None:
     torch.testing.assert_close(torch.autograd.grad(sum(parts), logits)[0], expected)
 
 
+@pytest.mark.parametrize("kind", ["wasserstein", "mse"])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_token_counts_alone_make_a_mean_over_tokens_exact(backend: str, kind: str) -> None:
+    """In any split, and whoever takes the mean: of losses over counts, or of losses per token."""
+    config = NTLConfig(kind=kind, mean_over="tokens")
+    logits, labels = torch.randn(24, 50, requires_grad=True), torch.randint(10, 50, (24,))
+    labels[[0, 1, 7, 20]], labels[3:6] = torch.tensor([3, 9, 0, 4]), -100
+    given: dict[str, Any] = {"config": config, "backend": backend}
+    whole = cross_entropy_ntl(logits, labels, DIGITS, **given)
+    (expected,) = torch.autograd.grad(whole, logits)
+    count, limit = int((labels != -100).sum()), 1e-6 * expected.abs().max()
+    for sizes in ([24], [1] * 24, [5, 1, 0, 7, 11], [20, 4]):
+        parts = [
+            cross_entropy_ntl(x, y, DIGITS, num_tokens=count, **given)
+            for x, y in zip(logits.split(sizes), labels.split(sizes), strict=True)
+        ]
+        means = [
+            cross_entropy_ntl(x, y, DIGITS, reduction="none", **given).sum() / count
+            for x, y in zip(logits.split(sizes), labels.split(sizes), strict=True)
+        ]
+        for together in (sum(parts), sum(means)):
+            torch.testing.assert_close(together, whole, rtol=1e-6, atol=0, check_dtype=False)
+            (gradient,) = torch.autograd.grad(together, logits)
+            assert (gradient - expected).abs().max() <= limit
+
+
+def test_a_mean_over_tokens_takes_a_count_of_numbers_and_does_not_use_it() -> None:
+    config, counts = NTLConfig(mean_over="tokens"), {"num_tokens": 7, "num_numbers": 2}
+    loss = cross_entropy_ntl(LOGITS, LABELS, DIGITS, config=config, num_tokens=7)
+    assert cross_entropy_ntl(LOGITS, LABELS, DIGITS, config=config, **counts) == loss
+    assert cross_entropy_ntl(LOGITS, LABELS, DIGITS, **counts) != loss
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize(("given", "lacks"), [("num_tokens", "num_numbers"), ("num_numbers", "num_tokens")])
+@pytest.mark.parametrize("count", [5, 2.5, torch.tensor(5), 0])
+def test_one_denominator_alone_is_an_error(given: str, lacks: str, count: Any, backend: str) -> None:
+    """It names both ways out."""
+    message = f"got {given} without {lacks}.*Give {lacks}, too.*NTLConfig\\(mean_over='tokens'\\)"
+    with pytest.raises(ValueError, match=message):
+        cross_entropy_ntl(LOGITS, LABELS, DIGITS, backend=backend, **{given: count})
+    with pytest.raises(ValueError, match=message):
+        linear_cross_entropy_ntl(LOGITS, LOGITS.new_ones(50, 50), LABELS, DIGITS, backend=backend, **{given: count})
+    with pytest.raises(ValueError, match=message):
+        CrossEntropyNTLLoss(DIGITS, backend=backend)(LOGITS, LABELS, **{given: count})
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_changes_nothing_inside(dtype: torch.dtype) -> None:
     logits, labels = torch.randn(8, 50), torch.randint(0, 20, (8,))
@@ -306,7 +360,7 @@ def test_weights_out_of_range(weight: float, backend: str, dtype: torch.dtype) -
         ({"token_weights": [1.0] * 4}, TypeError, "token_weights.*list"),
         ({"token_weights": torch.ones(4, requires_grad=True)}, ValueError, "token_weights require grad"),
         ({"num_tokens": -1}, ValueError, "num_tokens.*-1"),
-        ({"num_tokens": torch.tensor(-1.0)}, ValueError, "num_tokens.*-1"),
+        ({"num_tokens": torch.tensor(-1.0), "num_numbers": 1}, ValueError, "num_tokens.*-1"),
         ({"num_numbers": "3"}, TypeError, "num_numbers.*3"),
         ({"num_tokens": torch.ones(2)}, ValueError, "num_tokens.*0-d"),
         ({"num_tokens": 3, "reduction": "sum"}, ValueError, "num_tokens.*sum"),
@@ -414,9 +468,9 @@ def test_what_changed_since_the_forward_pass_is_noticed(changed: str, case: str)
     if changed == "num_tokens" and case == "none":
         return  # divides nothing
     logits = torch.randn(5, 50, dtype=torch.float16 if case == "float16" else torch.float32, requires_grad=True)
-    given = {"labels": torch.arange(5), "token_weights": torch.rand(5), "num_tokens": torch.tensor(3.0)}
-    if case == "none":
-        del given["num_tokens"]
+    given: dict[str, Any] = {"labels": torch.arange(5), "token_weights": torch.rand(5)}
+    if case != "none":
+        given |= {"num_tokens": torch.tensor(3.0), "num_numbers": 2}
     loss = cross_entropy_ntl(logits, numbers=DIGITS, reduction="none" if case == "none" else "mean", **given)
     if case == "second backward":
         loss.backward(retain_graph=True)

@@ -15,7 +15,15 @@ from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, d
 from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
 
 from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
-from .problems import Answer, Problem, assert_as_good_as_plain, random_config, random_labels, random_numbers
+from .problems import (
+    Answer,
+    Problem,
+    assert_as_good_as_plain,
+    random_config,
+    random_denominators,
+    random_labels,
+    random_numbers,
+)
 from .wrong_numbers import every_wrong_number
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -38,7 +46,7 @@ def random_case(seed: int) -> dict[str, Any]:
         "token_weights": rng.choice([None, torch.rand(shape) * (torch.rand(shape) < 0.8)]),
     }
     if reduction == "mean":
-        options.update(num_tokens=rng.choice([None, 7, torch.tensor(3.0)]), num_numbers=rng.choice([None, 5.5, 0]))
+        options |= random_denominators(rng, options["config"])
     return {
         "tensors": [
             torch.randn(*shape, hidden_size).to(dtype),
@@ -226,7 +234,9 @@ HALF = {
     "large weights": (99, None, {"token_weights": 1e5}),
     "small weights": (99, None, {"token_weights": 1e-5}),
     "given denominators": (99, None, {"num_tokens": 10**6, "num_numbers": torch.tensor(5)}),
-    "no tokens": (1, None, {"num_tokens": 0}),
+    "no tokens": (1, None, {"num_tokens": 0, "num_numbers": 64}),
+    "mean over tokens": (99, None, {"config": NTLConfig(mean_over="tokens")}),
+    "mean over given tokens": (99, None, {"config": NTLConfig(mean_over="tokens"), "num_tokens": 10**6}),
     "softcap and scale": (99, None, {"softcap": 30.0, "logit_scale": 4.0}),
 }
 """The distance of neighbouring numbers, the value of one more, and options: gradients of any orders of magnitude."""
@@ -301,7 +311,7 @@ HIDDEN, WEIGHT, LABELS = torch.randn(4, 8), torch.randn(50, 8), torch.arange(4)
         ({"labels": LABELS[:3]}, ValueError, r"\(4,\).*\(3,\)"),
         ({"labels": torch.tensor([1, 2, 3, 999])}, IndexError, "999"),
         ({"chunk_size": 0}, ValueError, "chunk_size.*0"),
-        ({"num_tokens": torch.tensor(-1.0)}, ValueError, "num_tokens.*-1"),
+        ({"num_tokens": torch.tensor(-1.0), "num_numbers": 1}, ValueError, "num_tokens.*-1"),
         ({"reduction": "avg"}, ValueError, "avg"),
         ({"bias": [0.0] * 50}, TypeError, "bias must be a float32.*got list"),
         ({"bias": 0.0}, TypeError, "bias must be a float32.*got float"),

@@ -114,6 +114,20 @@ def test_weights_and_denominators() -> None:
     torch.testing.assert_close(total.loss, ce + 0.3 * ntl)
 
 
+@pytest.mark.parametrize("given", [{}, {"num_tokens": 10}, {"num_tokens": 10, "num_numbers": 7}])
+def test_a_mean_over_tokens(given: dict[str, int]) -> None:
+    logits, labels = torch.randn(4, 14, dtype=torch.float64), torch.tensor([1, 3, 0, -100])
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    rows = cross_entropy_ntl(logits, labels, NUMBERS, reduction="none", token_weights=weights, **ALONE)
+    options = {**ALONE, "config": NTLConfig(mean_over="tokens"), **given}
+    mean = cross_entropy_ntl(logits, labels, NUMBERS, token_weights=weights, **options)
+    assert isinstance(rows, NTLOutput) and isinstance(mean, NTLOutput)
+    tokens = given.get("num_tokens", 6)
+    assert (mean.num_tokens, mean.num_numbers) == (tokens, given.get("num_numbers", 3))
+    torch.testing.assert_close(mean.loss, (rows.cross_entropy + 0.3 * rows.ntl).sum() / tokens)
+    torch.testing.assert_close(mean.ntl, rows.ntl.sum() / tokens)
+
+
 def test_parts_describe_the_rows() -> None:
     logits = torch.full((3, 14), -50.0, dtype=torch.float64)
     logits[0, 1], logits[1, 11], logits[2, 4] = 50.0, 50.0, 50.0

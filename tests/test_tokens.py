@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from ntl_kernels import NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.tokens import NumberTable
 
 TEXT = [
@@ -117,6 +117,7 @@ def snapshot(tokenizer: Any) -> tuple[Any, ...]:
     return raw.to_str(), dict(tokenizer.get_vocab()), raw.get_vocab_size(), str(raw.get_added_tokens_decoder())
 
 
+@pytest.mark.filterwarnings("ignore:only .* number tokens count")
 @pytest.mark.parametrize("build", [byte_level, byte_level_with_digit_groups, sentencepiece_digits])
 def test_all_ten_digits_are_found(build: Any) -> None:
     assert NumberTokens.from_tokenizer(build()).values.tolist() == DIGIT_VALUES
@@ -162,7 +163,7 @@ def test_added_tokens_count_like_any_other() -> None:
         (word_level, {"digits_only": False}, [42.0]),
     ],
 )
-@pytest.mark.filterwarnings("ignore:digits without a token")
+@pytest.mark.filterwarnings("ignore:digits without a token", "ignore:only .* number tokens count")
 def test_encoded_numbers_are_recognised(build: Any, options: dict[str, bool], expected: list[float]) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=build())
     numbers = NumberTokens.from_tokenizer(tokenizer, **options)
@@ -180,6 +181,7 @@ def test_encoded_numbers_of_a_unigram_tokenizer_are_recognised() -> None:
     assert numbers.values[index[index >= 0].long()].tolist() == [float(piece) for piece in pieces]
 
 
+@pytest.mark.filterwarnings("ignore:only .* number tokens count")
 def test_space_prefixed_tokens_count_only_when_asked_for() -> None:
     tokenizer = byte_level()
     marked = {token for token, text in vocabulary(tokenizer).items() if text in ("Ġ7", "Ġ42")}
@@ -271,6 +273,117 @@ def test_too_few_numbers_say_what_was_found(texts: list[str], message: str) -> N
 def test_the_same_value_twice_is_not_enough() -> None:
     with pytest.raises(ValueError, match=r"two distinct.*'7' \(id 0\), '07' \(id 1\)"):
         NumberTokens.from_tokenizer(FakeTokenizer("7", "07"), digits_only=False)
+
+
+LIKE_LLAMA_3 = [f"{number:0{length}d}" for length in (1, 2, 3) for number in range(10**length)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "counted", "better"),
+    [
+        (LIKE_LLAMA_3, {}, "10 of the vocabulary's 1110", {"digits_only": False}),
+        (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "10 of the vocabulary's 21", {"digits_only": False}),
+        (
+            [*LIKE_LLAMA_3[:10], *(f"Ġ{number}" for number in range(30))],
+            {},
+            "10 of the vocabulary's 40",
+            {"digits_only": False, "space_prefixed": True},
+        ),
+        (
+            [*LIKE_LLAMA_3[:10], *(f"▁{number}" for number in range(10, 30))],
+            {"digits_only": False},
+            "10 of the vocabulary's 30",
+            {"space_prefixed": True},
+        ),
+    ],
+)
+def test_options_that_leave_most_numbers_out_warn(
+    texts: list[str], options: dict[str, bool], counted: str, better: dict[str, bool]
+) -> None:
+    """And name the call that counts them, which warns no more."""
+    call = ", ".join(f"{name}={value}" for name, value in better.items())
+    message = f"only {counted} number tokens count.*from_tokenizer\\(tokenizer, {call}\\) counts them all"
+    tokenizer = FakeTokenizer(*texts)
+    with pytest.warns(UserWarning, match=message) as record:
+        NumberTokens.from_tokenizer(tokenizer, **options)
+    assert len(record) == 1 and record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(NumberTokens.from_tokenizer(tokenizer, **{**options, **better})) == len(texts)
+
+
+@pytest.mark.parametrize("texts", [LIKE_LLAMA_3[:10], LIKE_LLAMA_3[:20], [*LIKE_LLAMA_3[:10], "Ġ1", "Ġ2"]])
+def test_options_that_count_half_of_the_numbers_do_not_warn(texts: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(NumberTokens.from_tokenizer(FakeTokenizer(*texts))) == 10
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+def test_labels_that_are_numbers_are_found_and_counted(dtype: torch.dtype) -> None:
+    numbers = NumberTokens.from_mapping({3: 1.0, 5: -2.5, 9: 1.0}, 10)
+    labels = torch.tensor([[3, 4, 9, -100], [5, 10, -1, 5]], dtype=dtype)
+    expected = torch.tensor([[True, False, True, False], [True, False, False, True]])
+    assert torch.equal(numbers.is_number(labels), expected) and torch.equal(numbers.is_number(labels.T), expected.T)
+    count = numbers.count(labels)
+    assert count.ndim == 0 and count.dtype == torch.int64 and count == 4
+    weights = torch.tensor([[0.5, 9.0, 0.25, torch.nan], [0.0, 9.0, 9.0, 2.0]])
+    weighted = numbers.count(labels, weights)
+    assert weighted.ndim == 0 and weighted.dtype == torch.float32 and weighted == 2.75
+    assert numbers.count(labels, weights.double()).dtype == torch.float64
+    assert numbers.count(labels, weights.bfloat16()).dtype == torch.float32
+    assert numbers.count(labels[:0]) == 0 and numbers.is_number(labels[0, 0]) and numbers.count(labels[0, 1]) == 0
+
+
+def test_the_count_is_the_denominator_of_the_loss() -> None:
+    numbers = NumberTokens.from_mapping({3: 1.0, 5: -2.5, 9: 1.0}, 10)
+    labels, weights = torch.randint(0, 10, (40,)), torch.rand(40)
+    labels[::7] = -100
+    for chosen in (None, weights):
+        parts = cross_entropy_ntl(torch.randn(40, 10), labels, numbers, token_weights=chosen, return_parts=True)
+        assert isinstance(parts, NTLOutput)
+        torch.testing.assert_close(numbers.count(labels, chosen).float(), parts.num_numbers)
+
+
+def test_what_is_no_label_is_named() -> None:
+    numbers = NumberTokens.from_mapping({3: 1.0, 5: -2.5}, 10)
+    with pytest.raises(TypeError, match="labels must be a tensor of integers; got torch.float32"):
+        numbers.is_number(torch.ones(3))
+    with pytest.raises(TypeError, match="labels must be a tensor of integers; got list"):
+        numbers.count([3, 5])
+    with pytest.raises(ValueError, match=r"weights must have the labels' shape \(3,\); got \(2,\)"):
+        numbers.count(torch.ones(3, dtype=torch.int64), torch.ones(2))
+
+
+def test_a_weight_over_tokens_is_found_from_batches() -> None:
+    """The mean over all data then weighs NTL as the mean over numbers does."""
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(5)}, 30)
+    labels, logits = torch.randint(0, 30, (4, 16)), torch.randn(4, 16, 30)
+    labels[0, :9] = -100
+    for batches in (labels.split(1), [{"labels": part, "input_ids": part} for part in labels.split(3)]):
+        ratio = numbers.tokens_per_number(batches)
+        assert ratio == int((labels != -100).sum()) / int(numbers.count(labels))
+    over_tokens = NTLConfig(weight=0.3 * ratio, mean_over="tokens")
+    got = cross_entropy_ntl(logits, labels, numbers, config=over_tokens)
+    torch.testing.assert_close(got, cross_entropy_ntl(logits, labels, numbers))
+
+
+def test_labels_that_are_ignored_are_no_tokens_of_a_batch() -> None:
+    numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30)
+    assert numbers.tokens_per_number([torch.tensor([0, 1, 1, 7, 8, -100])], ignore_index=1) == 4
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([torch.tensor([7, 8, -100])], "none of 2 labels is a number token of NumberTokens.2 tokens"),
+        ([], "none of 0 labels"),
+        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got input_ids"),
+    ],
+)
+def test_batches_without_a_number_are_an_error(batches: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30).tokens_per_number(batches)
 
 
 def test_missing_digits_warn_and_are_described() -> None:

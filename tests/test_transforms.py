@@ -61,7 +61,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor, count: Any = None, weight: float | Tensor | None = None) -> Tensor:
         """The loss of hidden states [B, T, H]; ``count`` is its denominator, ``weight`` a lambda for this call."""
-        given: dict[str, Any] = {} if count is None else {"num_tokens": count}
+        given: dict[str, Any] = {} if count is None else {"num_tokens": count, "num_numbers": 3}
         if weight is not None:
             given["config"] = NTLConfig(weight=weight)
         return self.loss(self.head, x, labels, **given)

@@ -62,6 +62,8 @@ DENOMINATORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"config": NTLConfig(weight=torch.tensor(1e38))}, ValueError, "ntl_weight must be at most.*largest number loss"),
 ]
 """Those of a call, and lambdas that a call looks at."""
+BOTH = {"num_tokens": 1, "num_numbers": 1}
+DENOMINATORS = [({**BOTH, **options}, error, message) for options, error, message in DENOMINATORS]
 every_wrong_number = pytest.mark.parametrize(("options", "error", "message"), OPTIONS + DENOMINATORS)
 LARGEST: list[dict[str, Any]] = [
     {"softcap": 8e37},

@@ -102,7 +102,11 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
             loss,
             parts,
         ),
-        {"MEAN": problem.reduction == "mean", "BLOCK": TOTAL_BLOCK},
+        {
+            "MEAN": problem.reduction == "mean",
+            "OVER_TOKENS": problem.spec.mean_over == "tokens",
+            "BLOCK": TOTAL_BLOCK,
+        },
         num_warps=MOST_THREADS // LANES[PLATFORM],
     )
     return loss, parts
@@ -230,11 +234,14 @@ def numbers_of(table: NumberTable) -> Numbers:
 
 def shares_of(problem: Problem) -> Shares:
     """What divides and weighs a row's terms: nothing is divided but a mean."""
-    shares = given_shares(problem)
-    return shares if problem.reduction == "mean" else Shares(1.0, 1.0, shares.ntl_weight)
+    ntl_weight = as_argument(problem.ntl_weight)
+    if problem.reduction != "mean":
+        return Shares(1.0, 1.0, ntl_weight)
+    return Shares(as_argument(problem.num_tokens), as_argument(problem.ntl_denominator), ntl_weight)
 
 
 def given_shares(problem: Problem) -> Shares:
+    """The denominators and lambda as the caller gave them."""
     return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
 
 

@@ -67,6 +67,7 @@ def finish_kernel(
     loss,  # 0-d
     parts,  # [7]
     MEAN: tl.constexpr,
+    OVER_TOKENS: tl.constexpr,  # whether a mean divides NTL by the tokens, too
     BLOCK: tl.constexpr,
 ):
     """Reduce the fields, in the order of NTLOutput."""
@@ -78,7 +79,7 @@ def finish_kernel(
     ce = field_sum(field, CROSS_ENTROPY, row_count, BLOCK)
     ntl = field_sum(field, NTL, row_count, BLOCK)
     if MEAN:
-        ce, ntl = divide(ce, tokens), divide(ntl, numbers)
+        ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
     tl.store(loss, ce + number_of(ntl_weight) * ntl)
     tl.store(parts, ce)
     tl.store(parts + 1, ntl)

@@ -270,7 +270,8 @@ def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: L
     if problem.reduction == "none":
         ce, ntl = output.cross_entropy, output.ntl
     if problem.reduction == "mean":
-        tokens, numbers = output.num_tokens, output.num_numbers
+        tokens = output.num_tokens
+        numbers = numbers if problem.num_numbers is None else output.num_numbers
     accuracy = correct / rows.clamp_min(1)
     error, mass = (part / number_rows.clamp_min(1) for part in (error, mass))
     return NTLOutput(output.loss, ce, ntl, tokens, numbers, accuracy, error, mass)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -17,9 +17,11 @@ from .texts import (
     id_count,
     is_number,
     more_numbers,
+    most_left_out,
     numbers_in_other_dress,
     numbers_too_large,
     text_of,
+    wider_options,
     without_mark,
 )
 from .values import LARGEST_SPAN, checked_mapping, checked_size, shorten
@@ -109,10 +111,11 @@ class NumberTokens:
     ) -> NumberTokens:
         """The tokens of a tokenizer whose whole text is a number: ASCII digits with at most one point between them.
 
-        Warns if ``digits_only`` finds some of the ten digits but not all, and if tokens mean numbers in another dress
-        ("##34", "7</w>", "<num_7>", "_7_0_") or are worth more than float32 losses hold (1.6e38): labels with those
-        get no number loss. :meth:`from_mapping` takes any token with a value that they hold. :meth:`describe` says so,
-        too, and which further tokens the other options would count.
+        Warns if most number tokens of the vocabulary do not count with these options (Llama 3's has 10 digits and
+        1,100 numbers of two and three digits); if ``digits_only`` finds some of the ten digits but not all; and if
+        tokens mean numbers in another dress ("##34", "7</w>", "<num_7>", "_7_0_") or are worth more than float32
+        losses hold (1.6e38). Labels with those get no number loss. :meth:`from_mapping` takes any token with a value
+        that they hold. :meth:`describe` says so, too, and which further tokens the other options would count.
 
         Args:
             tokenizer: anything with ``get_vocab()``, whose tokens are str, bytes or some of both: a ``transformers``
@@ -131,7 +134,8 @@ class NumberTokens:
             raise TypeError(f"tokenizer must have get_vocab(); got {type(tokenizer).__name__}")
         vocab = [(text_of(token), identity) for token, identity in tokenizer.get_vocab().items()]
         names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
-        more, dressed = more_numbers(vocab, digits_only, space_prefixed), numbers_in_other_dress(vocab)
+        wider = wider_options(vocab, digits_only, space_prefixed)
+        more, dressed = more_numbers(wider), numbers_in_other_dress(vocab)
         large = numbers_too_large(vocab, digits_only, space_prefixed)
         ways = "; ".join(way for way in (more or NO_OPTION_HELPS, dressed, large) if way)
         if not names:
@@ -152,7 +156,7 @@ class NumberTokens:
         gaps = f"digits without a token: {absent}" if absent else ""
         if gaps and digits_only:
             warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for left_out in (dressed, large):
+        for left_out in (most_left_out(len(names), wider), dressed, large):
             if left_out:
                 warnings.warn(left_out, stacklevel=2)
         notes = [gaps, dressed, large, more and f"other options: {more}"]
@@ -193,6 +197,73 @@ class NumberTokens:
     def largest_distance(self) -> float:
         """Between the smallest and the largest value."""
         return self._distances.largest
+
+    def is_number(self, labels: Tensor) -> Tensor:
+        """Which labels are number tokens.
+
+        Args:
+            labels: [...] integers; whatever lies outside [0, V), such as -100, is no number.
+
+        Returns:
+            bool [...], on the labels' device.
+
+        Raises:
+            TypeError: the labels are no tensor of integers.
+        """
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+            got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+            raise TypeError(f"labels must be a tensor of integers; got {got}")
+        is_token = (labels >= 0) & (labels < self._vocab_size)
+        return is_token & (self.table(labels.device).lookup[torch.where(is_token, labels, 0).long()] >= 0)
+
+    def count(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """How many labels are number tokens: the ``num_numbers`` of a larger batch.
+
+        Args:
+            labels: [...] as for :meth:`is_number`.
+            weights: [...] of each label, the loss's ``token_weights``; default: 1.
+
+        Returns:
+            0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
+
+        Raises:
+            TypeError: the labels are no tensor of integers.
+            ValueError: weights of another shape.
+        """
+        is_number = self.is_number(labels)
+        if weights is None:
+            return is_number.sum()
+        if weights.shape != labels.shape:
+            raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}; got {tuple(weights.shape)}")
+        dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
+        return torch.where(is_number, weights, 0).sum(dtype=dtype)
+
+    def tokens_per_number(self, batches: Iterable[Tensor | Mapping[str, Any]], ignore_index: int = -100) -> float:
+        """How many labels count for each one that is a number: a weight over numbers, times this, is one over tokens.
+
+        ``NTLConfig(weight=0.3 * numbers.tokens_per_number(loader), mean_over="tokens")`` weighs NTL over the whole data
+        as ``NTLConfig(weight=0.3)`` does.
+
+        Args:
+            batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
+                its labels does not use the first of each row, which makes a small difference: pass
+                ``(batch["labels"][..., 1:] for batch in loader)``.
+            ignore_index: of labels that do not count.
+
+        Raises:
+            ValueError: a batch without labels, or no label that is a number.
+        """
+        tokens = numbers = 0
+        for batch in batches:
+            labels = batch if isinstance(batch, Tensor) else batch.get("labels")
+            if labels is None:
+                raise ValueError(f"a batch has no labels; got {', '.join(batch)}")
+            is_kept = labels.long() != ignore_index
+            tokens += int(is_kept.sum())
+            numbers += int((self.is_number(labels) & is_kept).sum())
+        if numbers == 0:
+            raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
+        return tokens / numbers
 
     def table(self, device: torch.device | str) -> NumberTable:
         """The tensors on ``device``; the first call for a device copies them, later ones only look them up.

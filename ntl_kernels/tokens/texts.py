@@ -74,20 +74,41 @@ def id_count(tokenizer: Any, vocab: Vocab) -> int:
     return max(length, max((token for _, token in vocab), default=-1) + 1)
 
 
-def more_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
-    """How many tokens each wider choice of options counts; empty if none counts more than this one."""
+def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
+    """How many tokens count as numbers."""
+    return sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab)
+
+
+def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[tuple[str, int]]:
+    """(options, how many tokens they count) of each choice that counts more than this one and than those before it."""
     options = {
         "digits_only=False": (False, space_prefixed),
         "space_prefixed=True": (digits_only, True),
         "digits_only=False with space_prefixed=True": (False, True),
     }
-    most, wider = sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab), []
+    most, wider = count_numbers(vocab, digits_only, space_prefixed), []
     for option, arguments in options.items():
-        count = sum(is_number(text, *arguments) for text, _ in vocab)
+        count = count_numbers(vocab, *arguments)
         if count > most:
-            wider.append(f"{option} counts {count}")
+            wider.append((option, count))
             most = count
-    return ", ".join(wider)
+    return wider
+
+
+def more_numbers(wider: list[tuple[str, int]]) -> str:
+    """What wider options would count; empty without any."""
+    return ", ".join(f"{option} counts {count}" for option, count in wider)
+
+
+def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:
+    """That the options count less than half of the tokens that some options count, and which; else empty."""
+    if not wider or 2 * counted >= wider[-1][1]:
+        return ""
+    option, count = wider[-1]
+    return (
+        f"only {counted} of the vocabulary's {count} number tokens count, and labels with the others get no number "
+        f"loss; NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')}) counts them all"
+    )
 
 
 def numbers_in_other_dress(vocab: Vocab) -> str:

@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "pages").rglob("*.md"))
 MODULES_WITHOUT_ALL = {
-    "ntl_kernels.statistics": ["number_statistics", "NumberStatistics"],
     "ntl_kernels.integrations.trl": ["NTLSFTTrainer"],
     "ntl_kernels.inspect": ["Report", "Estimate", "executed", "Counts"],
 }

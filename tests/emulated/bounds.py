@@ -174,10 +174,10 @@ class Bounds:
 
     def shares(self) -> tuple[Rounded, Rounded]:
         """(a, b) [N, 1]: what CE and NTL of a row weigh, times the upstream gradient."""
-        tokens, numbers = self.rows.denominators()
+        (tokens, _), divisor = self.rows.denominators(), self.rows.ntl_denominator()
         weight = (self.rows.weights * self.rows.upstream)[:, None]
         found = []
-        for factor, denominator in ((1.0, tokens), (float(self.config.weight), numbers)):
+        for factor, denominator in ((1.0, tokens), (float(self.config.weight), divisor)):
             share = torch.where(denominator == 0, 0.0, weight * factor / denominator)
             found.append(Rounded(share, (2 * APPROXIMATE + self.total_error) * share.abs()))
         return found[0], found[1]
@@ -226,7 +226,7 @@ class Bounds:
         ntl = (self.number_loss() * exact(weight)).where(is_number, nothing)
         tokens, numbers = rows.denominators()
         if reduction != "none":
-            ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, numbers)
+            ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, rows.ntl_denominator())
         values = self.problem.numbers.values.double()
         target = rows.target.nan_to_num(nan=float(values[0]))[:, None]
         error = (self.number.q * rounded(values - target)).sum(self.number_additions).abs()

@@ -117,6 +117,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"config": NTLConfig(weight=torch.tensor(2.0, dtype=torch.float64), kind="mse"), "reduction": "none"},
     {"config": NTLConfig(weight=0.0)},
     {"softcap": 50.0},
+    {"config": NTLConfig(mean_over="tokens"), "weights": True},
+    {"config": NTLConfig(mean_over="tokens"), "num_tokens": 7},
+    {"config": NTLConfig(mean_over="tokens"), "num_tokens": torch.tensor(3.0), "num_numbers": torch.tensor(2)},
+    {"config": NTLConfig(mean_over="tokens", kind="mse"), "reduction": "sum"},
 ]
 
 

@@ -51,7 +51,7 @@ class Rows:
         return ~self.target.isnan() & (self.weights != 0)
 
     def denominators(self) -> tuple[Tensor, Tensor]:
-        """What the sums of CE and of NTL are divided by."""
+        """Those of the tokens and of the number tokens."""
         options, one = self.options, torch.ones((), dtype=torch.float64)
         if options.reduction != "mean":
             return one, one
@@ -62,6 +62,11 @@ class Rows:
             for number, total in zip(given, found, strict=True)
         )
         return tokens, numbers
+
+    def ntl_denominator(self) -> Tensor:
+        """What the sum of NTL is divided by."""
+        tokens, numbers = self.denominators()
+        return tokens if self.options.config.mean_over == "tokens" else numbers
 
 
 def rows_of(problem: Problem) -> Rows:
@@ -127,10 +132,10 @@ def independent_gradient(problem: Problem) -> Tensor:
     rows = rows_of(problem)
     rows = replace(rows, logits=rows.logits.requires_grad_())
     ce, ntl = independent_losses(rows, problem)
-    tokens, numbers = rows.denominators()
+    (tokens, _), divisor = rows.denominators(), rows.ntl_denominator()
     weight = rows.weights * rows.upstream
     ce_share = torch.where(tokens == 0, 0.0, weight / tokens)
-    ntl_share = torch.where(numbers == 0, 0.0, weight * float(rows.options.config.weight) / numbers)
+    ntl_share = torch.where(divisor == 0, 0.0, weight * float(rows.options.config.weight) / divisor)
     total = (torch.where(weight != 0, ce_share * ce, 0.0) + torch.where(rows.is_number, ntl_share * ntl, 0.0)).sum()
     (gradient,) = torch.autograd.grad(total, rows.logits)
     return gradient.view(problem.logits.shape)

@@ -280,7 +280,7 @@ def half_precision_denominators(group: ProcessGroup) -> list[str]:
     torch.manual_seed(0)
     hidden, weight = torch.randn(5, 4).half(), torch.randn(12, 4).half()[first : first + width]
     scale, found = 1 + dist.get_rank(group), []
-    for counts in ({"num_tokens": 4 * scale, "num_numbers": 2 * scale}, {"num_tokens": 4.0 * scale}):
+    for counts in ({"num_tokens": 4 * scale, "num_numbers": 2 * scale}, {"num_tokens": 4.0 * scale, "num_numbers": 2}):
         try:
             vocab_parallel_linear_cross_entropy_ntl(
                 hidden, weight, **ROWS, numbers=DIGITS, group=group, vocab_start=first, **counts

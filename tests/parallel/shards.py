@@ -98,7 +98,7 @@ def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NT
     else:
         ce, ntl = ce.sum(), ntl.sum()
     if task.reduction == "mean":
-        ce, ntl = divide(ce, tokens), divide(ntl, numbers)
+        ce, ntl = divide(ce, tokens), divide(ntl, tokens if task.spec.mean_over == "tokens" else numbers)
     counts, number_counts = (weight != 0).sum().to(fields.dtype), (number_weight != 0).sum().to(fields.dtype)
     means = [
         divide(fields[Field.IS_CORRECT].sum(), counts),

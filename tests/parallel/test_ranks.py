@@ -110,6 +110,7 @@ FORMS = ("logits", "hidden", "chunks", "reference")
 OPTIONS_DIFFER = "options, reduction, numbers or backend (rank 0 has others than rank 2)"
 ROWS_DIFFER = "labels or token_weights (rank 0 has others than rank 2)"
 HALF = torch.tensor(0.5)
+OVER_TOKENS = {"config": NTLConfig(mean_over="tokens")}
 WEIGHTS = ROWS["token_weights"]
 UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"labels": torch.tensor([1, 3, 11, -100, 9])}, ROWS_DIFFER),
@@ -128,6 +129,7 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"config": NTLConfig(kind="mse")}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(reweigh=False)}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(squash_factor=3.0)}, OPTIONS_DIFFER),
+    ({}, OVER_TOKENS, OPTIONS_DIFFER),
     ({"config": NTLConfig(kind="huber")}, {"config": NTLConfig(kind="huber", huber_delta=2.0)}, OPTIONS_DIFFER),
     ({"config": NTLConfig(label_sigma=1.0)}, {"config": NTLConfig(label_sigma=2.0)}, OPTIONS_DIFFER),
     # of the same smallest and largest distance
@@ -140,10 +142,14 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"numbers": NumberTokens.from_mapping({i: float(i) for i in range(10)}, 13)}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in the order of the ranks)"),
     ({"config": NTLConfig(weight=HALF)}, {"config": NTLConfig(weight=2 * HALF)}, "config.weight (0.5, 0.5, 1 in"),
-    ({"num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in the order of the ranks)"),
-    ({"num_tokens": HALF}, {"num_tokens": 2 * HALF}, "num_tokens (0.5, 0.5, 1 in the order of the ranks)"),
-    ({}, {"num_tokens": 100}, "num_tokens (None, None, 100 in the order of the ranks)"),
-    ({}, {"num_numbers": 0}, "num_numbers (None, None, 0 in the order of the ranks)"),
+    ({**OVER_TOKENS, "num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in the order of the ranks)"),
+    (
+        {**OVER_TOKENS, "num_tokens": HALF},
+        {"num_tokens": 2 * HALF},
+        "num_tokens (0.5, 0.5, 1 in the order of the ranks)",
+    ),
+    (OVER_TOKENS, {"num_tokens": 100}, "num_tokens (None, None, 100 in the order of the ranks)"),
+    (OVER_TOKENS, {"num_numbers": 0}, "num_numbers (None, None, 0 in the order of the ranks)"),
     (
         {"num_tokens": 100, "num_numbers": 10},
         {"num_tokens": 200, "num_numbers": 20, "labels": ROWS["labels"].flip(0), "softcap": 9.0},
@@ -161,7 +167,7 @@ EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"config": NTLConfig(weight=torch.tensor(0.3, dtype=torch.float64))}),
     ({"softcap": 5.0, "z_loss": 0.0}, {"softcap": 5, "z_loss": 0}),
     ({"num_tokens": 100, "num_numbers": 10.0}, {"num_tokens": torch.tensor(100), "num_numbers": torch.tensor(10.0)}),
-    ({"num_tokens": 7.3}, {"num_tokens": torch.tensor(7.3) * (1 + 1e-6)}),  # summed in another order
+    ({**OVER_TOKENS, "num_tokens": 7.3}, {"num_tokens": torch.tensor(7.3) * (1 + 1e-6)}),  # summed in another order
     ({}, {"numbers": NumberTokens.from_mapping({i: i for i in reversed(range(10))}, 12)}),
 ]
 
@@ -183,7 +189,8 @@ def test_equal_arguments_in_another_form(ranks: Ranks, form: str) -> None:
 
 
 def test_the_first_rank_may_be_the_odd_one(ranks: Ranks) -> None:
-    calls = [({"labels": ROWS["labels"].flip(0), "num_tokens": 5}, {**ROWS, "num_tokens": 6})]
+    counts = {"num_tokens": 5, "num_numbers": 2}
+    calls = [({"labels": ROWS["labels"].flip(0), **counts}, {**ROWS, "num_tokens": 6})]
     (first,), (last,) = ranks.run(cases.errors_of_a_rank, calls, "logits", ranks=2)
     assert first == last and "(rank 0 has others than rank 1); num_tokens (5, 6 in" in first
 
@@ -203,7 +210,7 @@ def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
         ({}, ""),
         ({"softcap": 5.0}, "options, reduction, numbers or backend (rank 0 has others than rank 1)"),
         ({"labels": ROWS["labels"].flip(0)}, "labels or token_weights (rank 0"),
-        ({"num_tokens": 5}, "num_tokens (None, 5 in"),
+        ({"num_tokens": 5, "num_numbers": 2}, "num_tokens (None, 5 in"),
     ):
         for error in ranks.run(cases.compiled_on_one_rank, others, ranks=2):
             assert words in error and bool(words) == bool(error)

@@ -114,6 +114,6 @@ def coefficients(labels: Labels, problem: Problem, upstream: Scalar = 1.0) -> Co
         upstream = upstream.unsqueeze(-1)
     a, b = upstream * problem.spec.ce_weight, upstream * as_scalar(problem.ntl_weight)
     if problem.reduction == "mean":
-        assert problem.num_tokens is not None and problem.num_numbers is not None
-        a, b = divide(a, as_scalar(problem.num_tokens)), divide(b, as_scalar(problem.num_numbers))
+        assert problem.num_tokens is not None and problem.ntl_denominator is not None
+        a, b = divide(a, as_scalar(problem.num_tokens)), divide(b, as_scalar(problem.ntl_denominator))
     return Coefficients(a, b) if labels.weights is None else Coefficients(a * labels.weights, b * labels.weights)
