@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import (
@@ -22,6 +23,7 @@ from ntl_kernels.integrations.transformers import (
     NTLTrainer,
     apply_ntl_to_model,
     ntl_compute_loss_func,
+    set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES, ModelClass
 
@@ -39,7 +41,9 @@ SEQ2SEQ |= dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop", "router_jitt
 SEQ2SEQ |= {"num_experts": 4, "expert_capacity": 64, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}
 SEQ2SEQ |= {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "output_router_logits": True}
 SEQ2SEQ |= {"ngram": 2, "max_position_embeddings": 64, "num_buckets": 4, "relative_max_distance": 8}
-PROPHETNET = {name: value for name, value in SEQ2SEQ.items() if name not in ("num_layers", "encoder_layers")}
+PROPHETNET = {name: value for name, value in SEQ2SEQ.items() if not name.startswith("num_") or "_attention" in name}
+PROPHETNET = {name: value for name, value in PROPHETNET.items() if not name.endswith(("coder_layers", "_heads"))}
+PROPHETNET |= {f"num_{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
 BERT = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
 BERT |= {"num_attention_heads": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 BERT |= {"initializer_range": 0.3, "reference_compile": False}
@@ -264,22 +268,23 @@ class TestLossThatNeedsLogits:
         )
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
-    def test_at_the_first_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_at_the_first_step(self) -> None:
         """A forward that computes something of its logits, of which a patched model has none."""
-        model = small("LlamaForCausalLM", DECODER)
-        stock = type(model).forward
 
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            logits = self.lm_head(self.model(kwargs["input_ids"]).last_hidden_state)
-            logits + torch.zeros(VOCAB)
-            return stock(self, *args, loss_function=self.loss_function, **kwargs)
+        class Biased(transformers.LlamaForCausalLM):
+            def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
+                logits = self.lm_head(self.model(input_ids).last_hidden_state) + torch.zeros(VOCAB)
+                return CausalLMOutputWithPast(loss=self.loss_function(logits, labels, VOCAB), logits=logits)
 
-        monkeypatch.setattr(type(model), "forward", forward)
-        monkeypatch.setattr("ntl_kernels.integrations.transformers.patch.calls_loss_function", lambda _: True)
-        monkeypatch.setattr("ntl_kernels.integrations.transformers.models.calls_loss_function", lambda _: True)
+        model, batch = Biased(transformers.LlamaConfig(**DECODER)).train(), make_batch()
+        given = {name: batch[name] for name in ("input_ids", "labels")}
+        model(**given)
         apply_ntl_to_model(model, NUMBERS)
-        with pytest.raises(RuntimeError, match=r"LlamaForCausalLM computes something of its logits.*NTLTrainer"):
-            model(**make_batch())
+        with pytest.raises(
+            RuntimeError, match=r"Biased computes something of its logits.*NTLTrainer.*set_ntl_loss_function.*size"
+        ):
+            model(**given)
+        set_ntl_loss_function(model, NUMBERS)(**given)
 
 
 def forwards_with_labels() -> dict[str, ast.FunctionDef]:

@@ -23,7 +23,6 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.losses import number_mask
 from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
@@ -194,12 +193,6 @@ def test_classes_whose_loss_does_not_shift(name: str, tmp_path: Any) -> None:
     if "MaskedLM" not in type(output).__name__:
         with pytest.raises(ValueError, match="CrossAttentions does not say whether labels must be shifted: pass model"):
             ntl_compute_loss_func(NUMBERS)(output, batch["labels"])
-
-
-def test_number_mask_of_anything() -> None:
-    labels = torch.tensor([[-100, -1, 10, 19, 20], [9, 97, 10**9, 15, 0]])
-    expected = torch.tensor([[False, False, True, True, False], [False, False, False, True, False]])
-    assert torch.equal(number_mask(labels, NUMBERS), expected)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "t5"])

@@ -66,8 +66,18 @@ def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
 
 def calls_loss_function(model: Any) -> bool:
     """Whether the model's forward, or one that it derives from, calls ``model.loss_function``."""
-    forwards = [cls.__dict__["forward"] for cls in type(model).__mro__ if "forward" in cls.__dict__]
-    return hasattr(type(model), "loss_function") and any("loss_function" in names_in(forward) for forward in forwards)
+    return hasattr(type(model), "loss_function") and "loss_function" in names_in_forwards(model)
+
+
+def names_in_forwards(model: Any) -> set[str]:
+    """What the model's forward, and those that it derives from, name."""
+    return set().union(*(names_in(vars(cls)["forward"]) for cls in type(model).__mro__ if "forward" in vars(cls)))
+
+
+def writes_cross_entropy(base: Any) -> bool:
+    """Whether a bare model's forward computes its cross-entropy itself, in place of calling ``loss_function``."""
+    names = names_in_forwards(base)
+    return bool(names & {"CrossEntropyLoss", "cross_entropy"}) and "loss_function" not in names
 
 
 def check_forward_serves_hidden_states(base: Any) -> None:
@@ -75,8 +85,8 @@ def check_forward_serves_hidden_states(base: Any) -> None:
     name = type(base).__name__
     if hasattr(base, "final_logits_bias"):
         reason = f"{name} adds final_logits_bias to the output of its head"
-    elif not (is_encoder_decoder(base) or calls_loss_function(base)):
-        reason = f"{name} never calls a loss_function, its cross-entropy is written into its forward"
+    elif not is_encoder_decoder(base) and writes_cross_entropy(base):
+        reason = f"{name} has its cross-entropy written into its forward"
     else:
         return
     raise ValueError(f"{reason}, so that its loss needs logits: {train_on_logits(base)}")

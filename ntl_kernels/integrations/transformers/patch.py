@@ -48,7 +48,8 @@ def apply_ntl_to_model(
     own:
 
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation.
-      With the first alone, the numbers of the window are estimated from this batch's.
+      With the first alone, as the stock Trainer gives it, NTL is too small by the share of tokens in batches without
+      numbers, which a warning says once; ``NTLConfig(mean_over="tokens")`` needs no second count.
     - ``shift_labels``: labels that are shifted already.
     - ``skip_logits=True``: compute the loss in this way in evaluation, too.
 
@@ -77,12 +78,12 @@ def apply_ntl_to_model(
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
+    check_forward(base)
     check_own_loss(base)
     check_forward_serves_hidden_states(base)
     read_transform = find_transform(base) if transform is None else partial(declared, transform)
     head = find_head(base)
     check_head(head, base)
-    check_forward(base)
     if numbers.vocab_size != head.out_features:
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens, the head of {type(base).__name__} has "

@@ -193,7 +193,7 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         **patch.options.keywords(),
         **patch.fused,
         **call.transform._asdict(),
-        **denominators(targets, patch.options.numbers, call.num_items, call.num_numbers),
+        **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
     output = linear_cross_entropy_ntl(
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords

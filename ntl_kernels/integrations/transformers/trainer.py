@@ -16,7 +16,7 @@ from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
 from .frameworks import FRAMEWORKS, check_arguments, unwrap_model
-from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits, number_mask, token_mask
+from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits, token_mask
 from .model_classes import check_own_loss, is_encoder_decoder, shifts_labels
 from .models import added_loss, put_decoder_inputs
 from .patch import options_on
@@ -74,14 +74,15 @@ class ForgetAttempt(TrainerCallback):
 class NTLTrainerMixin:
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
-    Cross-entropy is divided by the tokens, NTL by the number tokens of the whole accumulation window on all processes,
-    so that gradients equal those of one large batch, also when processes share rows (context parallelism). A model
+    Cross-entropy is divided by the tokens, NTL by the number tokens (with ``mean_over="tokens"`` by the tokens) of the
+    whole accumulation window on all processes, so that gradients equal those of one large batch, also when processes share rows (context parallelism). A model
     patched by :func:`apply_ntl_to_model` computes the loss from hidden states; any other one gives full logits. In
     evaluation the loss is the mean over each batch.
 
     ``log`` gets ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens, or number tokens, since
     the last log) and ``number_share`` (of the labels that count) beside ``loss``; evaluation gets them with its prefix.
-    Without any number ``number_mae`` is NaN, and the first log warns.
+    Without any number ``number_mae`` is NaN, and the first log warns. With ``NTLConfig(mean_over="tokens")`` ``ntl`` is
+    divided by the tokens, too, so that ``loss = ce + weight * ntl`` in each case.
 
     A ``compute_loss`` of the class behind the mixin runs if the model is patched: it gets both denominators among the
     inputs, and whatever it adds or changes takes effect as it does without NTL. Otherwise only those of
@@ -219,7 +220,7 @@ class NTLTrainerMixin:
 
     def ntl_count(self, targets: Tensor) -> Tensor:
         """[2]: how many targets are tokens that count, and how many of these are numbers."""
-        return torch.stack([token_mask(targets).sum(), number_mask(targets, self.ntl_options().numbers).sum()])
+        return torch.stack([token_mask(targets).sum(), self.ntl_options().numbers.count(targets)])
 
     def ntl_targets(self, batch: Any) -> Tensor:
         """What each position of a batch is to predict."""
@@ -373,7 +374,7 @@ class NTLTrainerMixin:
         sums = torch.stack(
             [
                 parts.cross_entropy * parts.num_tokens,
-                parts.ntl * parts.num_numbers,
+                parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers),
                 parts.token_accuracy * tokens,
                 parts.number_mae * numbers,
                 tokens,
@@ -385,6 +386,10 @@ class NTLTrainerMixin:
         total = self.ntl_totals.get(mode)
         self.ntl_totals[mode] = sums if total is None else total + sums
 
+    def ntl_mean_over(self, tokens: Any, numbers: Any) -> Any:
+        """What the sum of NTL is divided by: tokens or numbers."""
+        return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
+
     def ntl_metrics(self, mode: str) -> dict[str, float]:
         """The means since the last call, over all processes: of the parts if a token counted, of the loss if a row."""
         nothing = torch.zeros(8, device=self.args.device)  # type: ignore[attr-defined]
@@ -395,7 +400,7 @@ class NTLTrainerMixin:
         if tokens > 0:
             metrics = {
                 "ce": cross_entropy / tokens,
-                "ntl": ntl / max(numbers, 1),
+                "ntl": ntl / max(self.ntl_mean_over(tokens, numbers), 1),
                 "token_accuracy": correct / tokens,
                 "number_mae": error / numbers if numbers else float("nan"),
                 "number_share": numbers / tokens,
