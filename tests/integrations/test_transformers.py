@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
@@ -547,6 +548,40 @@ def test_decoder_inputs_of_a_class_without_a_method_for_them() -> None:
     expected = stock_output(model, batch).loss
     apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
     torch.testing.assert_close(model(**batch).loss, expected)
+
+
+class TestHooksOfAccelerate:
+    """What a device_map over several devices, and offloading, put around forwards."""
+
+    @pytest.mark.parametrize("where", ["model", "head"])
+    @pytest.mark.parametrize("case", ["llama", "t5"])
+    def test_before_the_patch(self, case: str, where: str) -> None:
+        model, batch = make_model(case), make_batch()
+        expected = stock_output(model, batch).loss
+        add_hook_to_module(model if where == "model" else model.get_output_embeddings(), ModelHook())
+        remedy = r"remove_hook_from_module\(model, recurse=True\); else train on full logits.*numbers=numbers"
+        other = r" or set_ntl_loss_function\(model, numbers\)$" if case == "llama" else r"\)$"
+        with pytest.raises(ValueError, match=f"has accelerate's hooks around its forward.*{remedy}.*{other}"):
+            apply_ntl_to_model(model, NUMBERS)
+        if case == "llama":
+            torch.testing.assert_close(set_ntl_loss_function(model, NUMBERS)(**batch).loss, expected)
+        remove_hook_from_module(model, recurse=True)
+        apply_ntl_to_model(model, NUMBERS)
+        torch.testing.assert_close(model(**batch).loss, expected)
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        torch.testing.assert_close(copied(**batch).loss, expected)
+        remove_ntl_from_model(copied)
+        assert copied(**batch).logits is not None
+
+    @pytest.mark.parametrize("where", ["model", "head"])
+    def test_after_the_patch(self, where: str) -> None:
+        model, batch = apply_ntl_to_model(make_model(), NUMBERS), make_batch()
+        expected = model(**batch).loss
+        add_hook_to_module(model if where == "model" else model.lm_head, ModelHook())
+        assert torch.equal(model(**batch).loss, expected)
 
 
 class TestLoRA:

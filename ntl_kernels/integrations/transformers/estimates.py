@@ -33,9 +33,9 @@ class Estimate:
         self.totals: Tensor | None = None
         """[2] float32: the tokens of all batches, and of those with numbers."""
 
-    def numbers_of_window(self, num_items: float | Tensor, tokens: Tensor, numbers: Tensor) -> Tensor:
+    def numbers_of_window(self, num_items: float | Tensor, tokens: Tensor, numbers: Tensor, warns: bool) -> Tensor:
         """The number tokens of a window of ``num_items`` tokens that has as many per token as this batch, 0-d."""
-        if may_be_more(num_items, tokens):
+        if warns and may_be_more(num_items, tokens):
             warn_once(self.key)
         if torch.is_grad_enabled():
             self.add(tokens, numbers)

@@ -63,9 +63,11 @@ def denominators(
     batch, so that its mean NTL weighs as much as its share of the tokens. A mean over tokens needs no such count.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
-    if num_items is not None and num_numbers is None and options.config.mean_over == "numbers":
+    config = options.config
+    if num_items is not None and num_numbers is None and config.mean_over == "numbers":
         tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
-        num_numbers = options.estimate.numbers_of_window(num_items, tokens, numbers)
+        has_weight = isinstance(config.weight, Tensor) or config.weight > 0
+        num_numbers = options.estimate.numbers_of_window(num_items, tokens, numbers, warns=has_weight)
     return {"num_tokens": num_items, "num_numbers": num_numbers}
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
-from .frameworks import KEPT_FORWARDS, check_model_class, column, unwrap_model
-from .functions import BoundForward, describe, innermost, is_ours, with_signature
+from .frameworks import KEPT_FORWARDS, check_hooks, check_model_class, column, unwrap_model
+from .functions import BoundForward, describe, innermost, is_ours, unbound, with_signature
 from .losses import LossOptions, ntl_loss_function
 from .model_classes import check_own_loss, find_transform, is_encoder_decoder, shifts_labels
-from .models import calls_loss_function, check_forward_serves_hidden_states, find_head
+from .models import calls_loss_function, check_forward_serves_hidden_states, find_head, train_on_logits
 from .patched import PATCH, Patch, check_head, head_forward, model_forward, model_loss
 from .sharded import inner_forward, put_head_forward
 from .transforms import LogitTransform, declared
@@ -196,13 +196,15 @@ def remove_ntl_from_model(model: Any) -> None:
 def put_forward(model: Any, patch: Patch) -> None:
     """Let the model's forward be ours, or stay the wrapper that holds ours already.
 
-    A wrapper of accelerate's around the model's own forward goes beneath ours.
+    A wrapper of accelerate's around the model's own forward goes beneath ours; the class's, which accelerate's hooks
+    leave on a model when they are taken off, needs no place.
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return
     names = ("forward", *KEPT_FORWARDS)
-    patch.beneath = {name: model.__dict__.pop(name) for name in names if name in model.__dict__}
+    beneath = {name: model.__dict__.pop(name) for name in names if name in model.__dict__}
     stock = type(model).forward
+    patch.beneath = {} if unbound(beneath.get("forward")) is stock else beneath
     model.forward = with_signature(
         BoundForward(with_signature(partial(model_forward), stock), model), stock, bound=True
     )
@@ -213,7 +215,8 @@ def check_forward(model: Any) -> None:
     name, forward = type(model).__name__, type(model).forward
     own = model.__dict__.get("forward")
     is_wrapped = any(kept in model.__dict__ for kept in KEPT_FORWARDS) and innermost(own) is innermost(forward)
-    if own is not None and innermost(own) is not model_forward and not is_wrapped:
+    if own is not None and innermost(own) is not model_forward and not (is_wrapped or unbound(own) is forward):
+        check_hooks(model, name, train_on_logits(model))
         raise ValueError(
             f"{name} has a forward of its own already: {describe(model.forward)}. Call apply_ntl_to_model first, and "
             f"without {' or '.join(column('first_forward'))}"

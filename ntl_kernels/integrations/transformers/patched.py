@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ...config import NTLOutput
 from ...functional import linear_cross_entropy_ntl
 from ...tracing import has_values
-from .frameworks import advice_on_head
+from .frameworks import advice_on_head, check_hooks
 from .functions import describe, is_ours
 from .losses import Count, LossOptions, choose_targets, denominators
 from .model_classes import is_encoder_decoder, shifts_labels
@@ -246,8 +246,10 @@ def check_head(head: Any, model: Any) -> None:
         raise TypeError(
             f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{advice_on_head(kind)}"
         )
-    is_free = "forward" not in head.__dict__ or is_ours(head.__dict__["forward"], head_forward)
+    own = head.__dict__.get("forward")
+    is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)
     if not is_free and inner_forward(head) is None:
+        check_hooks(head, f"the head of {name}", train_on_logits(model))
         raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
 
 

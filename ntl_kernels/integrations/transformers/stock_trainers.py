@@ -26,6 +26,8 @@ class StockTrainer(NamedTuple):
 
     loss_arguments: tuple[tuple[str, Any], ...] = ()
     """Arguments that choose a loss of its own, each with the one value that CE + NTL is for."""
+    offloads: str = ""
+    """The argument with which it moves activations from a GPU to the host; without a GPU it fails there."""
     generates: str = ""
     """The argument with which its evaluation generates and only asks its model for the loss."""
     begin: Callable[[Any], None] = nothing
@@ -63,6 +65,7 @@ STOCK_TRAINERS: dict[str, StockTrainer] = {
     "Seq2SeqTrainer": StockTrainer(generates="predict_with_generate"),
     "SFTTrainer": StockTrainer(
         loss_arguments=(("loss_type", "nll"),),
+        offloads="activation_offloading",
         begin=set_sft_auxiliary_factor,
         inputs=sft_inputs,
         count_batch=count_sft_tokens,
@@ -70,8 +73,16 @@ STOCK_TRAINERS: dict[str, StockTrainer] = {
 }
 
 
-def check_loss_arguments(name: str, stock: StockTrainer, args: Any) -> None:
-    """Raise if a Trainer's arguments (None for its defaults) choose another loss than the one that CE + NTL is for."""
+def check_stock_arguments(name: str, stock: StockTrainer, args: Any) -> None:
+    """Raise if a Trainer's arguments (None for its defaults) choose what it cannot do.
+
+    That is another loss than the one that CE + NTL is for, or activations that leave a GPU where there is none.
+    """
+    if getattr(args, stock.offloads, False) and torch.accelerator.current_accelerator() is None:
+        raise ValueError(
+            f"{stock.offloads}=True moves activations from a GPU (or another accelerator of torch) to the host, and "
+            "there is none here"
+        )
     for argument, value in stock.loss_arguments:
         given = getattr(args, argument, value)
         if given != value:

@@ -24,7 +24,7 @@ from .patched import PATCH, Patch
 from .stock_trainers import (
     STOCK_TRAINERS,
     StockTrainer,
-    check_loss_arguments,
+    check_stock_arguments,
     check_own_loss_can_run,
     has_own_loss,
 )
@@ -119,7 +119,7 @@ class NTLTrainerMixin:
         **kwargs: Any,
     ) -> None:
         arguments = args[1] if len(args) > 1 else kwargs.get("args")
-        check_loss_arguments(type(self).__name__, self.ntl_stock, arguments)
+        check_stock_arguments(type(self).__name__, self.ntl_stock, arguments)
         self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss}
         self.ntl_weight_schedule = ntl_weight_schedule
         self.ntl_weight: Tensor | None = None
