@@ -27,7 +27,7 @@ from ntl_kernels.integrations.transformers import (
 )
 from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES, ModelClass
 
-from .models import DECODER, EXPERTS, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
+from .models import DECODER, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
 from .training import InOrder, arguments, step_of
 
 NO_NTL = NTLConfig(weight=0.0)
@@ -263,9 +263,7 @@ class TestLossThatNeedsLogits:
         model, batch = small(name, BERT if "Bert" in name else SEQ2SEQ).eval(), make_batch()
         rows = [{key: tensor[row] for key, tensor in batch.items()} for row in range(3)]
         expected = model(**batch).loss.item()
-        trainer = NTLTrainer(
-            model, arguments(tmp_path, 3, 1), eval_dataset=rows, numbers=NUMBERS, ntl_config=NO_NTL
-        )
+        trainer = NTLTrainer(model, arguments(tmp_path, 3, 1), eval_dataset=rows, numbers=NUMBERS, ntl_config=NO_NTL)
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
     def test_at_the_first_step(self) -> None:
@@ -295,9 +293,9 @@ def forwards_with_labels() -> dict[str, ast.FunctionDef]:
             if not (isinstance(cls, ast.ClassDef) and re.search(PREDICTS_TOKENS, cls.name)):
                 continue
             for method in cls.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "forward":
-                    if "labels" in [argument.arg for argument in method.args.args]:
-                        forwards[cls.name] = method
+                is_forward = isinstance(method, ast.FunctionDef) and method.name == "forward"
+                if is_forward and "labels" in [argument.arg for argument in method.args.args]:
+                    forwards[cls.name] = method
     return forwards
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
-from torch import Tensor
 from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, Trainer, TrainerCallback
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -33,6 +32,7 @@ from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
+from .two_processes import numbers_in_one_row
 
 CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2", "phi", "gpt-neox")
 
@@ -195,12 +195,6 @@ class TestNumbersThatNobodyCounted:
         put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[how]
         return put(model, NUMBERS, config), None
 
-    def numbers_in_one_row(self) -> list[dict[str, Tensor]]:
-        rows = to_rows(make_model())
-        for row in rows[1:]:
-            row["labels"] = torch.where(NUMBERS.is_number(row["labels"]), 50, row["labels"])
-        return rows
-
     WAYS = pytest.mark.parametrize("how", ["hidden states", "loss function", "compute_loss_func"])
 
     @WAYS
@@ -229,7 +223,7 @@ class TestNumbersThatNobodyCounted:
     @WAYS
     def test_logged_weight_is_the_one_in_effect(self, how: str, tmp_path: Any) -> None:
         model, function = self.install(how)
-        rows = self.numbers_in_one_row()
+        rows = numbers_in_one_row()
         parts = stock_output(make_model(), torch.utils.data.default_collate(rows))
         seen: list[Any] = []
 

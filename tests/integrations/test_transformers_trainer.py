@@ -37,6 +37,7 @@ from ntl_kernels.integrations.transformers.trainer import check_trainer
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
 from .two_processes import CASES as DISTRIBUTED
+from .two_processes import numbers_in_one_row
 
 ROOT = Path(__file__).parent.parent.parent
 EXACT = 1e-6
@@ -352,9 +353,7 @@ class TestLossOfTheirs:
         parts.loss.backward()
         return parts._replace(loss=parts.loss.detach()), gradients(model)
 
-    @pytest.mark.parametrize(
-        ("cls", "patched"), [(MixinFirst, True), (MixinBehind, True), (MixinBehind, False)]
-    )
+    @pytest.mark.parametrize(("cls", "patched"), [(MixinFirst, True), (MixinBehind, True), (MixinBehind, False)])
     @pytest.mark.parametrize("case", ["llama", "t5"])
     def test_runs(self, case: str, cls: Any, patched: bool, tmp_path: Path) -> None:
         parts, expected = self.expected(case)
@@ -403,10 +402,8 @@ class TestLossOfTheirs:
 
     def test_refused_where_it_would_be_left_out(self, tmp_path: Path) -> None:
         args = arguments(tmp_path, 2, 1)
-        with pytest.raises(
-            ValueError,
-            match=r"MixinFirst would leave out Penalised.compute_loss.*class MixinFirst\(Penalised, NTLTrainer\).*apply",
-        ):
+        remedies = r"class MixinFirst\(Penalised, NTLTrainer\), or patch the model by apply_ntl_to_model"
+        with pytest.raises(ValueError, match=f"MixinFirst would leave out Penalised.compute_loss.*{remedies}"):
             MixinFirst(make_model(), args, numbers=NUMBERS)
         with pytest.raises(ValueError, match="would leave out Penalised.compute_loss"):
             MixinFirst(set_ntl_loss_function(make_model(), NUMBERS), args)
@@ -510,16 +507,14 @@ class TestMeanOverTokens:
         if patched:
             apply_ntl_to_model(model, NUMBERS, self.CONFIG)
         trainer = make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=self.CONFIG)
+        metrics = trainer.evaluate()
         assert_same_gradients(step_of(trainer), expected, EXACT)
-        for log, prefix in ((log_of(trainer, "loss"), ""), (trainer.evaluate(), "eval_")):
-            if prefix:
-                parts = stock_output(trainer.model.eval(), all_rows(), config=self.CONFIG) if not patched else None
-            if parts is not None:
-                for name, field in METRICS.items():
-                    expected_value = getattr(parts, field).item()
-                    assert log[f"{prefix}{name}"] == pytest.approx(expected_value, rel=1e-4), name
         log = log_of(trainer, "loss")
+        assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
         assert log["loss"] == pytest.approx(log["ce"] + 2 * log["ntl"], rel=1e-5)
+        for name, field in METRICS.items():
+            for value in (log[name], metrics[f"eval_{name}"]):
+                assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
 
     def test_evaluation_adds_up(self, tmp_path: Path) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS, self.CONFIG)
@@ -698,6 +693,21 @@ def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, 
     for name, field in METRICS.items():
         for value in (log[name], result["eval"][f"eval_{name}"]):
             assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5)
+
+
+def test_loss_of_theirs_on_two_processes(two_processes: dict[str, Any]) -> None:
+    """The Trainer's, in which theirs ends, multiplies by the processes: once."""
+    parts, expected = large_batch(make_model())
+    assert_same_gradients(two_processes["theirs"]["gradients"], expected, EXACT)
+    log = next(log for log in two_processes["theirs"]["logs"] if "loss" in log)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+
+
+def test_logged_weight_in_effect_is_that_of_all_processes(two_processes: dict[str, Any]) -> None:
+    log, batch = two_processes["weight in effect"], torch.utils.data.default_collate(numbers_in_one_row())
+    parts = stock_output(make_model(), batch)
+    in_effect = (log["loss"] - parts.cross_entropy.item()) / parts.ntl.item()
+    assert log["ntl_weight_in_effect"] == pytest.approx(in_effect, rel=1e-4)
 
 
 def test_averaging_processes_instead_of_tokens(two_processes: dict[str, Any]) -> None:

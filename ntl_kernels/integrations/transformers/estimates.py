@@ -1,7 +1,7 @@
 """NTL of a window whose number tokens nobody counted: what is made of it, a warning, and what the log can show.
 
-The stock ``Trainer`` counts the tokens of an accumulation window, not its numbers. A batch's mean NTL then weighs as much
-as the batch has of the window's tokens, and a batch without numbers leaves its share of the weight to nobody.
+The stock ``Trainer`` counts the tokens of an accumulation window, not its numbers. A batch's mean NTL then weighs as
+much as the batch has of the window's tokens, and a batch without numbers leaves its share of the weight to nobody.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ KEYS = count()
 WARNED: set[int] = set()
 
 WARNING = (
-    "num_items_in_batch came without num_numbers_in_batch. Where a batch is part of a larger one (gradient accumulation, "
-    "several processes), a batch without number tokens takes its share of NTL away: the weight in effect is lambda times "
-    "the share of tokens in batches with numbers (NTLWeightCallback logs it as ntl_weight_in_effect). NTLTrainer counts "
-    "the numbers, and NTLConfig(mean_over='tokens') needs no such count"
+    "num_items_in_batch came without num_numbers_in_batch. Where a batch is part of a larger one (gradient "
+    "accumulation, several processes), one without number tokens takes its share of NTL away: the weight in effect is "
+    "lambda times the share of tokens in batches with numbers, which NTLWeightCallback logs as ntl_weight_in_effect. "
+    "NTLTrainer counts the numbers, and NTLConfig(mean_over='tokens') needs no such count"
 )
 
 
@@ -53,7 +53,7 @@ class Estimate:
 
 
 def may_be_more(num_items: float | Tensor, tokens: Tensor) -> bool:
-    """Whether a window may have more tokens than this batch. It is not asked of a GPU, which would have to be awaited."""
+    """Whether a window may have more tokens than this batch: yes on a GPU, since to look would be to wait for it."""
     if tokens.device.type != "cpu" or not has_values(tokens):
         return True
     if isinstance(num_items, Tensor) and (num_items.device.type != "cpu" or not has_values(num_items)):

@@ -40,9 +40,9 @@ def apply_ntl_to_model(
 ) -> Any:
     """Let a model compute CE + NTL from its hidden states when it trains; logits are never held.
 
-    Changes ``model(..., labels=...)`` where it can train: with gradients enabled, whatever the mode (``from_pretrained``
-    returns a model in evaluation mode, and some training loops leave it so), in training mode, or with
-    ``num_numbers_in_batch``. ``output.loss`` is then CE + lambda * NTL (plus the model's own auxiliary loss) and
+    Changes ``model(..., labels=...)`` where it can train: with gradients enabled, whatever the mode
+    (``from_pretrained`` returns a model in evaluation mode, and some training loops leave it so), in training mode, or
+    with ``num_numbers_in_batch``. ``output.loss`` is then CE + lambda * NTL (plus the model's own auxiliary loss) and
     ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``, ``generate``,
     calls without labels, parameters and ``state_dict`` stay as they are. The forward takes these keywords beside its
     own:

@@ -89,33 +89,38 @@ def check_stock_arguments(name: str, stock: StockTrainer, args: Any) -> None:
             raise ValueError(f"{name} computes {argument}={value!r}; got {given!r}")
 
 
-def losses_in_turn(cls: type, mixin: type) -> list[type]:
-    """The classes behind the mixin that have a ``compute_loss`` of their own, the first to be called first."""
+def owner_of_loss(cls: type, mixin: type) -> type:
+    """The class behind the mixin whose ``compute_loss`` comes next."""
     behind = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
-    return [owner for owner in behind if "compute_loss" in vars(owner)]
+    return next(owner for owner in behind if "compute_loss" in vars(owner))
+
+
+def library_of(cls: type) -> str:
+    return cls.__module__.split(".")[0]
 
 
 def is_stock(cls: type) -> bool:
     """Whether it is a Trainer of a library whose ``compute_loss`` CE + NTL stands for."""
-    return cls.__name__ in STOCK_TRAINERS and cls.__module__.split(".")[0] in ("transformers", "trl")
+    return cls.__name__ in STOCK_TRAINERS and library_of(cls) in ("transformers", "trl")
 
 
 def has_own_loss(cls: type, mixin: type) -> bool:
     """Whether a class behind the mixin computes a loss in its own way."""
-    return not is_stock(losses_in_turn(cls, mixin)[0])
+    return not is_stock(owner_of_loss(cls, mixin))
 
 
 def check_own_loss_can_run(cls: type, mixin: type, is_patched: bool, shares_rows: bool) -> None:
     """Raise if the ``compute_loss`` of a class behind the mixin can neither be replaced nor be called.
 
-    It is called with a patched model, whose forward computes CE + NTL, and ends in that of ``transformers.Trainer``.
+    It is called with a patched model, whose forward computes CE + NTL, if it is made for the Trainers of transformers:
+    that of TRL's wants other outputs of the model.
     """
-    owner, *others = losses_in_turn(cls, mixin)
-    last = next(other for other in (*others, owner) if is_stock(other) or other is owner)
-    if is_patched and not shares_rows and last.__module__.split(".")[0] == "transformers":
+    owner, stock = owner_of_loss(cls, mixin), next(base for base in cls.__mro__ if is_stock(base))
+    is_callable = library_of(stock) == "transformers" and not shares_rows
+    if is_callable and is_patched:
         return
     raise ValueError(
-        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss behind it, as in "
-        f"class {cls.__name__}({owner.__name__}, {'NTLSFTTrainer' if last.__module__.startswith('trl.') else 'NTLTrainer'})"
-        f"{'' if is_patched else ', or patch the model by apply_ntl_to_model'}"
+        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss behind it, "
+        f"class {cls.__name__}({owner.__name__}, NTL{stock.__name__})"
+        f"{', or patch the model by apply_ntl_to_model' if is_callable else ''}"
     )

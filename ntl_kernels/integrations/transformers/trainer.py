@@ -24,8 +24,8 @@ from .patched import PATCH, Patch
 from .stock_trainers import (
     STOCK_TRAINERS,
     StockTrainer,
-    check_stock_arguments,
     check_own_loss_can_run,
+    check_stock_arguments,
     has_own_loss,
 )
 
@@ -75,9 +75,9 @@ class NTLTrainerMixin:
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
     Cross-entropy is divided by the tokens, NTL by the number tokens (with ``mean_over="tokens"`` by the tokens) of the
-    whole accumulation window on all processes, so that gradients equal those of one large batch, also when processes share rows (context parallelism). A model
-    patched by :func:`apply_ntl_to_model` computes the loss from hidden states; any other one gives full logits. In
-    evaluation the loss is the mean over each batch.
+    whole accumulation window on all processes, so that gradients equal those of one large batch, also when processes
+    share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes the loss from hidden
+    states; any other one gives full logits. In evaluation the loss is the mean over each batch.
 
     ``log`` gets ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens, or number tokens, since
     the last log) and ``number_share`` (of the labels that count) beside ``loss``; evaluation gets them with its prefix.
