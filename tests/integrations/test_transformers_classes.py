@@ -90,6 +90,16 @@ def pix2struct() -> Any:
     return model
 
 
+def florence2() -> Any:
+    """Its token ids are in the configuration of its text model."""
+    names = [name for name in SEQ2SEQ if not name.startswith("num_") and name != "hidden_size"]
+    text = {name: SEQ2SEQ[name] for name in names} | {"model_type": "bart", "scale_embedding": False}
+    vision: dict[str, Any] = {"embed_dim": [8], "patch_size": [3], "patch_stride": [2], "patch_prenorm": [False]}
+    vision |= {key: [1] for key in ("num_heads", "num_groups", "depths", "patch_padding")}
+    vision |= {"projection_dim": 16, "window_size": 2}
+    return small("Florence2ForConditionalGeneration", {"text_config": text, "vision_config": vision})
+
+
 CASES = {
     "switch": lambda: small("SwitchTransformersForConditionalGeneration", SEQ2SEQ),
     "switch with a dense encoder": lambda: small(
@@ -98,6 +108,7 @@ CASES = {
     "nllb-moe": lambda: small("NllbMoeForConditionalGeneration", SEQ2SEQ),
     "encoder-decoder": encoder_decoder,
     "pix2struct": pix2struct,
+    "florence2": florence2,
     "jetmoe": lambda: small("JetMoeForCausalLM", JETMOE),
 }
 PATCHED = pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
@@ -198,6 +209,21 @@ def test_masked_language_model_that_calls_a_loss_function() -> None:
     loss, actual = the_models_own(apply_ntl_to_model(model, NUMBERS, NO_NTL, transform=LogitTransform()), batch)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
     assert_same_gradients(actual, expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_loss_of_other_labels(steps: int, tmp_path: Path) -> None:
+    """LUKE adds that of its entities, which it returns without `labels`, too."""
+    entities = {"entity_ids": torch.arange(1, 5)[:, None], "entity_position_ids": torch.zeros(4, 1, 1).long()}
+    batch = make_batch(rows=4) | entities | {"entity_labels": torch.arange(4)[:, None]}
+    config = BERT | {"entity_vocab_size": 7, "entity_emb_size": 8, "max_position_embeddings": 64, "pad_token_id": 0}
+    model = small("LukeForMaskedLM", config)
+    expected_loss, expected = the_models_own(model, batch)
+    options = {"numbers": NUMBERS, "ntl_config": NO_NTL, "data_collator": Batches(), "train_dataset": [batch] * steps}
+    args = arguments(tmp_path, 1, steps, remove_unused_columns=False)
+    trainer = NTLTrainer(model, args, eval_dataset=[batch], **options)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected_loss.item(), rel=1e-5)
+    assert_same_gradients(step_of(trainer), {name: grad for name, grad in expected.items() if grad is not None})
 
 
 class TestRefused:
