@@ -110,6 +110,25 @@ def test_compile_linear_without_graph_break(reduction: str) -> None:
 
 
 HIDDEN, WEIGHT = torch.randn(2, 3, 8), torch.randn(50, 8)
+
+
+@pytest.mark.parametrize("given", [{}, {"num_tokens": torch.tensor(9.0)}, {"num_tokens": 9, "num_numbers": 2}])
+def test_a_mean_over_tokens_compiles(given: dict[str, Any]) -> None:
+    config = NTLConfig(mean_over="tokens")
+
+    def losses(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        of_logits = cross_entropy_ntl(hidden @ weight.t(), LABELS, DIGITS, config=config, **given)
+        of_hidden = linear_cross_entropy_ntl(hidden, weight, LABELS, DIGITS, config=config, chunk_size=2, **given)
+        assert isinstance(of_logits, torch.Tensor) and isinstance(of_hidden, torch.Tensor)
+        return torch.stack([of_logits, of_hidden])
+
+    inputs = HIDDEN.clone().requires_grad_(), WEIGHT.clone().requires_grad_()
+    expected, compiled = losses(*inputs), torch.compile(losses, backend=Graphs(), fullgraph=True)(*inputs)
+    torch.testing.assert_close(compiled, expected)
+    found, truth = (torch.autograd.grad(loss.sum(), inputs) for loss in (compiled, expected))
+    torch.testing.assert_close(found, truth)
+
+
 LOGITS = HIDDEN @ WEIGHT.t()
 ROADS: dict[str, Any] = {
     "logits": partial(cross_entropy_ntl, LOGITS, LABELS, DIGITS),

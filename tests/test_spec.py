@@ -10,17 +10,19 @@ import torch
 import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
-from ntl_kernels.config import KINDS
+from ntl_kernels.config import KINDS, MEANS
 from ntl_kernels.spec import WORST_FACTOR, LossSpec, value_loss
 
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
 UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
 
 
+@pytest.mark.parametrize("mean_over", MEANS)
 @pytest.mark.parametrize("softcap", [None, 30.0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_packing_is_reversible(kind: str, softcap: float | None) -> None:
-    spec = LossSpec.resolve(NTLConfig(kind=kind, reweigh=False), UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
+def test_packing_is_reversible(kind: str, softcap: float | None, mean_over: str) -> None:
+    config = NTLConfig(kind=kind, reweigh=False, mean_over=mean_over)
+    spec = LossSpec.resolve(config, UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
     assert LossSpec.unpack(spec.pack()) == spec
 
 

@@ -59,10 +59,15 @@ def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
             yield (labels, numbers, 64 + offset, 8, torch.zeros(2)), {"BLOCK": 16}
 
 
+MEANS = [
+    {"MEAN": mean, "OVER_TOKENS": over_tokens} for mean, over_tokens in ((True, False), (True, True), (False, False))
+]
+
+
 def finish_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    for tokens, weight, mean, offset in itertools.product(SCALARS, SCALARS[2:], (True, False), (0, 1)):
+    for tokens, weight, mean, offset in itertools.product(SCALARS, SCALARS[2:], MEANS, (0, 1)):
         tensors = at_offset(64, torch.float32, offset), at_offset(1, torch.float32, offset), torch.zeros(7)
-        yield (tensors[0], 8 + offset, tokens, 2.0, weight, *tensors[1:]), {"MEAN": mean, "BLOCK": 16}
+        yield (tensors[0], 8 + offset, tokens, 2.0, weight, *tensors[1:]), {**mean, "BLOCK": 16}
 
 
 def scale_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -137,11 +142,11 @@ def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatc
     fields, loss, parts = torch.zeros(8, 8), torch.zeros(()), torch.zeros(7)
     for programs, weight in ((1, 0.3), (1, 0.5), (2, 0.7)):
         arguments = (fields, 8, 2.0, None, weight, loss, parts)
-        launch(finish_kernel, programs, arguments, {"MEAN": True, "BLOCK": 16}, num_warps=4)
+        launch(finish_kernel, programs, arguments, {**MEANS[0], "BLOCK": 16}, num_warps=4)
     assert len(bound) == 1 and [call[0] for call in launched] == [1, 2]
-    assert [call[-5] for call in launched] == [0.5, 0.7]
-    launch(finish_kernel, 1, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {"MEAN": True, "BLOCK": 16})
-    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, loss, parts), {"MEAN": False, "BLOCK": 16})
+    assert [call[-6] for call in launched] == [0.5, 0.7]
+    launch(finish_kernel, 1, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {**MEANS[0], "BLOCK": 16})
+    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, loss, parts), {**MEANS[2], "BLOCK": 16})
     assert len(bound) == 3
 
 
@@ -151,7 +156,7 @@ def test_whoever_watches_launches_sees_them(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(finish_kernel, "pre_run_hooks", [lambda *_, **__: None])
     arguments = (torch.zeros(8, 8), 8, 2.0, None, 0.3, torch.zeros(()), torch.zeros(7))
     for _ in range(2):
-        launch(finish_kernel, 1, arguments, {"MEAN": True, "BLOCK": 16})
+        launch(finish_kernel, 1, arguments, {**MEANS[0], "BLOCK": 16})
     assert len(seen) == 2 and not module.COMPILED
 
 
@@ -183,7 +188,7 @@ def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) ->
     with FakeTensorMode():
         fields = torch.empty(8, 8, device="cuda:1")
     monkeypatch.setattr(module, "layout_of", lambda *_: ())
-    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, fields, fields), {"MEAN": True, "BLOCK": 16})
+    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, fields, fields), {**MEANS[0], "BLOCK": 16})
     assert entered == [torch.device("cuda", 1)] and [key[1] for key in module.COMPILED] == [1]
 
 

@@ -327,7 +327,7 @@ class TritonCases:
     def test_float16_survives_loss_scaling(self) -> None:
         """The upstream gradient is applied before rounding: a mean over many rows would underflow without it."""
         logits, labels = torch.randn(40, 50).half(), torch.randint(0, 50, (40,))
-        options = {"reduction": "mean", "num_tokens": 10**6}
+        options = {"reduction": "mean", "num_tokens": 10**6, "num_numbers": 10**6}
         problem = moved(Problem(logits, labels, DIGITS, options, torch.tensor(65536.0)), self.device)
         answer = solve(problem, "triton")
         self.check(answer, problem)

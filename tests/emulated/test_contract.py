@@ -170,7 +170,7 @@ def test_launches_that_change_from_call_to_call(gpu: GPU) -> None:
             fields, rows = at(torch.float32, rng.choice([0, 1])), rng.choice([0, 1, 8, 16, 17, 2**20])
             shares = rng.choice([None, scalar()]), rng.choice([None, scalar()]), scalar()
             results = at(torch.float32, rng.choice([0, 1]))[0], torch.zeros(7)
-            constants = {"MEAN": rng.random() < 0.5, "BLOCK": 16}
+            constants = {"MEAN": rng.random() < 0.5, "OVER_TOKENS": rng.random() < 0.5, "BLOCK": 16}
             launch(finish_kernel, 1, (fields, rows, *shares, *results), constants, num_warps=1)
         numbers = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32), 16)
         for _ in range(80):
