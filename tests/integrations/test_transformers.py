@@ -14,21 +14,27 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
-    BartConfig,
-    BartForConditionalGeneration,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig, NumberTokens
-from ntl_kernels.integrations.transformers import LogitTransform, apply_ntl_to_model, remove_ntl_from_model
+from ntl_kernels.integrations.transformers import (
+    LogitTransform,
+    apply_ntl_to_model,
+    remove_ntl_from_model,
+    set_ntl_loss_function,
+)
 from ntl_kernels.integrations.transformers.model_classes import TRANSFORMS
 from ntl_kernels.integrations.transformers.patched import PATCH
 
@@ -59,6 +65,12 @@ def loss_and_gradients(model: Any, batch: dict[str, Tensor], **keywords: Any) ->
     assert output.logits is None
     output.loss.backward()
     return output.loss.detach(), gradients(model)
+
+
+def evaluate(model: Any, batch: dict[str, Tensor]) -> Any:
+    """The output of an evaluation."""
+    with torch.no_grad():
+        return model.eval()(**batch)
 
 
 def assert_matches_stock(model: Any, batch: dict[str, Tensor], reference: Any, **options: Any) -> None:
@@ -183,12 +195,87 @@ def test_all_but_training_is_unchanged(case: str) -> None:
         unlabelled["decoder_input_ids"] = batch["input_ids"]
     assert torch.equal(model(**unlabelled).logits, reference(**unlabelled).logits)
     model.eval(), reference.eval()
-    output, expected = model(**batch), reference(**batch)
-    assert torch.equal(output.loss, expected.loss)
-    assert torch.equal(output.logits, expected.logits)
+    for no_gradients in (torch.no_grad, torch.inference_mode):
+        with no_gradients():
+            output, expected = model(**batch), reference(**batch)
+            assert torch.equal(output.loss, expected.loss)
+            assert torch.equal(output.logits, expected.logits)
     generated = {"max_new_tokens": 4, "do_sample": False}
     inputs = {"input_ids": batch["input_ids"][:, :4]}
     assert torch.equal(model.generate(**inputs, **generated), reference.generate(**inputs, **generated))
+
+
+class TestEvaluationMode:
+    """What `from_pretrained` returns, and Lightning and loops of users train as it is."""
+
+    @pytest.mark.parametrize("case", ["llama", "gemma2", "mixtral", "t5"])
+    def test_trains_with_gradients_enabled(self, case: str, tmp_path: Path) -> None:
+        make_model(case).save_pretrained(tmp_path)
+        model = type(make_model(case)).from_pretrained(tmp_path)
+        assert not model.training
+        reference = copy.deepcopy(model)
+        apply_ntl_to_model(model, NUMBERS)
+        assert_matches_stock(model, make_batch(), reference)
+        remove_ntl_from_model(model)
+        assert torch.equal(model(**make_batch()).loss, reference(**make_batch()).loss)
+
+    @pytest.mark.parametrize("case", FEW)
+    def test_a_loop_of_ones_own(self, case: str) -> None:
+        """Of two steps that accumulate two batches each, held to one in training mode; there is no dropout."""
+        losses: dict[bool, list[float]] = {}
+        for training in (True, False):
+            model = apply_ntl_to_model(make_model(case), NUMBERS).train(training)
+            optimizer, losses[training] = torch.optim.SGD(model.parameters(), lr=0.1), []
+            for step in range(4):
+                counts = {"num_items_in_batch": torch.tensor(40), "num_numbers_in_batch": torch.tensor(17)}
+                loss = model(**make_batch(seed=step), **counts).loss
+                loss.backward()
+                losses[training].append(loss.item())
+                if step % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert losses[False] == pytest.approx(losses[True], rel=1e-5)
+        assert losses[True][0] != pytest.approx(make_model(case)(**make_batch()).loss.item(), rel=0.1)
+
+    @pytest.mark.parametrize("case", FEW)
+    def test_count_of_numbers_without_gradients(self, case: str) -> None:
+        model, batch = make_model(case).eval(), make_batch()
+        expected = stock_output(model, batch, num_tokens=40, num_numbers=17).loss
+        apply_ntl_to_model(model, NUMBERS)
+        output = evaluate(model, {**batch, "num_items_in_batch": 40, "num_numbers_in_batch": 17})
+        torch.testing.assert_close(output.loss, expected)
+
+    @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+    def test_another_loss_is_an_error(self, put: Any) -> None:
+        model, batch = put(make_model().eval(), NUMBERS), make_batch()
+        model.forward = MethodType(type(model).forward, model)
+        if put is set_ntl_loss_function:
+            model.loss_function = lambda logits, *_, **__: logits.mean()
+        with pytest.raises(RuntimeError, match=f"ran without the loss of {put.__name__}"):
+            model(**batch)
+        del batch["labels"]
+        with pytest.raises(RuntimeError, match="kept the labels"):
+            model(**batch, num_items_in_batch=torch.tensor(7))
+
+    def test_logits_are_asked_for(self) -> None:
+        model, batch = apply_ntl_to_model(make_model().eval(), NUMBERS), make_batch()
+        with pytest.raises(ValueError, match=r"skip_logits=False: call it in evaluation mode under torch.no_grad\(\)"):
+            model(**batch, skip_logits=False)
+        with torch.no_grad():
+            assert model(**batch, skip_logits=False).logits is not None
+
+    def test_compiled(self) -> None:
+        model, batch = make_model(num_hidden_layers=1).eval(), make_batch()
+        expected, stock = stock_output(model, batch).loss, model(**batch)
+        apply_ntl_to_model(model, NUMBERS)
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(**batch).loss, expected)
+        with torch.no_grad():
+            output = compiled(**batch)
+        torch.testing.assert_close(output.loss, stock.loss)
+        torch.testing.assert_close(output.logits, stock.logits)
+        torch.testing.assert_close(compiled(**batch).loss, expected)
 
 
 def test_loss_function_of_the_user_serves_evaluation() -> None:
@@ -198,7 +285,7 @@ def test_loss_function_of_the_user_serves_evaluation() -> None:
     expected = stock_output(model, batch).loss
     apply_ntl_to_model(model, NUMBERS)
     torch.testing.assert_close(model(**batch).loss, expected)
-    output = model.eval()(**batch)
+    output = evaluate(model, batch)
     assert output.loss == output.logits.mean()
     remove_ntl_from_model(model)
     assert model.loss_function is mine
@@ -366,7 +453,7 @@ class TestBypass:
         args = (batch["input_ids"], batch["attention_mask"], None, None, None, batch["labels"]) if by_position else ()
         with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model: its forward is transform"):
             model(*args, **({} if by_position else batch))
-        assert model.eval()(**batch).logits is not None
+        assert evaluate(model, batch).logits is not None
         assert model.train()(batch["input_ids"]).logits is not None
         remove_ntl_from_model(model)
         assert model(**batch).logits is not None
@@ -387,7 +474,8 @@ class TestBypass:
             extra = {"decoder_input_ids": batch["input_ids"]} if case == "t5" else {}
             with pytest.raises(RuntimeError, match="kept the labels.*give label_smoothing to apply_ntl_to_model"):
                 model(**batch, **extra, num_items_in_batch=torch.tensor(7))
-            assert model.eval()(**batch, **extra, num_items_in_batch=torch.tensor(7)).logits is not None
+            given = {**batch, **extra, "num_items_in_batch": torch.tensor(7)}
+            assert evaluate(model, given).logits is not None
 
 
 class TestMixedPrecision:
@@ -419,7 +507,7 @@ class TestMixedPrecision:
         torch.testing.assert_close(self.loss(unwrapped), expected)
         torch.testing.assert_close(self.loss(copy.deepcopy(unwrapped)), expected)
         assert inspect.signature(unwrapped.forward) == signature
-        assert unwrapped.eval()(**make_batch()).logits is not None
+        assert evaluate(unwrapped, make_batch()).logits is not None
         remove_ntl_from_model(unwrapped)
         assert unwrapped.train()(**make_batch()).logits is not None
 
@@ -430,7 +518,8 @@ class TestMixedPrecision:
         if patched_before:
             apply_ntl_to_model(model, NUMBERS)
         self.prepared(model)
-        autocast = stock_output(model.eval(), make_batch(), config=NTLConfig(weight=1.0)).loss
+        with torch.no_grad():
+            autocast = stock_output(model.eval(), make_batch(), config=NTLConfig(weight=1.0)).loss
         apply_ntl_to_model(model.train(), NUMBERS, NTLConfig(weight=1.0))
         loss = self.loss(model)
         torch.testing.assert_close(loss, autocast, rtol=2e-3, atol=0)
@@ -459,6 +548,40 @@ def test_decoder_inputs_of_a_class_without_a_method_for_them() -> None:
     expected = stock_output(model, batch).loss
     apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
     torch.testing.assert_close(model(**batch).loss, expected)
+
+
+class TestHooksOfAccelerate:
+    """What a device_map over several devices, and offloading, put around forwards."""
+
+    @pytest.mark.parametrize("where", ["model", "head"])
+    @pytest.mark.parametrize("case", ["llama", "t5"])
+    def test_before_the_patch(self, case: str, where: str) -> None:
+        model, batch = make_model(case), make_batch()
+        expected = stock_output(model, batch).loss
+        add_hook_to_module(model if where == "model" else model.get_output_embeddings(), ModelHook())
+        remedy = r"remove_hook_from_module\(model, recurse=True\); else train on full logits.*numbers=numbers"
+        other = r" or set_ntl_loss_function\(model, numbers\)$" if case == "llama" else r"\)$"
+        with pytest.raises(ValueError, match=f"has accelerate's hooks around its forward.*{remedy}.*{other}"):
+            apply_ntl_to_model(model, NUMBERS)
+        if case == "llama":
+            torch.testing.assert_close(set_ntl_loss_function(model, NUMBERS)(**batch).loss, expected)
+        remove_hook_from_module(model, recurse=True)
+        apply_ntl_to_model(model, NUMBERS)
+        torch.testing.assert_close(model(**batch).loss, expected)
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        torch.testing.assert_close(copied(**batch).loss, expected)
+        remove_ntl_from_model(copied)
+        assert copied(**batch).logits is not None
+
+    @pytest.mark.parametrize("where", ["model", "head"])
+    def test_after_the_patch(self, where: str) -> None:
+        model, batch = apply_ntl_to_model(make_model(), NUMBERS), make_batch()
+        expected = model(**batch).loss
+        add_hook_to_module(model if where == "model" else model.lm_head, ModelHook())
+        assert torch.equal(model(**batch).loss, expected)
 
 
 class TestLoRA:
@@ -498,9 +621,12 @@ class TestLoRA:
 
 class TestErrors:
     def test_unknown_class(self) -> None:
-        config = BartConfig(vocab_size=VOCAB, d_model=16, encoder_layers=1, decoder_layers=1)
-        with pytest.raises(ValueError, match=r"BartForConditionalGeneration is not known.*transform=LogitTransform"):
-            apply_ntl_to_model(BartForConditionalGeneration(config), NUMBERS)
+        model, batch = StableLmForCausalLM(StableLmConfig(**CASES["llama"][1])).train(), make_batch()
+        with pytest.raises(ValueError, match=r"StableLmForCausalLM is not known.*transform=LogitTransform.*numbers="):
+            apply_ntl_to_model(model, NUMBERS)
+        expected = stock_output(model, batch).loss
+        apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
+        torch.testing.assert_close(model(**batch).loss, expected)
 
     def test_declared_transform(self) -> None:
         model, batch = make_model("gemma2"), make_batch()
@@ -614,7 +740,7 @@ class TestErrors:
         apply_ntl_to_model(model, NUMBERS)
         with pytest.raises(IndexError):
             model(input_ids=batch["input_ids"], labels=torch.full_like(batch["labels"], VOCAB))
-        assert torch.equal(model.eval()(**batch).logits, reference.eval()(**batch).logits)
+        assert torch.equal(evaluate(model, batch).logits, reference.eval()(**batch).logits)
         assert_matches_stock(model.train(), batch, reference.train())
 
     def test_head_of_a_dtensor(self) -> None:

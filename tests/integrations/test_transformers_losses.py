@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,23 +14,25 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
-from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, Trainer
+from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, Trainer, TrainerCallback
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels.config import DEFAULT_CONFIG
 from ntl_kernels.integrations.transformers import (
     NTLTrainer,
+    NTLWeightCallback,
     apply_ntl_to_model,
     ntl_compute_loss_func,
     ntl_loss_function,
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.losses import number_mask
 from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
+from .two_processes import numbers_in_one_row
 
 CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2", "phi", "gpt-neox")
 
@@ -170,6 +175,122 @@ def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
     assert "accepts_loss_kwargs" not in model.__dict__
 
 
+class TestNumbersThatNobodyCounted:
+    """The stock Trainer counts the tokens of a window alone."""
+
+    @pytest.fixture(autouse=True)
+    def _always(self) -> Iterator[None]:
+        with warnings.catch_warnings(record=True) as self.caught:
+            warnings.simplefilter("always")
+            yield
+
+    def said(self) -> int:
+        return sum("without num_numbers_in_batch" in str(warning.message) for warning in self.caught)
+
+    def install(self, how: str, config: NTLConfig = DEFAULT_CONFIG) -> tuple[Any, Any]:
+        """(model, loss function or None)"""
+        model = make_model()
+        if how == "compute_loss_func":
+            return model, ntl_compute_loss_func(NUMBERS, config)
+        put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[how]
+        return put(model, NUMBERS, config), None
+
+    WAYS = pytest.mark.parametrize("how", ["hidden states", "loss function", "compute_loss_func"])
+
+    @WAYS
+    @pytest.mark.parametrize(("steps", "expected"), [(4, 1), (1, 0)])
+    def test_warns_once_where_a_batch_is_a_part(self, how: str, steps: int, expected: int, tmp_path: Any) -> None:
+        model, function = self.install(how)
+        args = arguments(tmp_path, ROWS // steps, steps, max_steps=2)
+        trainer = Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function)
+        trainer.train()
+        assert self.said() == expected
+        trainer.train()
+        assert self.said() == expected
+        model, function = self.install(how)
+        Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function).train()
+        assert self.said() == 2 * expected
+
+    @WAYS
+    def test_no_reason_to_warn(self, how: str, tmp_path: Any) -> None:
+        for config in (NTLConfig(mean_over="tokens"), NTLConfig(weight=0.0)):
+            model, function = self.install(how, config)
+            args = arguments(tmp_path, 2, 4)
+            Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function).train()
+        NTLTrainer(make_model(), args, train_dataset=to_rows(model), numbers=NUMBERS).train()
+        assert self.said() == 0
+
+    @WAYS
+    def test_logged_weight_is_the_one_in_effect(self, how: str, tmp_path: Any) -> None:
+        model, function = self.install(how)
+        rows = numbers_in_one_row()
+        parts = stock_output(make_model(), torch.utils.data.default_collate(rows))
+        seen: list[Any] = []
+
+        class Later(TrainerCallback):
+            def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+                seen.append(logs)
+
+        trainer = Trainer(
+            model,
+            arguments(tmp_path, 1, ROWS),
+            train_dataset=InOrder(rows),
+            compute_loss_func=function,
+            callbacks=[NTLWeightCallback(function), Later()],
+        )
+        trainer.train()
+        (log,) = [log for log in trainer.state.log_history if "loss" in log]
+        in_effect = (log["loss"] - parts.cross_entropy.item()) / parts.ntl.item()
+        assert log["ntl_weight_in_effect"] == pytest.approx(in_effect, rel=1e-4)
+        assert log["ntl_weight_in_effect"] < 0.3 / 2
+        assert seen[0]["ntl_weight_in_effect"] == log["ntl_weight_in_effect"]
+
+    def test_callback_of_something_else(self) -> None:
+        for other in (lambda *_: None, partial(make_batch, options=1)):
+            with pytest.raises(TypeError, match="must come from ntl_compute_loss_func or ntl_loss_function"):
+                NTLWeightCallback(other)
+
+    @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+    def test_compiled(self, put: Any) -> None:
+        """Without a break of the graph, and with the same loss."""
+        model, batch = make_model(num_hidden_layers=1), make_batch()
+        expected = put(model, NUMBERS)(**batch, num_items_in_batch=torch.tensor(100)).loss
+        put(model, NUMBERS)
+        assert self.said() == 1
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        for _ in range(3):
+            loss = compiled(**batch, num_items_in_batch=torch.tensor(100)).loss
+            torch.testing.assert_close(loss, expected)
+        assert self.said() == 2
+
+    @WAYS
+    def test_mean_over_tokens_accumulates_exactly(self, how: str, tmp_path: Any) -> None:
+        config = NTLConfig(mean_over="tokens", weight=2.0)
+        parts, expected = large_batch(make_model(), config=config)
+        model, function = self.install(how, config)
+        args = arguments(tmp_path, batch=2, steps=4)
+        trainer = Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function)
+        assert_same_gradients(step_of(trainer), expected, 1e-6)
+        (log,) = [log for log in trainer.state.log_history if "loss" in log]
+        assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-6)
+
+
+def test_mean_over_tokens_in_the_stock_trainer_of_a_patched_t5(tmp_path: Any) -> None:
+    config = NTLConfig(mean_over="tokens", weight=2.0)
+    expected = large_batch(make_model("t5"), config=config)[1]
+    model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
+    trainer = Trainer(model, arguments(tmp_path, batch=2, steps=4), train_dataset=to_rows(model))
+    assert_same_gradients(step_of(trainer), expected, 1e-6)
+
+
+def test_one_count_without_the_other_in_a_loop() -> None:
+    """The count of numbers alone would divide the terms by counts of different batches."""
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    with pytest.raises(ValueError, match="num_numbers without num_tokens"):
+        model(**make_batch(), num_numbers_in_batch=3)
+
+
 UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "emb_dim": 16}
 UNSHIFTED_CONFIG |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
 UNSHIFTED_CONFIG |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "n_layers": 1, "n_heads": 2, "block_size": 4}
@@ -194,12 +315,6 @@ def test_classes_whose_loss_does_not_shift(name: str, tmp_path: Any) -> None:
     if "MaskedLM" not in type(output).__name__:
         with pytest.raises(ValueError, match="CrossAttentions does not say whether labels must be shifted: pass model"):
             ntl_compute_loss_func(NUMBERS)(output, batch["labels"])
-
-
-def test_number_mask_of_anything() -> None:
-    labels = torch.tensor([[-100, -1, 10, 19, 20], [9, 97, 10**9, 15, 0]])
-    expected = torch.tensor([[False, False, True, True, False], [False, False, False, True, False]])
-    assert torch.equal(number_mask(labels, NUMBERS), expected)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "t5"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
+import re
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +37,7 @@ from ntl_kernels.integrations.transformers.trainer import check_trainer
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
 from .two_processes import CASES as DISTRIBUTED
+from .two_processes import numbers_in_one_row
 
 ROOT = Path(__file__).parent.parent.parent
 EXACT = 1e-6
@@ -291,7 +295,7 @@ def test_windows_with_little_in_them(labels: int, tmp_path: Path) -> None:
     if labels == IGNORE_INDEX:
         assert log["loss"] == 0 and "ce" not in log
     else:
-        assert log["ntl"] == log["number_mae"] == 0
+        assert log["ntl"] == log["number_share"] == 0 and math.isnan(log["number_mae"])
 
 
 def test_mixin_of_another_trainer(tmp_path: Path) -> None:
@@ -310,6 +314,212 @@ def test_mixin_of_another_trainer(tmp_path: Path) -> None:
     trainer = MineWithNTL(model, arguments(tmp_path, 2, 4), train_dataset=to_rows(model), numbers=NUMBERS)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     assert trainer.steps == 4
+
+
+class Penalised(Trainer):
+    """Changes the inputs and adds a penalty, as trainers of frameworks do."""
+
+    PENALTY = 10.0
+    calls = 0
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        self.calls += 1
+        inputs = {**inputs, "input_ids": inputs["input_ids"].flip(0)}
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss, outputs = result if return_outputs else (result, None)
+        return (loss + self.PENALTY, outputs) if return_outputs else loss + self.PENALTY
+
+
+class MixinFirst(NTLTrainerMixin, Penalised):
+    """Its mixin calls the other's."""
+
+
+class MixinBehind(Penalised, NTLTrainer):
+    """Its ``super().compute_loss`` is the mixin's."""
+
+
+class TestLossOfTheirs:
+    def flipped_rows(self, case: str) -> list[dict[str, Tensor]]:
+        """In batches of two, rows with one another's inputs."""
+        rows = to_rows(make_model(case))
+        return [{**row, "input_ids": rows[position ^ 1]["input_ids"]} for position, row in enumerate(rows)]
+
+    def expected(self, case: str) -> tuple[Any, dict[str, Any]]:
+        model = make_model(case)
+        batch = torch.utils.data.default_collate(self.flipped_rows(case))
+        parts = stock_output(model, batch)
+        parts.loss.backward()
+        return parts._replace(loss=parts.loss.detach()), gradients(model)
+
+    @pytest.mark.parametrize(("cls", "patched"), [(MixinFirst, True), (MixinBehind, True), (MixinBehind, False)])
+    @pytest.mark.parametrize("case", ["llama", "t5"])
+    def test_runs(self, case: str, cls: Any, patched: bool, tmp_path: Path) -> None:
+        parts, expected = self.expected(case)
+        model = make_model(case)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        rows = InOrder(to_rows(model))
+        trainer = cls(model, arguments(tmp_path, 2, 4), train_dataset=rows, eval_dataset=rows, numbers=NUMBERS)
+        assert_same_gradients(step_of(trainer), expected, EXACT)
+        assert trainer.calls == 4
+        log = log_of(trainer, "loss")
+        assert log["loss"] == pytest.approx(parts.loss.item() + 4 * cls.PENALTY, rel=EXACT)
+        for name, field in METRICS.items():
+            assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+
+    @pytest.mark.parametrize("wants_logits", [True, False])
+    @pytest.mark.parametrize("case", ["llama", "t5"])
+    def test_evaluation(self, case: str, wants_logits: bool, tmp_path: Path) -> None:
+        model, seen = apply_ntl_to_model(make_model(case), NUMBERS), []
+        trainer = MixinFirst(model, arguments(tmp_path, 2, 1), eval_dataset=to_rows(model))
+        if wants_logits:
+            trainer.compute_metrics = lambda result: seen.append(result.predictions) or {}
+        metrics = trainer.evaluate()
+        rows, reference = self.flipped_rows(case), make_model(case).eval()
+        batches = [torch.utils.data.default_collate(rows[start : start + 2]) for start in range(0, ROWS, 2)]
+        losses = [stock_output(reference, batch).loss.item() for batch in batches]
+        assert metrics["eval_loss"] == pytest.approx(sum(losses) / 4 + MixinFirst.PENALTY, rel=1e-5)
+        parts = self.expected(case)[0]
+        for name, field in METRICS.items():
+            assert metrics[f"eval_{name}"] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+        if wants_logits:
+            with torch.no_grad():
+                logits = torch.cat([reference(**batch).logits for batch in batches])
+            (predicted,) = [array for array in as_tuple(seen[0]) if array.shape[-1:] == (VOCAB,)]
+            torch.testing.assert_close(torch.as_tensor(predicted), logits)
+
+    def test_auxiliary_loss_is_the_mean_over_steps(self, tmp_path: Path) -> None:
+        logs = {}
+        for cls, behind in ((NTLTrainer, Trainer), (MixinFirst, Penalised)):
+            model = apply_ntl_to_model(make_model("mixtral"), NUMBERS)
+            rows = self.flipped_rows("mixtral") if behind is Trainer else to_rows(model)
+            trainer = cls(model, arguments(tmp_path, 2, 4), train_dataset=InOrder(rows))
+            logs[cls] = (step_of(trainer), log_of(trainer, "loss")["loss"])
+        assert_same_gradients(logs[MixinFirst][0], logs[NTLTrainer][0], EXACT)
+        assert logs[MixinFirst][1] == pytest.approx(logs[NTLTrainer][1] + 4 * Penalised.PENALTY, rel=EXACT)
+
+    def test_refused_where_it_would_be_left_out(self, tmp_path: Path) -> None:
+        args = arguments(tmp_path, 2, 1)
+        remedies = r"class MixinFirst\(Penalised, NTLTrainer\), or patch the model by apply_ntl_to_model"
+        with pytest.raises(ValueError, match=f"MixinFirst would leave out Penalised.compute_loss.*{remedies}"):
+            MixinFirst(make_model(), args, numbers=NUMBERS)
+        with pytest.raises(ValueError, match="would leave out Penalised.compute_loss"):
+            MixinFirst(set_ntl_loss_function(make_model(), NUMBERS), args)
+        trainer = MixinFirst(apply_ntl_to_model(make_model(), NUMBERS), args, train_dataset=to_rows(make_model()))
+        trainer.get_cp_size = lambda: 2
+        with pytest.raises(ValueError, match="would leave out Penalised.compute_loss"):
+            trainer.compute_loss(trainer.model, all_rows())
+
+    def test_model_that_is_not_run(self, tmp_path: Path) -> None:
+        class Constant(Trainer):
+            def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+                return torch.zeros((), requires_grad=True)
+
+        class ConstantWithNTL(NTLTrainerMixin, Constant):
+            pass
+
+        model = apply_ntl_to_model(make_model(), NUMBERS)
+        trainer = ConstantWithNTL(model, arguments(tmp_path, 2, 1), train_dataset=to_rows(model))
+        with pytest.raises(RuntimeError, match="ConstantWithNTL.compute_loss did not run its model with the labels"):
+            trainer.train()
+
+
+def as_tuple(predictions: Any) -> tuple[Any, ...]:
+    return predictions if isinstance(predictions, tuple) else (predictions,)
+
+
+class TestLogs:
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    def test_share_of_numbers(self, patched: bool, tmp_path: Path) -> None:
+        model = make_model()
+        parts = large_batch(model)[0]
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
+        trainer.train()
+        share = (parts.num_numbers / parts.num_tokens).item()
+        assert log_of(trainer, "loss")["number_share"] == pytest.approx(share)
+        assert trainer.evaluate()["eval_number_share"] == pytest.approx(share)
+
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    def test_no_number_at_all(self, patched: bool, tmp_path: Path) -> None:
+        """As with the table of another tokenizer: no perfect error, and a warning, of each kind once."""
+        model = make_model()
+        rows = [{**row, "labels": torch.where(row["labels"] >= 0, 50, -100)} for row in to_rows(model)]
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        args = arguments(tmp_path, 2, 1, max_steps=3, eval_strategy="steps", eval_steps=1)
+        trainer = NTLTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=NUMBERS)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.train()
+        said = [str(warning.message) for warning in caught if "is a number token" in str(warning.message)]
+        assert [re.search("first logged (training|evaluation)", text)[1] for text in said] == ["training", "evaluation"]
+        assert all("another tokenizer" in text and "masked" in text for text in said)
+        logged = [log[name] for log in trainer.state.log_history for name in log if "number_mae" in name]
+        assert len(logged) == 6 and all(math.isnan(error) for error in logged)
+
+    def test_numbers_that_come_later_are_no_reason_to_warn(self, tmp_path: Path) -> None:
+        model = make_model()
+        trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*number token")
+            trainer.train()
+            trainer.evaluate()
+            assert math.isnan(
+                trainer.evaluate([{**row, "labels": torch.full_like(row["labels"], 50)} for row in to_rows(model)])[
+                    "eval_number_mae"
+                ]
+            )
+
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    def test_attempt_that_ran_out_of_memory(self, patched: bool, tmp_path: Path) -> None:
+        class OutOfMemory(NTLTrainer):
+            steps = 0
+
+            def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+                self.steps += 1
+                loss = super().training_step(*args, **kwargs)
+                if self.steps == 2:
+                    raise RuntimeError("CUDA out of memory. Tried to allocate")
+                return loss
+
+        model = make_model()
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        args = arguments(tmp_path, ROWS // 2, 2, auto_find_batch_size=True)
+        trainer = OutOfMemory(model, args, train_dataset=InOrder(to_rows(model)), numbers=NUMBERS)
+        trainer.train()
+        log = log_of(trainer, "loss")
+        assert trainer.steps > 3 and log["loss"] == pytest.approx(log["ce"] + 0.3 * log["ntl"], rel=1e-5)
+
+
+class TestMeanOverTokens:
+    CONFIG = NTLConfig(mean_over="tokens", weight=2.0)
+
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    @pytest.mark.parametrize("case", ["llama-tied", "gemma2", "t5"])
+    def test_four_steps_equal_one_batch(self, case: str, patched: bool, tmp_path: Path) -> None:
+        model = make_model(case)
+        parts, expected = large_batch(model, config=self.CONFIG)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS, self.CONFIG)
+        trainer = make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=self.CONFIG)
+        metrics = trainer.evaluate()
+        assert_same_gradients(step_of(trainer), expected, EXACT)
+        log = log_of(trainer, "loss")
+        assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+        assert log["loss"] == pytest.approx(log["ce"] + 2 * log["ntl"], rel=1e-5)
+        for name, field in METRICS.items():
+            for value in (log[name], metrics[f"eval_{name}"]):
+                assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
+
+    def test_evaluation_adds_up(self, tmp_path: Path) -> None:
+        model = apply_ntl_to_model(make_model(), NUMBERS, self.CONFIG)
+        metrics = make_trainer(model, tmp_path, batch=ROWS).evaluate()
+        assert metrics["eval_loss"] == pytest.approx(metrics["eval_ce"] + 2 * metrics["eval_ntl"], rel=1e-5)
 
 
 class TestWeightSchedule:
@@ -483,6 +693,21 @@ def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, 
     for name, field in METRICS.items():
         for value in (log[name], result["eval"][f"eval_{name}"]):
             assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5)
+
+
+def test_loss_of_theirs_on_two_processes(two_processes: dict[str, Any]) -> None:
+    """The Trainer's, in which theirs ends, multiplies by the processes: once."""
+    parts, expected = large_batch(make_model())
+    assert_same_gradients(two_processes["theirs"]["gradients"], expected, EXACT)
+    log = next(log for log in two_processes["theirs"]["logs"] if "loss" in log)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+
+
+def test_logged_weight_in_effect_is_that_of_all_processes(two_processes: dict[str, Any]) -> None:
+    log, batch = two_processes["weight in effect"], torch.utils.data.default_collate(numbers_in_one_row())
+    parts = stock_output(make_model(), batch)
+    in_effect = (log["loss"] - parts.cross_entropy.item()) / parts.ntl.item()
+    assert log["ntl_weight_in_effect"] == pytest.approx(in_effect, rel=1e-4)
 
 
 def test_averaging_processes_instead_of_tokens(two_processes: dict[str, Any]) -> None:

@@ -10,11 +10,17 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
-from ntl_kernels.integrations.transformers import apply_ntl_to_model, set_ntl_loss_function
+from ntl_kernels.integrations.transformers import (
+    NTLTrainerMixin,
+    apply_ntl_to_model,
+    remove_ntl_from_model,
+    set_ntl_loss_function,
+)
 from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, make_model, make_targets
@@ -102,7 +108,8 @@ def test_lora(patched: bool, tmp_path: Path) -> None:
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS, peft_config=config, learning_rate=0.0)
     actual = step_of(trainer)
     assert actual and all("lora" in name for name in actual)
-    reference = trainer.model.eval()  # the stock path; there is no dropout
+    reference = trainer.model
+    remove_ntl_from_model(reference)
     reference.zero_grad(set_to_none=True)
     expected = {name: grad for name, grad in large_batch(reference)[1].items() if grad is not None}
     assert_same_gradients(actual, expected)
@@ -135,6 +142,52 @@ def test_stock_trainer_is_refused(put: Any, tmp_path: Path) -> None:
         trainer.train()
 
 
+PREFERENCES = [{"prompt": "w5 w6", "chosen": "w10 w11", "rejected": "w12 w13"}] * 4
+
+
+def preference_trainer(cls: Any, model: Any, folder: Path) -> Any:
+    args = settings(folder / "run", 2, 1, bf16=False, gradient_checkpointing=False)
+    common = {"processing_class": make_tokenizer(), "train_dataset": Dataset.from_list(PREFERENCES)}
+    if cls is DPOTrainer:
+        return DPOTrainer(model, args=DPOConfig(**args), **common)
+    args |= {"num_generations": 2, "max_completion_length": 3}
+    rewards = lambda completions, **_: [float(position) for position in range(len(completions))]  # noqa: E731
+    return GRPOTrainer(model, reward_funcs=rewards, args=GRPOConfig(**args), **common)
+
+
+@pytest.mark.parametrize("cls", [DPOTrainer, GRPOTrainer])
+@pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) -> None:
+    """The error names a remedy that applies to them, and it helps."""
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
+    with pytest.raises(RuntimeError, match=r"DPO, GRPO and others have no .*: remove_ntl_from_model\(model\) for them"):
+        preference_trainer(cls, model, tmp_path).train()
+    model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
+    remove_ntl_from_model(model)
+    assert preference_trainer(cls, model, tmp_path).train().global_step == 1
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+def test_activation_offloading(patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU an error of ours; as if the CPU were one, every saved tensor goes through TRL's hooks."""
+    model = make_model("llama-tied")
+    expected = large_batch(model)[1]
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
+    with pytest.raises(ValueError, match="activation_offloading=True moves activations from a GPU.*there is none"):
+        make_trainer(model, tmp_path, numbers=NUMBERS, activation_offloading=True)
+    trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cpu"))
+    on_the_host = {"use_pin_memory": False, "use_streams": False, "min_offload_size": 1}
+    offload = get_act_offloading_ctx_manager(model=trainer.model, **on_the_host)
+    trainer.maybe_activation_offload_context = offload
+    assert_same_gradients(step_of(trainer), expected, 1e-6)
+    assert offload.tensor_id > 10
+
+
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="loss_type='nll'; got 'dft'"):
         make_trainer(make_model(), tmp_path, numbers=NUMBERS, loss_type="dft")
@@ -142,6 +195,34 @@ def test_errors(tmp_path: Path) -> None:
     trainer.model.forward = lambda **_: {"loss": torch.zeros(())}
     with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model"):
         trainer.train()
+
+
+def test_compute_loss_of_theirs(tmp_path: Path) -> None:
+    """SFTTrainer's own is replaced, one between it and the mixin is not: put behind, NTL is its super()."""
+
+    class Penalised(SFTTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs) + 10.0
+
+    class MixinFirst(NTLTrainerMixin, Penalised):
+        ntl_stock = NTLSFTTrainer.ntl_stock
+
+    class MixinBehind(Penalised, NTLSFTTrainer):
+        pass
+
+    def make(cls: Any, model: Any) -> Any:
+        args = SFTConfig(**settings(tmp_path, 2, 4, bf16=False, gradient_checkpointing=False))
+        data, tokenizer = make_dataset(), make_tokenizer()
+        return cls(model, args, train_dataset=data, processing_class=tokenizer, numbers=NUMBERS)
+
+    for put in (lambda model, _: model, apply_ntl_to_model):
+        with pytest.raises(ValueError, match=r"leave out Penalised.compute_loss.*\(Penalised, NTLSFTTrainer\)$"):
+            make(MixinFirst, put(make_model(), NUMBERS))
+        trainer = make(MixinBehind, put(make_model(), NUMBERS))
+        parts, expected = large_batch(make_model())
+        assert_same_gradients(step_of(trainer), expected, 1e-6)
+        log = next(log for log in trainer.state.log_history if "loss" in log)
+        assert log["loss"] == pytest.approx(parts.loss.item() + 40, rel=1e-6)
 
 
 def test_numbers_are_asked_for_before_the_data_are_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers import Trainer
 
 from ntl_kernels import linear_cross_entropy_ntl
-from ntl_kernels.integrations.transformers import NTLTrainer, apply_ntl_to_model
+from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, NTLWeightCallback, apply_ntl_to_model
 
 from .models import NUMBERS, VOCAB, make_model, make_targets
 from .training import ROWS, all_rows, arguments, step_of, to_rows
@@ -35,6 +36,39 @@ def trainer_step(case: str, patched: bool, folder: Path, **options: Any) -> dict
         trainers.append(NTLTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers))
     training, evaluation = trainers
     return {"gradients": step_of(training), "logs": training.state.log_history, "eval": evaluation.evaluate()}
+
+
+class Theirs(Trainer):
+    """A ``compute_loss`` of its own, which ends in the Trainer's."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
+class TheirsWithNTL(NTLTrainerMixin, Theirs):
+    """Its mixin calls the other's."""
+
+
+def step_of_theirs(folder: Path) -> dict[str, Any]:
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    trainer = TheirsWithNTL(model, arguments(folder, 2, 2), train_dataset=to_rows(model))
+    return {"gradients": step_of(trainer), "logs": trainer.state.log_history}
+
+
+def numbers_in_one_row() -> list[dict[str, Tensor]]:
+    rows = to_rows(make_model())
+    for row in rows[1:]:
+        row["labels"] = torch.where(NUMBERS.is_number(row["labels"]), 50, row["labels"])
+    return rows
+
+
+def weight_in_effect(folder: Path) -> dict[str, float]:
+    """What the stock Trainer logs of a patched model."""
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    callbacks = [NTLWeightCallback()]
+    trainer = Trainer(model, arguments(folder, 1, 4), train_dataset=numbers_in_one_row(), callbacks=callbacks)
+    trainer.train()
+    return trainer.state.log_history[0]
 
 
 def evaluation_of_unequal_rows(patched: bool, folder: Path) -> dict[str, float]:
@@ -159,6 +193,7 @@ def main(folder: Path) -> None:
     for case in CASES:
         for patched in (True, False):
             results[f"{case}-{patched}"] = trainer_step(case, patched, folder)
+    results["theirs"], results["weight in effect"] = step_of_theirs(folder), weight_in_effect(folder)
     results["per process"] = trainer_step("llama", True, folder, average_tokens_across_devices=False)
     for patched in (True, False):
         results[f"unequal rows-{patched}"] = evaluation_of_unequal_rows(patched, folder)

@@ -39,6 +39,10 @@ class Framework(NamedTuple):
 
     kept_forward: str = ""
     """The attribute in which a model keeps the own forward that it has wrapped."""
+    kept_hook: str = ""
+    """The attribute in which a module keeps hooks that it has put around its forward."""
+    hook_advice: str = ""
+    """What to do about them."""
     kept_head_forward: str = ""
     """The variable in which its function around the head's forward keeps that forward."""
     first_forward: str = ""
@@ -157,7 +161,12 @@ FRAMEWORKS = (
         kept_head_forward="original_forward",
     ),
     Framework("DeepSpeed", loss_problem=ulysses_loss_problem, trainer_problem=ulysses_trainer_problem),
-    Framework("TRL", later_forward="TRL's SFTTrainer", instead="NTLSFTTrainer"),
+    Framework(
+        "TRL",
+        later_forward="TRL's Trainers",
+        instead="NTLSFTTrainer for supervised fine-tuning (DPO, GRPO and others have no cross-entropy of labels that "
+        "NTL could join: remove_ntl_from_model(model) for them)",
+    ),
     Framework(
         "Liger",
         package="liger_kernel",
@@ -167,7 +176,13 @@ FRAMEWORKS = (
         class_advice="apply Liger's kernels with fused_linear_cross_entropy=False",
         trainer_problem=liger_problem,
     ),
-    Framework("accelerate", kept_forward="_original_forward", first_forward="a device_map over several devices"),
+    Framework(
+        "accelerate",
+        kept_forward="_original_forward",
+        kept_hook="_hf_hook",
+        hook_advice="if one device holds the model, take them off by accelerate.hooks.remove_hook_from_module(model, "
+        "recurse=True); else",
+    ),
 )
 
 
@@ -218,6 +233,16 @@ def check_model_class(model: Any, module: str) -> None:
     for framework in FRAMEWORKS:
         if framework.class_advice and framework.package in module:
             raise ValueError(f"{framework.name} has patched {type(model).__name__}.forward: {framework.class_advice}")
+
+
+def check_hooks(module: Any, name: str, otherwise: str) -> None:
+    """Raise if a framework has put hooks around the forward of a module of this name."""
+    for framework in FRAMEWORKS:
+        if framework.kept_hook and framework.kept_hook in module.__dict__:
+            raise ValueError(
+                f"{name} has {framework.name}'s hooks around its forward (of a device_map over several devices, or of "
+                f"offloading): {framework.hook_advice} {otherwise}"
+            )
 
 
 def advice_on_head(kind: str) -> str:

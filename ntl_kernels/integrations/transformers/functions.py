@@ -16,6 +16,11 @@ def unbound(function: Any) -> Any:
     return function
 
 
+def keywords_of(function: Any) -> dict[str, Any]:
+    """The keywords that a partial was given; none for another function."""
+    return dict(function.keywords) if isinstance(function, partial) else {}
+
+
 def innermost(function: Any) -> Any:
     """The function beneath partials, bound methods and ``functools.wraps``."""
     while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,9 @@ from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
+from .estimates import Estimate
 from .frameworks import unwrap_model
-from .model_classes import outputs_are_causal, shifts_labels
+from .model_classes import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
 
 IGNORE_INDEX = -100
 """What Hugging Face collators put where no loss is wanted."""
@@ -33,6 +34,7 @@ class LossOptions:
     config: NTLConfig = DEFAULT_CONFIG
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    estimate: Estimate = field(default_factory=Estimate, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # which checks them
@@ -52,25 +54,20 @@ def token_mask(targets: Tensor) -> Tensor:
     return targets != IGNORE_INDEX
 
 
-def number_mask(targets: Tensor, numbers: NumberTokens) -> Tensor:
-    """Where targets [...] are number tokens, bool [...]."""
-    lookup = numbers.table(targets.device).lookup
-    is_token = (targets >= 0) & (targets < numbers.vocab_size)
-    return is_token & (lookup[targets.clamp(0, numbers.vocab_size - 1)] >= 0)
-
-
 def denominators(
-    targets: Tensor, numbers: NumberTokens, num_items: Count | None, num_numbers: Count | None
+    targets: Tensor, options: LossOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
     """The loss functions' ``num_tokens`` and ``num_numbers`` for targets [...] of a larger window.
 
     A window of ``num_items`` tokens whose numbers nobody counted is taken to have as many numbers per token as this
-    batch: its NTL then weighs as much as its share of the tokens, so that accumulated batches add up to a mean.
+    batch, so that its mean NTL weighs as much as its share of the tokens. A mean over tokens needs no such count.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
-    if num_items is not None and num_numbers is None:
-        tokens = token_mask(targets).sum().clamp(min=1)
-        num_numbers = number_mask(targets, numbers).sum() * num_items / tokens
+    config = options.config
+    if num_items is not None and num_numbers is None and config.mean_over == "numbers":
+        tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
+        has_weight = isinstance(config.weight, Tensor) or config.weight > 0
+        num_numbers = options.estimate.numbers_of_window(num_items, tokens, numbers, warns=has_weight)
     return {"num_tokens": num_items, "num_numbers": num_numbers}
 
 
@@ -97,7 +94,7 @@ def loss_of_logits(
 ) -> NTLOutput:
     """The loss of full logits [..., V] and targets [...], and its parts."""
     targets = targets.to(logits.device)
-    counts = denominators(targets, options.numbers, num_items, num_numbers)
+    counts = denominators(targets, options, num_items, num_numbers)
     keywords: dict[str, Any] = {**options.keywords(), **counts, "return_parts": True}
     output = cross_entropy_ntl(logits, targets, options.numbers, **keywords)
     assert isinstance(output, NTLOutput)
@@ -117,8 +114,10 @@ def ntl_loss_function(
     :func:`set_ntl_loss_function` puts it on a model, and looks that the model calls it, which an assignment to a PEFT
     wrapper, to T5 or before TRL's SFTTrainer does without a word.
 
-    With ``num_items_in_batch``, cross-entropy is divided by it. The number tokens of the window are taken from
-    ``num_numbers_in_batch``, or estimated from this batch's; :class:`NTLTrainer` counts them.
+    With ``num_items_in_batch``, cross-entropy is divided by it, NTL by ``num_numbers_in_batch``. The stock Trainer
+    counts no numbers: the mean NTL of each batch then weighs as much as the batch has of the window's tokens, which
+    makes NTL too small by the share of tokens in batches without numbers, and warns once. :class:`NTLTrainer` counts
+    them; ``NTLConfig(mean_over="tokens")`` needs no such count.
 
     Args:
         numbers: the number tokens of the model's vocabulary.
@@ -183,18 +182,20 @@ def ntl_compute_loss_func(
     Returns:
         ``function(outputs, labels, num_items_in_batch=None)``. The Trainer removes the labels from the model's inputs,
         so encoder-decoder models need ``decoder_input_ids`` from the collator. With ``num_items_in_batch``, CE is
-        divided by it, NTL by the window's numbers as estimated from this batch's; :class:`NTLTrainer` counts them.
+        divided by it; of NTL, :func:`ntl_loss_function` says what happens.
 
     Raises:
         ValueError: outputs without logits, of a type that does not say whether labels are shifted, or with an
-            auxiliary loss whose factor is not given.
+            auxiliary loss whose factor is not given, or with router losses of an encoder and a decoder; a model whose
+            own loss has parts that do not follow from its logits.
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
     if model is not None:
         base = unwrap_model(model)
+        check_own_loss(base)
         shift = shifts_labels(base) if shift is None else shift
-        own_coef = getattr(base, "router_aux_loss_coef", None)
-        aux_loss_coef = own_coef if aux_loss_coef is None else aux_loss_coef
+        holder = router_factor_of(base)
+        aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
     return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
 
 
@@ -211,7 +212,14 @@ def trainer_loss(
     shift = outputs_are_causal(outputs) if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
-    auxiliary = outputs.get("aux_loss") if isinstance(outputs, dict) else None
+    if not isinstance(outputs, dict):
+        return loss
+    if outputs.get("encoder_router_logits") is not None:
+        raise ValueError(
+            f"{type(outputs).__name__} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
+            "compute: use NTLTrainer(..., numbers=numbers)"
+        )
+    auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
         return loss
     if aux_loss_coef is None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from .transforms import LogitTransform
 
@@ -29,6 +32,91 @@ def cohere(model: Any) -> LogitTransform:
     return LogitTransform(logit_scale=model.logit_scale)
 
 
+def mask_padding(model: Any, ids: Tensor) -> Tensor:
+    return (ids != model.config.pad_token_id).to(ids.dtype)
+
+
+def mask_padding_but_the_first(model: Any, ids: Tensor) -> Tensor:
+    mask = ids.ne(model.config.pad_token_id).float()
+    mask[:, 0] = 1
+    return mask
+
+
+Added = Tensor | float | None
+"""What a forward adds to its cross-entropy; None if that is nothing."""
+
+
+def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
+    """Of a mixture of experts, its factor included."""
+    auxiliary = outputs.get("aux_loss")
+    if auxiliary is None:
+        return None
+    holder = router_factor_of(model)
+    if holder is None:
+        raise ValueError(f"{type(model).__name__} returned an auxiliary loss, but has no router_aux_loss_coef")
+    return getattr(*holder) * auxiliary
+
+
+def router_factor_of(model: Any) -> tuple[Any, str] | None:
+    """The object and its attribute from which the forward of a mixture of experts reads the factor of its loss."""
+    text_config = getattr(getattr(model, "config", None), "text_config", None)
+    holders = ((model, "router_aux_loss_coef"), (model, "aux_loss_coef"), (text_config, "router_aux_loss_coef"))
+    return next(((holder, name) for holder, name in holders if hasattr(holder, name)), None)
+
+
+def switch_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
+    if outputs.get("encoder_aux_loss") is None:
+        return None
+    z_loss = outputs["encoder_z_loss"] + outputs["decoder_z_loss"]
+    balance = outputs["encoder_aux_loss"] + outputs["decoder_aux_loss"]
+    return model.router_z_loss_coef * z_loss + model.router_aux_loss_coef * balance
+
+
+def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
+    """Its forward only computes them when it has labels."""
+    if outputs.get("encoder_router_logits") is None:
+        return None
+    balance = function_beside(model, "load_balancing_loss_func")
+    assert balance is not None
+    sides = (("encoder", given.get("attention_mask")), ("decoder", given.get("decoder_attention_mask")))
+    losses = [
+        balance(outputs[f"{side}_router_logits"], model.num_experts, top_k=2, attention_mask=mask)
+        for side, mask in sides
+    ]
+    return model.router_aux_loss_coef * (losses[0] + losses[1])
+
+
+def function_beside(model: Any, name: str) -> Callable[..., Any] | None:
+    """The function of this name in the module of the model's class, or of one that it derives from."""
+    functions = (getattr(sys.modules.get(cls.__module__), name, None) for cls in type(model).__mro__)
+    return next((function for function in functions if function is not None), None)
+
+
+def nothing_else(model: Any) -> str:
+    return ""
+
+
+def bamba_z_loss(model: Any) -> str:
+    if not model.z_loss_coefficient:
+        return ""
+    return (
+        "adds a z loss of all positions of its logits: set model.z_loss_coefficient = 0 and give z_loss to the "
+        "Number Token Loss"
+    )
+
+
+def prophetnet_ngrams(model: Any) -> str:
+    if model.config.ngram > 1 and not model.disable_ngram_loss:
+        return "trains on the logits of n-grams, too: set model.disable_ngram_loss = True"
+    if model.config.eps:
+        return "smooths its labels itself: set model.config.eps = 0 and give label_smoothing to the Number Token Loss"
+    return ""
+
+
+def rag_marginals(model: Any) -> str:
+    return "sums the probabilities of a label over documents, where its logits alone do not say the loss"
+
+
 class ModelClass(NamedTuple):
     """What is said of a model class and of those that derive from it."""
 
@@ -38,9 +126,16 @@ class ModelClass(NamedTuple):
     shifts_labels: bool = True
     """Whether its own loss compares position t with label t + 1. Whoever calls a decoder-only class that does not has
     shifted the labels."""
+    decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
+    """The mask of the decoder's inputs that its forward makes where it makes these from labels."""
+    adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
+    """What its forward adds to the cross-entropy, by its outputs and arguments in a call without labels."""
+    more: Callable[[Any], str] = nothing_else
+    """What else its own loss is made of, which CE + NTL of its logits would drop; else ""."""
 
 
 MODEL_CLASSES: dict[str, ModelClass] = {
+    "BambaForCausalLM": ModelClass(more=bamba_z_loss),
     "BartForCausalLM": ModelClass(shifts_labels=False),
     "BigBirdPegasusForCausalLM": ModelClass(shifts_labels=False),
     "BlenderbotForCausalLM": ModelClass(shifts_labels=False),
@@ -48,6 +143,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "Cohere2ForCausalLM": ModelClass(cohere),
     "CohereForCausalLM": ModelClass(cohere),
     "CpmAntForCausalLM": ModelClass(shifts_labels=False),
+    "EncoderDecoderModel": ModelClass(decoder_mask=mask_padding),
     "FlaubertWithLMHeadModel": ModelClass(shifts_labels=False),
     "GPT2LMHeadModel": ModelClass(plain),
     "GPTJForCausalLM": ModelClass(plain),
@@ -64,18 +160,24 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "MistralForCausalLM": ModelClass(plain),
     "MixtralForCausalLM": ModelClass(plain),
     "MvpForCausalLM": ModelClass(shifts_labels=False),
+    "NllbMoeForConditionalGeneration": ModelClass(adds=nllb_router_losses),
     "Olmo2ForCausalLM": ModelClass(plain),
     "PLBartForCausalLM": ModelClass(shifts_labels=False),
     "PegasusForCausalLM": ModelClass(shifts_labels=False),
     "Phi3ForCausalLM": ModelClass(plain),
     "PhiForCausalLM": ModelClass(plain),
-    "ProphetNetForCausalLM": ModelClass(shifts_labels=False),
+    "Pix2StructForConditionalGeneration": ModelClass(decoder_mask=mask_padding_but_the_first),
+    "ProphetNetForCausalLM": ModelClass(shifts_labels=False, more=prophetnet_ngrams),
+    "ProphetNetForConditionalGeneration": ModelClass(more=prophetnet_ngrams),
     "Qwen2ForCausalLM": ModelClass(plain),
     "Qwen2MoeForCausalLM": ModelClass(plain),
     "Qwen3ForCausalLM": ModelClass(plain),
     "Qwen3MoeForCausalLM": ModelClass(plain),
+    "RagSequenceForGeneration": ModelClass(more=rag_marginals),
+    "RagTokenForGeneration": ModelClass(more=rag_marginals),
     "RecurrentGemmaForCausalLM": ModelClass(recurrent_gemma),
     "SmolLM3ForCausalLM": ModelClass(plain),
+    "SwitchTransformersForConditionalGeneration": ModelClass(adds=switch_router_losses),
     "T5ForConditionalGeneration": ModelClass(plain),  # it scales before its head
     "TrOCRForCausalLM": ModelClass(shifts_labels=False),
     "UMT5ForConditionalGeneration": ModelClass(plain),
@@ -94,15 +196,29 @@ OUTPUTS: dict[str, bool | None] = {
 """Whether a model that returns a type of this name shifts the labels; the first pattern that fits the name counts."""
 
 
+def what_is_known(model: Any) -> ModelClass:
+    """The row of the model's class, or of one that it derives from; an empty one for a class that is not known."""
+    rows = (MODEL_CLASSES.get(cls.__name__) for cls in type(model).__mro__)
+    return next((row for row in rows if row is not None), ModelClass())
+
+
+def check_own_loss(base: Any) -> None:
+    """Raise if a bare model's own loss has parts that CE + NTL of its logits would drop."""
+    more = what_is_known(base).more(base)
+    if more:
+        raise ValueError(f"{type(base).__name__} {more}")
+
+
 def find_transform(model: Any) -> Callable[[Any], LogitTransform]:
     """How to read the transform off the model, by its class or one that it derives from."""
-    for cls in type(model).__mro__:
-        if cls.__name__ in TRANSFORMS:
-            return TRANSFORMS[cls.__name__]
+    transform = what_is_known(model).transform
+    if transform is not None:
+        return transform
     raise ValueError(
         f"{type(model).__name__} is not known to ntl_kernels. If its logits are softcap * tanh(logit_scale * head / "
         "softcap), say so: apply_ntl_to_model(model, numbers, transform=LogitTransform(logit_scale=..., softcap=...)); "
-        f"LogitTransform() declares plain logits. Known: {', '.join(TRANSFORMS)}"
+        f"LogitTransform() declares plain logits. Else train on full logits: NTLTrainer(..., numbers=numbers). Known: "
+        f"{', '.join(TRANSFORMS)}"
     )
 
 
@@ -113,8 +229,8 @@ def is_encoder_decoder(model: Any) -> bool:
 
 def shifts_labels(base: Any) -> bool:
     """Whether position t of a bare model predicts label t + 1, as its own loss has it."""
-    names = {cls.__name__ for cls in type(base).__mro__}
-    return not (is_encoder_decoder(base) or "MaskedLM" in type(base).__name__ or names & UNSHIFTED)
+    is_masked = "MaskedLM" in type(base).__name__
+    return what_is_known(base).shifts_labels and not (is_encoder_decoder(base) or is_masked)
 
 
 def outputs_are_causal(outputs: Any) -> bool:

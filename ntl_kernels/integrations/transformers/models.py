@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from torch import Tensor
 
 from .frameworks import unwrap_module
 from .functions import names_in
+from .model_classes import Added, function_beside, is_encoder_decoder, what_is_known
 
 
 def find_head(model: Any) -> Any:
     """The module that makes logits."""
     return unwrap_module(model.get_output_embeddings())
+
+
+def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
+    """Put among the arguments of a forward what an encoder-decoder model makes of labels [..., T] for its decoder.
+
+    That is nothing if the caller gave the decoder's inputs.
+    """
+    if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
+        return
+    ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
+    mask = what_is_known(model).decoder_mask
+    if mask is not None and given.get("decoder_attention_mask") is None:
+        given["decoder_attention_mask"] = mask(model, ids)
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
@@ -24,31 +37,62 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     Raises:
         ValueError: the model has neither.
     """
-    prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-    if prepare is not None:
-        return prepare(labels)
-    for cls in type(model).__mro__:
-        shift_right = getattr(sys.modules.get(cls.__module__), "shift_tokens_right", None)
-        if shift_right is not None:
-            return shift_right(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
+    for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
+        if hasattr(model, method):
+            return getattr(model, method)(labels)
+    shift_right, config = function_beside(model, "shift_tokens_right"), model.config
+    if shift_right is not None:
+        config = config if hasattr(config, "pad_token_id") else config.text_config
+        return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
     raise ValueError(
         f"{type(model).__name__} does not say how its decoder's inputs come from labels: let the collator put "
         "decoder_input_ids into every batch"
     )
 
 
-def auxiliary_loss(base: Any, outputs: Any) -> Tensor | None:
-    """What a mixture of experts adds to its loss, its factor included."""
-    auxiliary = outputs.get("aux_loss") if isinstance(outputs, dict) else None
-    if auxiliary is None:
+def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
+    """What the forward of a bare model would add to the cross-entropy, its factors included; None for nothing.
+
+    Args:
+        base: the bare model.
+        outputs: those of a call without labels. A loss among them is what the forward adds of other arguments.
+        given: the arguments of the call.
+    """
+    if not isinstance(outputs, dict):
         return None
-    coefficient = getattr(base, "router_aux_loss_coef", None)
-    if coefficient is None:
-        raise ValueError(f"{type(base).__name__} returned an auxiliary loss, but has no router_aux_loss_coef")
-    return coefficient * auxiliary
+    added, other = what_is_known(base).adds(base, outputs, given), outputs.get("loss")
+    return other if added is None else added if other is None else added + other
 
 
 def calls_loss_function(model: Any) -> bool:
     """Whether the model's forward, or one that it derives from, calls ``model.loss_function``."""
-    forwards = [cls.__dict__["forward"] for cls in type(model).__mro__ if "forward" in cls.__dict__]
-    return hasattr(type(model), "loss_function") and any("loss_function" in names_in(forward) for forward in forwards)
+    return hasattr(type(model), "loss_function") and "loss_function" in names_in_forwards(model)
+
+
+def names_in_forwards(model: Any) -> set[str]:
+    """What the model's forward, and those that it derives from, name."""
+    return set().union(*(names_in(vars(cls)["forward"]) for cls in type(model).__mro__ if "forward" in vars(cls)))
+
+
+def writes_cross_entropy(base: Any) -> bool:
+    """Whether a bare model's forward computes its cross-entropy itself, in place of calling ``loss_function``."""
+    names = names_in_forwards(base)
+    return bool(names & {"CrossEntropyLoss", "cross_entropy"}) and "loss_function" not in names
+
+
+def check_forward_serves_hidden_states(base: Any) -> None:
+    """Raise if a bare model's own forward needs logits of its head to compute its loss."""
+    name = type(base).__name__
+    if hasattr(base, "final_logits_bias"):
+        reason = f"{name} adds final_logits_bias to the output of its head"
+    elif not is_encoder_decoder(base) and writes_cross_entropy(base):
+        reason = f"{name} has its cross-entropy written into its forward"
+    else:
+        return
+    raise ValueError(f"{reason}, so that its loss needs logits: {train_on_logits(base)}")
+
+
+def train_on_logits(base: Any) -> str:
+    """What to use for a bare model in place of :func:`apply_ntl_to_model`."""
+    advice = "train on full logits by NTLTrainer or NTLSeq2SeqTrainer(..., numbers=numbers)"
+    return f"{advice} or set_ntl_loss_function(model, numbers)" if calls_loss_function(base) else advice

@@ -12,11 +12,11 @@ from typing import Any
 
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
-from .frameworks import KEPT_FORWARDS, check_model_class, column, unwrap_model
-from .functions import BoundForward, describe, innermost, is_ours, with_signature
+from .frameworks import KEPT_FORWARDS, check_hooks, check_model_class, column, unwrap_model
+from .functions import BoundForward, describe, innermost, is_ours, unbound, with_signature
 from .losses import LossOptions, ntl_loss_function
-from .model_classes import find_transform, is_encoder_decoder, shifts_labels
-from .models import calls_loss_function, find_head
+from .model_classes import check_own_loss, find_transform, is_encoder_decoder, shifts_labels
+from .models import calls_loss_function, check_forward_serves_hidden_states, find_head, train_on_logits
 from .patched import PATCH, Patch, check_head, head_forward, model_forward, model_loss
 from .sharded import inner_forward, put_head_forward
 from .transforms import LogitTransform, declared
@@ -40,14 +40,18 @@ def apply_ntl_to_model(
 ) -> Any:
     """Let a model compute CE + NTL from its hidden states when it trains; logits are never held.
 
-    Changes ``model(..., labels=...)`` in training mode alone: ``output.loss`` is CE + lambda * NTL (plus the model's
-    own auxiliary loss), ``output.logits`` is None. Evaluation, ``generate``, calls without labels, parameters and
-    ``state_dict`` stay as they are. The forward takes these keywords beside its own:
+    Changes ``model(..., labels=...)`` where it can train: with gradients enabled, whatever the mode
+    (``from_pretrained`` returns a model in evaluation mode, and some training loops leave it so), in training mode, or
+    with ``num_numbers_in_batch``. ``output.loss`` is then CE + lambda * NTL (plus the model's own auxiliary loss) and
+    ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``, ``generate``,
+    calls without labels, parameters and ``state_dict`` stay as they are. The forward takes these keywords beside its
+    own:
 
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation.
-      With the first alone, the numbers of the window are estimated from this batch's.
+      With the first alone, as the stock Trainer gives it, NTL is too small by the share of tokens in batches without
+      numbers, which a warning says once; ``NTLConfig(mean_over="tokens")`` needs no second count.
     - ``shift_labels``: labels that are shifted already.
-    - ``skip_logits=True``: compute the loss in this way in evaluation mode, too.
+    - ``skip_logits=True``: compute the loss in this way in evaluation, too.
 
     Apply it to the bare model or inside a PEFT wrapper, before FSDP, DDP or torch.compile.
 
@@ -74,10 +78,12 @@ def apply_ntl_to_model(
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
+    check_forward(base)
+    check_own_loss(base)
+    check_forward_serves_hidden_states(base)
     read_transform = find_transform(base) if transform is None else partial(declared, transform)
     head = find_head(base)
     check_head(head, base)
-    check_forward(base)
     if numbers.vocab_size != head.out_features:
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens, the head of {type(base).__name__} has "
@@ -190,13 +196,15 @@ def remove_ntl_from_model(model: Any) -> None:
 def put_forward(model: Any, patch: Patch) -> None:
     """Let the model's forward be ours, or stay the wrapper that holds ours already.
 
-    A wrapper of accelerate's around the model's own forward goes beneath ours.
+    A wrapper of accelerate's around the model's own forward goes beneath ours; the class's, which accelerate's hooks
+    leave on a model when they are taken off, needs no place.
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return
     names = ("forward", *KEPT_FORWARDS)
-    patch.beneath = {name: model.__dict__.pop(name) for name in names if name in model.__dict__}
+    beneath = {name: model.__dict__.pop(name) for name in names if name in model.__dict__}
     stock = type(model).forward
+    patch.beneath = {} if unbound(beneath.get("forward")) is stock else beneath
     model.forward = with_signature(
         BoundForward(with_signature(partial(model_forward), stock), model), stock, bound=True
     )
@@ -207,7 +215,8 @@ def check_forward(model: Any) -> None:
     name, forward = type(model).__name__, type(model).forward
     own = model.__dict__.get("forward")
     is_wrapped = any(kept in model.__dict__ for kept in KEPT_FORWARDS) and innermost(own) is innermost(forward)
-    if own is not None and innermost(own) is not model_forward and not is_wrapped:
+    if own is not None and innermost(own) is not model_forward and not (is_wrapped or unbound(own) is forward):
+        check_hooks(model, name, train_on_logits(model))
         raise ValueError(
             f"{name} has a forward of its own already: {describe(model.forward)}. Call apply_ntl_to_model first, and "
             f"without {' or '.join(column('first_forward'))}"

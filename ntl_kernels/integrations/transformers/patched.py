@@ -20,17 +20,21 @@ from torch import Tensor, nn
 from ...config import NTLOutput
 from ...functional import linear_cross_entropy_ntl
 from ...tracing import has_values
-from .frameworks import advice_on_head
+from .frameworks import advice_on_head, check_hooks
 from .functions import describe, is_ours
 from .losses import Count, LossOptions, choose_targets, denominators
-from .model_classes import is_encoder_decoder
-from .models import decoder_inputs, find_head
+from .model_classes import is_encoder_decoder, shifts_labels
+from .models import added_loss, find_head, put_decoder_inputs, train_on_logits
 from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes
 from .transforms import NUM_PROBES, LogitTransform, check_probes, make_probes, probes_match
-from .watch import Watch
+from .watch import Watch, may_train
 
 PATCH = "_ntl_patch"
 """The attribute of a patched model and of its head."""
+
+
+class PatchError(RuntimeError):
+    """What this module itself has to say of a forward pass."""
 
 
 class Call:
@@ -76,6 +80,8 @@ class Patch:
         """What the model computes its loss with in evaluation, None for an encoder-decoder model."""
         self.own_loss: Callable[..., Tensor] | None = None
         """The loss function that somebody had assigned to the model."""
+        self.added_factor = 1.0
+        """By what the model's own additions to the loss (of routers) are multiplied."""
         self.proven: LogitTransform | None = None
         """The last transform that the probes confirmed: looking at them waits for the device."""
         self.call: Call | None = None
@@ -92,9 +98,12 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
     given = {**dict(zip(patch.parameters, args, strict=False)), **kwargs}
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
-    trains = model.training and has_labels
+    trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
-        raise ValueError("a model patched by apply_ntl_to_model has no logits when it trains; got skip_logits=False")
+        raise ValueError(
+            "a model patched by apply_ntl_to_model has no logits when it trains; got skip_logits=False: call it in "
+            "evaluation mode under torch.no_grad(), or without labels"
+        )
     if skip_logits and not has_labels:
         raise ValueError("skip_logits=True needs labels; got none")
     if not (skip_logits or trains):
@@ -118,18 +127,17 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
     num_items, return_dict = given.pop("num_items_in_batch", None), given.pop("return_dict", None)
     if is_encoder_decoder(model):
         targets = choose_targets(labels, None, shift=False)
-        if given.get("decoder_input_ids") is None and given.get("decoder_inputs_embeds") is None:
-            given["decoder_input_ids"] = decoder_inputs(model, labels)
+        put_decoder_inputs(model, given, targets)
     else:
-        targets = choose_targets(labels, shift_labels, shift=True)
+        targets = choose_targets(labels, shift_labels, shifts_labels(model))
         given["labels"] = targets  # the model only looks whether there are any
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 makes its cache
         given.setdefault("use_cache", False)
     transform = patch.read_transform(model)
     patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
     try:
-        output = stock_forward(model, patch)(**given, return_dict=True)
-        loss = take_loss(patch, output.logits) if is_encoder_decoder(model) else output.loss
+        output = body_forward(model, patch, given)
+        loss = seq2seq_loss(model, patch, output, given) if is_encoder_decoder(model) else output.loss
         if not patch.call.is_taken:
             raise RuntimeError(
                 f"{type(model).__name__} did not take its loss from its head by loss_function: something replaced "
@@ -139,8 +147,29 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
         patch.call = None
     patch.watch.has_run = True
     fields = {name: value for name, value in output.items() if name not in ("loss", "logits")}
-    output = type(output)(loss=loss, **fields)
+    output = type(output)(loss=loss * patch.added_factor, **fields)
     return output if return_dict or (return_dict is None and model.config.return_dict) else output.to_tuple()
+
+
+def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
+    """The output of the model's own forward, in which the head leaves the loss and returns probes."""
+    call = patch.call
+    assert call is not None
+    try:
+        return stock_forward(model, patch)(**given, return_dict=True)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        if call.loss is None or call.is_taken or isinstance(error, (PatchError, torch.OutOfMemoryError)):
+            raise
+        raise RuntimeError(
+            f"{call.name} computes something of its logits beside its loss, which a model patched by "
+            f"apply_ntl_to_model does not have: {train_on_logits(model)}. It raised: {error}"
+        ) from error
+
+
+def seq2seq_loss(model: Any, patch: Patch, output: Any, given: dict[str, Any]) -> Tensor:
+    """The loss of an encoder-decoder model that was called without labels."""
+    loss, added = take_loss(patch, output.logits), added_loss(model, output, given)
+    return loss if added is None else loss + added
 
 
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
@@ -150,7 +179,7 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     if patch is None or call is None:
         return type(head).forward(head, hidden)
     if call.loss is not None:
-        raise RuntimeError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
+        raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
     check_weight(head.weight)
     loss = head_loss(patch, call, hidden, head.weight, head.bias)
     call.hidden = local(hidden)
@@ -164,15 +193,15 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         **patch.options.keywords(),
         **patch.fused,
         **call.transform._asdict(),
-        **denominators(targets, patch.options.numbers, call.num_items, call.num_numbers),
+        **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
     output = linear_cross_entropy_ntl(
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
     output = as_plain(output)
-    call.loss, patch.parts = output.loss, (output.loss.detach(), *output[1:])
-    return output.loss
+    call.loss, patch.parts = output.loss / patch.added_factor, (output.loss.detach(), *output[1:])
+    return call.loss
 
 
 def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -217,8 +246,10 @@ def check_head(head: Any, model: Any) -> None:
         raise TypeError(
             f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{advice_on_head(kind)}"
         )
-    is_free = "forward" not in head.__dict__ or is_ours(head.__dict__["forward"], head_forward)
+    own = head.__dict__.get("forward")
+    is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)
     if not is_free and inner_forward(head) is None:
+        check_hooks(head, f"the head of {name}", train_on_logits(model))
         raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
 
 

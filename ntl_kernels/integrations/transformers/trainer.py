@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
 from .frameworks import FRAMEWORKS, check_arguments, unwrap_model
-from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits, number_mask, token_mask
-from .model_classes import is_encoder_decoder, shifts_labels
-from .models import auxiliary_loss, decoder_inputs
+from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits, token_mask
+from .model_classes import check_own_loss, is_encoder_decoder, shifts_labels
+from .models import added_loss, put_decoder_inputs
 from .patch import options_on
 from .patched import PATCH, Patch
-from .stock_trainers import STOCK_TRAINERS, StockTrainer, check_loss_arguments
+from .stock_trainers import (
+    STOCK_TRAINERS,
+    StockTrainer,
+    check_own_loss_can_run,
+    check_stock_arguments,
+    has_own_loss,
+)
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key under which batches carry the number tokens of their accumulation window."""
+
+
+WHAT_IS_LOGGED = {"train": "training steps", "eval": "evaluation"}
 
 
 class EvalBatch(NamedTuple):
@@ -34,16 +45,49 @@ class EvalBatch(NamedTuple):
     """The tokens and number tokens of its whole rows, if processes share the rows, else None."""
 
 
+class Window(NamedTuple):
+    """What the loss of a batch is divided by, and what it is part of."""
+
+    num_items: Count | None
+    num_numbers: Count | None
+    processes: int
+    """Over how many processes, which average their gradients, the loss adds up."""
+    steps: int
+    """Over how many accumulation steps, which add up, a mean over the batch becomes a mean."""
+
+    def counts(self) -> dict[str, Count]:
+        """The denominators as keywords of a patched model; none for a batch on its own."""
+        counts = {"num_items_in_batch": self.num_items, NUM_NUMBERS: self.num_numbers}
+        return {name: count for name, count in counts.items() if count is not None}
+
+
+class ForgetAttempt(TrainerCallback):
+    """Forgets what an attempt that was given up (by ``auto_find_batch_size``) has added to the next log."""
+
+    def __init__(self, totals: dict[str, Tensor]) -> None:
+        self.totals = totals
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.totals.pop("train", None)
+
+
 class NTLTrainerMixin:
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
-    Cross-entropy is divided by the tokens, NTL by the number tokens of the whole accumulation window on all processes,
-    so that gradients equal those of one large batch, also when processes share rows (context parallelism). A model
-    patched by :func:`apply_ntl_to_model` computes the loss from hidden states; any other one gives full logits. In
-    evaluation the loss is the mean over each batch.
+    Cross-entropy is divided by the tokens, NTL by the number tokens (with ``mean_over="tokens"`` by the tokens) of the
+    whole accumulation window on all processes, so that gradients equal those of one large batch, also when processes
+    share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes the loss from hidden
+    states; any other one gives full logits. In evaluation the loss is the mean over each batch.
 
     ``log`` gets ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens, or number tokens, since
-    the last log) beside ``loss``; evaluation gets them with its prefix.
+    the last log) and ``number_share`` (of the labels that count) beside ``loss``; evaluation gets them with its prefix.
+    Without any number ``number_mae`` is NaN, and the first log warns. With ``NTLConfig(mean_over="tokens")`` ``ntl`` is
+    divided by the tokens, too, so that ``loss = ce + weight * ntl`` in each case.
+
+    A ``compute_loss`` of the class behind the mixin runs if the model is patched: it gets both denominators among the
+    inputs, and whatever it adds or changes takes effect as it does without NTL. Otherwise only those of
+    ``transformers`` and TRL's ``SFTTrainer`` are replaced; put NTL behind any other one,
+    ``class MyTrainer(TheirTrainer, NTLTrainer)``, where its ``super().compute_loss`` is CE + NTL.
 
     Args:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
@@ -57,8 +101,9 @@ class NTLTrainerMixin:
 
     Raises:
         TypeError, ValueError: options missing or not those of the patch, a ``compute_loss_func``, DataParallel (several
-            GPUs in one process), DeepSpeed's sequence parallelism, or ``use_liger_kernel`` without
-            ``fused_linear_cross_entropy: False``.
+            GPUs in one process), DeepSpeed's sequence parallelism, ``use_liger_kernel`` without
+            ``fused_linear_cross_entropy: False``, a ``compute_loss`` that would be left out, or a model whose own loss
+            has parts that do not follow from its logits.
     """
 
     ntl_stock: StockTrainer = STOCK_TRAINERS["Trainer"]
@@ -74,16 +119,20 @@ class NTLTrainerMixin:
         **kwargs: Any,
     ) -> None:
         arguments = args[1] if len(args) > 1 else kwargs.get("args")
-        check_loss_arguments(type(self).__name__, self.ntl_stock, arguments)
+        check_stock_arguments(type(self).__name__, self.ntl_stock, arguments)
         self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss}
         self.ntl_weight_schedule = ntl_weight_schedule
         self.ntl_weight: Tensor | None = None
         self.ntl_totals: dict[str, Tensor] = {}
+        self.ntl_seen: set[str] = set()
+        """What has been logged: training, evaluation."""
         self.ntl_eval_batch: EvalBatch | None = None
         if kwargs.get("model_init") is None:  # some Trainers tokenize all data before they look at the rest
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)
         check_trainer(self)
+        if has_own_loss(type(self), NTLTrainerMixin):
+            self.ntl_check_own_loss()
         self.label_smoother = None  # the loss smooths its labels itself
         if ntl_weight_schedule is not None:
             self.ntl_set_weight(0.0)
@@ -91,6 +140,7 @@ class NTLTrainerMixin:
         # The Trainer then counts tokens and does not divide the loss by the accumulation steps: 5.17 asks the first of
         # these. They are set here since TRL reads the second off the class to write the first.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        self.add_callback(ForgetAttempt(self.ntl_totals))  # type: ignore[attr-defined]
         self.ntl_stock.begin(self)
 
     def ntl_check_given(self, model: Any) -> None:
@@ -111,6 +161,8 @@ class NTLTrainerMixin:
         given: dict[str, Any] = {**self.ntl_given, "label_smoothing": smoothing or None}
         given = {name: value for name, value in given.items() if value is not None}
         installed = options_on(self.model)  # type: ignore[attr-defined]
+        if self.ntl_patch() is None:
+            check_own_loss(unwrap_model(self.model))  # type: ignore[attr-defined]
         if installed is None:
             self.ntl_check_given(self.model)  # type: ignore[attr-defined]
             return self.ntl_follow(LossOptions(**given))
@@ -168,7 +220,7 @@ class NTLTrainerMixin:
 
     def ntl_count(self, targets: Tensor) -> Tensor:
         """[2]: how many targets are tokens that count, and how many of these are numbers."""
-        return torch.stack([token_mask(targets).sum(), number_mask(targets, self.ntl_options().numbers).sum()])
+        return torch.stack([token_mask(targets).sum(), self.ntl_options().numbers.count(targets)])
 
     def ntl_targets(self, batch: Any) -> Tensor:
         """What each position of a batch is to predict."""
@@ -195,56 +247,88 @@ class NTLTrainerMixin:
         targets = self.ntl_targets(inputs)
         is_training = self.model.training  # type: ignore[attr-defined]
         batch = self.ntl_eval_batch or EvalBatch(targets.shape[0], (None, None))
-        counts = (num_items_in_batch, num_numbers) if is_training else batch.counts
-        run = self.ntl_fused if self.ntl_patch() and (is_training or inputs.get("skip_logits")) else self.ntl_unfused
-        loss, parts, outputs = run(model, inputs, targets, *counts)
-        if counts[0] is not None:
-            loss = self.ntl_scale(loss, outputs, is_training)
+        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers) if is_training else batch.counts)
+        if has_own_loss(type(self), NTLTrainerMixin):
+            self.ntl_check_own_loss()
+            loss, parts, outputs = self.ntl_theirs(model, inputs, window, is_training, return_outputs)
+        elif self.ntl_patch() and (is_training or inputs.get("skip_logits")):
+            loss, parts, outputs = self.ntl_fused(model, inputs, window)
+        else:
+            loss, parts, outputs = self.ntl_unfused(model, inputs, targets, window)
         self.ntl_add("train" if is_training else "eval", loss, batch.rows, parts, targets)
         return (loss, outputs) if return_outputs else loss
 
-    def ntl_fused(
-        self, model: Any, inputs: dict[str, Any], targets: Tensor, num_items: Count | None, num_numbers: Count | None
-    ) -> tuple[Tensor, NTLOutput, Any]:
+    def ntl_window(self, is_training: bool, counts: tuple[Count | None, Count | None]) -> Window:
+        """What the loss of a batch is divided by, and over how many processes and steps it adds up."""
+        if counts[0] is None:
+            return Window(*counts, 1, 1)
+        if not is_training:
+            return Window(*counts, self.get_cp_size(), 1)  # type: ignore[attr-defined]
+        processes = 1
+        if self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
+            processes = self.accelerator.num_processes // self.get_tp_size()  # type: ignore[attr-defined]
+        return Window(*counts, processes, self.current_gradient_accumulation_steps)  # type: ignore[attr-defined]
+
+    def ntl_fused(self, model: Any, inputs: dict[str, Any], window: Window) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) of a patched model, from hidden states."""
-        counts = {"num_items_in_batch": num_items, NUM_NUMBERS: num_numbers}
-        outputs = model(**inputs, **{name: count for name, count in counts.items() if count is not None})
+        run = partial(model, **inputs, **window.counts())
+        outputs, parts = self.ntl_run(run, window)
+        return (outputs["loss"] if isinstance(outputs, dict) else outputs[0]) * window.processes, parts, outputs
+
+    def ntl_theirs(
+        self, model: Any, inputs: dict[str, Any], window: Window, is_training: bool, with_outputs: bool
+    ) -> tuple[Tensor, NTLOutput, Any]:
+        """(loss, parts, outputs) by the ``compute_loss`` behind this one, which calls a patched model.
+
+        The Trainer's, in which it ends, multiplies by the number of processes. In evaluation a second call has the
+        logits.
+        """
+        compute_loss, given = super().compute_loss, {**inputs, **window.counts()}  # type: ignore[misc]
+        options = {"return_outputs": with_outputs, "num_items_in_batch": window.num_items}
+        if is_training:
+            result, parts = self.ntl_run(partial(compute_loss, model, given, **options), window)
+            loss, outputs = result if with_outputs else (result, None)
+            return loss, parts, outputs
+        loss, parts = self.ntl_run(partial(compute_loss, model, {**given, "skip_logits": True}), window)
+        outputs = compute_loss(model, {**given, "skip_logits": None}, return_outputs=True)[1] if with_outputs else None
+        return loss, parts, outputs
+
+    def ntl_run(self, run: Callable[[], Any], window: Window) -> tuple[Any, NTLOutput]:
+        """What comes of a function that runs the patched model, and the parts of the loss."""
         patch = self.ntl_patch()
-        assert patch is not None and patch.parts is not None
-        return outputs["loss"] if isinstance(outputs, dict) else outputs[0], NTLOutput(*patch.parts), outputs
+        assert patch is not None
+        patch.parts, patch.added_factor = None, 1 / (window.processes * window.steps)
+        try:
+            result = run()
+        finally:
+            patch.added_factor = 1.0
+        if patch.parts is None:
+            raise RuntimeError(f"{type(self).__name__}.compute_loss did not run its model with the labels")
+        return result, NTLOutput(*patch.parts)
 
     def ntl_unfused(
-        self, model: Any, inputs: dict[str, Any], targets: Tensor, num_items: Count | None, num_numbers: Count | None
+        self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
     ) -> tuple[Tensor, NTLOutput, Any]:
-        """(loss, parts, outputs) of any model, from full logits."""
+        """(loss, parts, outputs) of any model, from full logits.
+
+        CE and NTL are sums over the denominators of all processes that share them already. What the model adds is a
+        mean over this batch: it becomes the mean over the steps.
+        """
         base = unwrap_model(self.model)  # type: ignore[attr-defined]
         labels = inputs.pop("labels", None)
         for name in ("shift_labels", "skip_logits"):
             inputs.pop(name, None)
-        if is_encoder_decoder(base) and not {"decoder_input_ids", "decoder_inputs_embeds"} & set(inputs):
-            inputs["decoder_input_ids"] = decoder_inputs(base, labels)
+        if is_encoder_decoder(base):
+            put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
-        parts = loss_of_logits(logits_of(outputs), targets, self.ntl_options(), num_items, num_numbers)
-        auxiliary = auxiliary_loss(base, outputs)
-        return parts.loss if auxiliary is None else parts.loss + auxiliary, parts, outputs
+        parts = loss_of_logits(logits_of(outputs), targets, self.ntl_options(), window.num_items, window.num_numbers)
+        loss, added = parts.loss * window.processes, added_loss(base, outputs, inputs)
+        return loss if added is None else loss + added / window.steps, parts, outputs
 
-    def ntl_scale(self, loss: Tensor, outputs: Any, is_training: bool) -> Tensor:
-        """The loss as it adds up over the accumulation steps and is averaged over processes.
-
-        CE and NTL are sums over the denominators of all processes that share them already. An auxiliary loss is a mean
-        over this batch: it becomes the mean over the steps.
-        """
-        auxiliary = auxiliary_loss(unwrap_model(self.model), outputs)  # type: ignore[attr-defined]
-        processes, steps = 1, 1
-        if not is_training:
-            processes = self.get_cp_size()  # type: ignore[attr-defined]
-        elif self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
-            processes = self.accelerator.num_processes // self.get_tp_size()  # type: ignore[attr-defined]
-        if auxiliary is None:
-            return loss * processes
-        if is_training:
-            steps = self.current_gradient_accumulation_steps  # type: ignore[attr-defined]
-        return (loss - auxiliary) * processes + auxiliary / steps
+    def ntl_check_own_loss(self) -> None:
+        """Raise if a class behind the mixin has a ``compute_loss`` that can neither be replaced nor be called."""
+        shares_rows = self.get_cp_size() > 1  # type: ignore[attr-defined]
+        check_own_loss_can_run(type(self), NTLTrainerMixin, self.ntl_patch() is not None, shares_rows)
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
         """The Trainer's, with our loss. A patched model need not make logits that nobody asks for."""
@@ -290,7 +374,7 @@ class NTLTrainerMixin:
         sums = torch.stack(
             [
                 parts.cross_entropy * parts.num_tokens,
-                parts.ntl * parts.num_numbers,
+                parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers),
                 parts.token_accuracy * tokens,
                 parts.number_mae * numbers,
                 tokens,
@@ -302,6 +386,10 @@ class NTLTrainerMixin:
         total = self.ntl_totals.get(mode)
         self.ntl_totals[mode] = sums if total is None else total + sums
 
+    def ntl_mean_over(self, tokens: Any, numbers: Any) -> Any:
+        """What the sum of NTL is divided by: tokens or numbers."""
+        return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
+
     def ntl_metrics(self, mode: str) -> dict[str, float]:
         """The means since the last call, over all processes: of the parts if a token counted, of the loss if a row."""
         nothing = torch.zeros(8, device=self.args.device)  # type: ignore[attr-defined]
@@ -312,13 +400,28 @@ class NTLTrainerMixin:
         if tokens > 0:
             metrics = {
                 "ce": cross_entropy / tokens,
-                "ntl": ntl / max(numbers, 1),
+                "ntl": ntl / max(self.ntl_mean_over(tokens, numbers), 1),
                 "token_accuracy": correct / tokens,
-                "number_mae": error / max(numbers, 1),
+                "number_mae": error / numbers if numbers else float("nan"),
+                "number_share": numbers / tokens,
             }
+            self.ntl_look_for_numbers(mode, numbers)
         if mode == "eval" and rows > 0:
             metrics["loss"] = loss / rows
         return metrics
+
+    def ntl_look_for_numbers(self, mode: str, count: float) -> None:
+        """Warn if what is logged first of training or evaluation had no number among its labels."""
+        is_first = mode not in self.ntl_seen
+        self.ntl_seen.add(mode)
+        if count == 0 and is_first and self.is_world_process_zero():  # type: ignore[attr-defined]
+            warnings.warn(
+                f"no label of the first logged {WHAT_IS_LOGGED[mode]} is a number token, and NTL is 0. Likely causes: "
+                "the NumberTokens are those of another tokenizer, the numbers are masked (-100) with the prompt, or "
+                "the tokenizer splits numbers into tokens that the table does not have. Compare the labels with "
+                "numbers.is_number(labels)",
+                stacklevel=2,
+            )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's, with the parts of the training loss beside it."""

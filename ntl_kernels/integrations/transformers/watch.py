@@ -18,6 +18,15 @@ from .frameworks import check_loss, column
 from .functions import describe
 
 
+def may_train(model: Any) -> bool:
+    """Whether a call of the model may be one that trains it.
+
+    Its mode alone does not say: ``from_pretrained`` returns a model in evaluation mode, and Lightning and hand-written
+    loops train it so.
+    """
+    return bool(model.training) or torch.is_grad_enabled()
+
+
 class Watch:
     """Whether the loss that ``installer`` put on a model was computed in the forward pass that runs."""
 
@@ -26,7 +35,7 @@ class Watch:
         self.parameters = parameters
         """The names of the model's positional arguments."""
         self.in_evaluation = in_evaluation
-        """Whether the loss belongs to evaluation, too."""
+        """Whether the loss belongs to calls that cannot train, too."""
         self.has_run = False
 
 
@@ -55,9 +64,9 @@ def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, An
     has_run, watch.has_run = watch.has_run, False
     if has_run and not torch.compiler.is_compiling():
         check_loss(watch.installer)
-    if has_run or not (model.training or watch.in_evaluation):
-        return
     given = {**dict(zip(watch.parameters, args, strict=False)), **kwargs}
+    if has_run or not (may_train(model) or watch.in_evaluation or given.get("num_numbers_in_batch") is not None):
+        return
     name = type(model).__name__
     if given.get("labels") is not None or given.get("shift_labels") is not None:
         raise RuntimeError(

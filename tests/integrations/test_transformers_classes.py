@@ -1,0 +1,374 @@
+"""Model classes whose own forward does more with labels than compare logits with them.
+
+Without NTL (a weight of 0), whatever the way, the loss and every gradient must be those of the model's own forward.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ntl_kernels import NTLConfig
+from ntl_kernels.integrations.transformers import (
+    LogitTransform,
+    NTLTrainer,
+    apply_ntl_to_model,
+    ntl_compute_loss_func,
+    set_ntl_loss_function,
+)
+from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES, ModelClass
+
+from .models import DECODER, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
+from .training import InOrder, arguments, step_of
+
+NO_NTL = NTLConfig(weight=0.0)
+SEQ2SEQ = {"vocab_size": VOCAB, "d_model": 16, "hidden_size": 16, "pad_token_id": 0, "decoder_start_token_id": 2}
+SEQ2SEQ |= dict.fromkeys(("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers"), 2)
+SEQ2SEQ |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("attention_heads", "sparse_step")}
+SEQ2SEQ |= {f"num_{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+SEQ2SEQ |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "d_ff": 24, "d_kv": 8, "num_heads": 2, "num_layers": 2}
+SEQ2SEQ |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "dropout_rate"), 0.0)
+SEQ2SEQ |= dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop", "router_jitter_noise", "moe_token_dropout"), 0.0)
+SEQ2SEQ |= {"num_experts": 4, "expert_capacity": 64, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1}
+SEQ2SEQ |= {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "output_router_logits": True}
+SEQ2SEQ |= {"ngram": 2, "max_position_embeddings": 64, "num_buckets": 4, "relative_max_distance": 8}
+PROPHETNET = {name: value for name, value in SEQ2SEQ.items() if not name.startswith("num_") or "_attention" in name}
+PROPHETNET = {name: value for name, value in PROPHETNET.items() if not name.endswith(("coder_layers", "_heads"))}
+PROPHETNET |= {f"num_{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+BERT = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+BERT |= {"num_attention_heads": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+BERT |= {"initializer_range": 0.3, "reference_compile": False}
+PATCHES = {"hidden_size": 16, "d_ff": 24, "d_kv": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "seq_len": 64}
+PATCHES |= {"patch_embed_hidden_size": 6, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+PATCHES |= {"attention_dropout": 0.0, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 2}
+JETMOE = DECODER | {"kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True}
+JETMOE |= {"aux_loss_coef": 0.5, "num_key_value_heads": 1, "num_attention_heads": 2}
+BAMBA = DECODER | {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4, "mamba_expand": 2}
+BAMBA |= {"attn_layer_indices": [0, 1], "z_loss_coefficient": 0.1}
+
+
+def small(name: str, config: dict[str, Any]) -> Any:
+    """A model in training mode whose logits differ."""
+    torch.manual_seed(0)
+    cls = getattr(transformers, name)
+    model = cls(cls.config_class(**config)).train()
+    with torch.no_grad():
+        for parameter in model.get_output_embeddings().parameters():
+            parameter.normal_(std=0.5)
+    return model
+
+
+def encoder_decoder() -> Any:
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.BertConfig(**BERT), transformers.BertConfig(**BERT, is_decoder=True, add_cross_attention=True)
+    )
+    torch.manual_seed(0)
+    model = transformers.EncoderDecoderModel(config).train()
+    model.config.decoder_start_token_id, model.config.pad_token_id = 2, 0
+    return model
+
+
+def pix2struct() -> Any:
+    torch.manual_seed(0)
+    config = transformers.Pix2StructConfig(
+        text_config=PATCHES | {"is_decoder": True}, vision_config=PATCHES, tie_word_embeddings=False
+    )
+    model = transformers.Pix2StructForConditionalGeneration(config).train()
+    model.config.decoder_start_token_id, model.config.pad_token_id = 2, 0
+    with torch.no_grad():
+        for parameter in model.decoder.parameters():
+            parameter.normal_(std=0.3)
+    return model
+
+
+def florence2() -> Any:
+    """Its token ids are in the configuration of its text model."""
+    names = [name for name in SEQ2SEQ if not name.startswith("num_") and name != "hidden_size"]
+    text = {name: SEQ2SEQ[name] for name in names} | {"model_type": "bart", "scale_embedding": False}
+    vision: dict[str, Any] = {"embed_dim": [8], "patch_size": [3], "patch_stride": [2], "patch_prenorm": [False]}
+    vision |= {key: [1] for key in ("num_heads", "num_groups", "depths", "patch_padding")}
+    vision |= {"projection_dim": 16, "window_size": 2}
+    return small("Florence2ForConditionalGeneration", {"text_config": text, "vision_config": vision})
+
+
+CASES = {
+    "switch": lambda: small("SwitchTransformersForConditionalGeneration", SEQ2SEQ),
+    "switch with a dense encoder": lambda: small(
+        "SwitchTransformersForConditionalGeneration", SEQ2SEQ | {"num_sparse_encoder_layers": 0}
+    ),
+    "nllb-moe": lambda: small("NllbMoeForConditionalGeneration", SEQ2SEQ),
+    "encoder-decoder": encoder_decoder,
+    "pix2struct": pix2struct,
+    "florence2": florence2,
+    "jetmoe": lambda: small("JetMoeForCausalLM", JETMOE),
+}
+PATCHED = pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+
+
+def batch_for(case: str, seed: int = 0) -> dict[str, Tensor]:
+    """With a part at the start of each row that is not trained: padding among the decoder's inputs."""
+    batch: dict[str, Any] = make_batch(rows=4, seed=seed)
+    batch["labels"][:, :3] = -100
+    if case.startswith("switch"):
+        batch["output_router_logits"] = True
+    if case == "pix2struct":
+        patches = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(seed))
+        patches[..., :2] = torch.arange(1, 6)[:, None]
+        return {"flattened_patches": patches, "labels": batch["labels"]}
+    return batch
+
+
+def the_models_own(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
+    """Truth: loss and gradients of the model's own forward."""
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_patched_model_without_ntl_is_the_model(case: str) -> None:
+    model, batch = CASES[case](), batch_for(case)
+    expected_loss, expected = the_models_own(copy.deepcopy(model), batch)
+    apply_ntl_to_model(model, NUMBERS, NO_NTL, transform=LogitTransform())
+    given = {name: value.clone() if isinstance(value, Tensor) else value for name, value in batch.items()}
+    loss, actual = the_models_own(model, given)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    assert_same_gradients(actual, expected)
+    assert all(torch.equal(given[name], value) for name, value in batch.items() if isinstance(value, Tensor))
+
+
+class Batches:
+    """A collator that hands out batches of the data as they are."""
+
+    def __call__(self, rows: list[Any]) -> dict[str, Any]:
+        (batch,) = rows
+        return dict(batch)
+
+
+def trainer_of(model: Any, case: str, patched: bool, folder: Path, steps: int) -> NTLTrainer:
+    if patched:
+        apply_ntl_to_model(model, NUMBERS, NO_NTL, transform=LogitTransform())
+    batches = InOrder([batch_for(case, seed) for seed in range(steps)])
+    return NTLTrainer(
+        model,
+        arguments(folder, 1, steps, remove_unused_columns=False),
+        train_dataset=batches,
+        eval_dataset=batches,
+        data_collator=Batches(),
+        numbers=NUMBERS,
+        ntl_config=NO_NTL,
+    )
+
+
+@PATCHED
+@pytest.mark.parametrize("case", CASES)
+def test_trainer_without_ntl_trains_the_model(case: str, patched: bool, tmp_path: Path) -> None:
+    """Over two steps: cross-entropy is divided by the tokens of both, what the model adds is the mean of both."""
+    model = CASES[case]()
+    total = 0.0
+    for seed in range(2):
+        batch = batch_for(case, seed)
+        output = model(**batch)
+        targets = batch["labels"] if model.config.is_encoder_decoder else batch["labels"][:, 1:]
+        logits = output.logits[:, : targets.shape[1]].flatten(0, 1)
+        ce = torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+        tokens = (targets != -100).sum()
+        others = [(batch_for(case, other)["labels"][:, 9 - targets.shape[1] :] != -100).sum() for other in range(2)]
+        loss = ce / sum(others) + (output.loss - ce / tokens) / 2
+        loss.backward()
+        total += loss.item()
+    expected = gradients(model)
+    trainer = trainer_of(model, case, patched, tmp_path, 2)
+    assert_same_gradients(step_of(trainer), {name: grad for name, grad in expected.items() if grad is not None}, 1e-4)
+    (log,) = [log for log in trainer.state.log_history if "loss" in log]
+    assert log["loss"] == pytest.approx(total, rel=1e-5)
+
+
+@PATCHED
+@pytest.mark.parametrize("case", CASES)
+def test_evaluation_without_ntl_is_the_models_own(case: str, patched: bool, tmp_path: Path) -> None:
+    model = CASES[case]()
+    expected = model(**batch_for(case)).loss.item()
+    metrics = trainer_of(model, case, patched, tmp_path, 1).evaluate()
+    assert metrics["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_masked_language_model_that_calls_a_loss_function() -> None:
+    model = small("ModernBertForMaskedLM", BERT | {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2})
+    batch = make_batch()
+    expected_loss, expected = the_models_own(copy.deepcopy(model), batch)
+    loss, actual = the_models_own(apply_ntl_to_model(model, NUMBERS, NO_NTL, transform=LogitTransform()), batch)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    assert_same_gradients(actual, expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_loss_of_other_labels(steps: int, tmp_path: Path) -> None:
+    """LUKE adds that of its entities, which it returns without `labels`, too."""
+    entities = {"entity_ids": torch.arange(1, 5)[:, None], "entity_position_ids": torch.zeros(4, 1, 1).long()}
+    batch = make_batch(rows=4) | entities | {"entity_labels": torch.arange(4)[:, None]}
+    config = BERT | {"entity_vocab_size": 7, "entity_emb_size": 8, "max_position_embeddings": 64, "pad_token_id": 0}
+    model = small("LukeForMaskedLM", config)
+    expected_loss, expected = the_models_own(model, batch)
+    options = {"numbers": NUMBERS, "ntl_config": NO_NTL, "data_collator": Batches(), "train_dataset": [batch] * steps}
+    args = arguments(tmp_path, 1, steps, remove_unused_columns=False)
+    trainer = NTLTrainer(model, args, eval_dataset=[batch], **options)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected_loss.item(), rel=1e-5)
+    assert_same_gradients(step_of(trainer), {name: grad for name, grad in expected.items() if grad is not None})
+
+
+class TestRefused:
+    """Losses with parts that do not follow from the logits."""
+
+    @pytest.mark.parametrize(
+        ("name", "config", "message"),
+        [
+            ("BambaForCausalLM", BAMBA, "adds a z loss.*set model.z_loss_coefficient = 0"),
+            ("ProphetNetForConditionalGeneration", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
+            ("ProphetNetForCausalLM", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
+        ],
+    )
+    def test_by_name(self, name: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
+        model = small(name, config)
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            apply_ntl_to_model(model, NUMBERS, transform=LogitTransform())
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            NTLTrainer(model, arguments(tmp_path, 1, 1), numbers=NUMBERS)
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            ntl_compute_loss_func(NUMBERS, model=model)
+
+    def test_remedies(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        bamba = small("BambaForCausalLM", BAMBA)
+        bamba.z_loss_coefficient = 0
+        expected = bamba(**batch).loss
+        patched = apply_ntl_to_model(bamba, NUMBERS, NO_NTL, transform=LogitTransform())
+        torch.testing.assert_close(patched(**batch).loss, expected)
+        prophetnet = small("ProphetNetForConditionalGeneration", PROPHETNET)
+        prophetnet.disable_ngram_loss = True
+        expected = prophetnet(**batch).loss.item()
+        rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(3)]
+        options = {"numbers": NUMBERS, "ntl_config": NO_NTL}
+        trainer = NTLTrainer(prophetnet, arguments(tmp_path, 3, 1), eval_dataset=rows, **options)
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+        prophetnet.config.eps = 0.1
+        with pytest.raises(ValueError, match="smooths its labels itself"):
+            NTLTrainer(prophetnet, arguments(tmp_path, 3, 1), **options)
+
+    def test_router_losses_of_two_sides_in_a_compute_loss_func(self) -> None:
+        model, batch = CASES["switch"](), batch_for("switch")
+        labels = batch.pop("labels")
+        with pytest.raises(ValueError, match=r"router losses of an encoder and a decoder.*use NTLTrainer"):
+            ntl_compute_loss_func(NUMBERS, model=model)(model(**batch, decoder_input_ids=labels.clamp(0)), labels)
+
+
+class TestLossThatNeedsLogits:
+    """What a declared transform cannot help: the message names what does, and it works."""
+
+    NAMES = ("BartForConditionalGeneration", "BartForCausalLM", "BertForMaskedLM", "MarianMTModel")
+
+    @pytest.mark.parametrize("transform", [None, LogitTransform()])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_patch_is_refused(self, name: str, transform: Any) -> None:
+        model = small(name, BERT if "Bert" in name else SEQ2SEQ)
+        with pytest.raises(ValueError, match=f"{name} .*train on full logits by NTLTrainer.*numbers=numbers"):
+            apply_ntl_to_model(model, NUMBERS, transform=transform)
+        assert model(**make_batch()).logits is not None
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_remedy(self, name: str, tmp_path: Path) -> None:
+        model, batch = small(name, BERT if "Bert" in name else SEQ2SEQ).eval(), make_batch()
+        rows = [{key: tensor[row] for key, tensor in batch.items()} for row in range(3)]
+        expected = model(**batch).loss.item()
+        trainer = NTLTrainer(model, arguments(tmp_path, 3, 1), eval_dataset=rows, numbers=NUMBERS, ntl_config=NO_NTL)
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_at_the_first_step(self) -> None:
+        """A forward that computes something of its logits, of which a patched model has none."""
+
+        class Biased(transformers.LlamaForCausalLM):
+            def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
+                logits = self.lm_head(self.model(input_ids).last_hidden_state) + torch.zeros(VOCAB)
+                return CausalLMOutputWithPast(loss=self.loss_function(logits, labels, VOCAB), logits=logits)
+
+        model, batch = Biased(transformers.LlamaConfig(**DECODER)).train(), make_batch()
+        given = {name: batch[name] for name in ("input_ids", "labels")}
+        model(**given)
+        apply_ntl_to_model(model, NUMBERS)
+        with pytest.raises(
+            RuntimeError, match=r"Biased computes something of its logits.*NTLTrainer.*set_ntl_loss_function.*size"
+        ):
+            model(**given)
+        set_ntl_loss_function(model, NUMBERS)(**given)
+
+
+def forwards_with_labels() -> dict[str, ast.FunctionDef]:
+    """The forward of every class of transformers that predicts tokens from labels, by the name of the class."""
+    forwards = {}
+    for path in sorted((Path(transformers.__file__).parent / "models").glob("*/modeling_*.py")):
+        for cls in ast.parse(path.read_text()).body:
+            if not (isinstance(cls, ast.ClassDef) and re.search(PREDICTS_TOKENS, cls.name)):
+                continue
+            for method in cls.body:
+                is_forward = isinstance(method, ast.FunctionDef) and method.name == "forward"
+                if is_forward and "labels" in [argument.arg for argument in method.args.args]:
+                    forwards[cls.name] = method
+    return forwards
+
+
+PREDICTS_TOKENS = "CausalLM|ConditionalGeneration|ForGeneration|LMHead|MaskedLM|EncoderDecoder|TextToText|SpeechToText"
+ROUTERS = r"loss \+= self(\.config\.text_config)?\.(router_)?aux_loss_coef \* aux_loss\.to\(loss\.device\)"
+OTHER_ARGUMENTS = {"GraniteDoclingForConditionalGeneration", "LukeForMaskedLM"}
+"""These add losses of other labels, which they return without `labels`, too."""
+SOUND = {
+    "CsmForConditionalGeneration",
+    "MusicgenForCausalLM",
+    "MusicgenMelodyForCausalLM",
+    "VibeVoiceForConditionalGeneration",
+}
+"""These predict sound, of which there are no number tokens."""
+
+
+def test_every_forward_that_adds_to_its_loss_is_known() -> None:
+    adding = set()
+    for name, forward in forwards_with_labels().items():
+        for node in ast.walk(forward):
+            is_sum = isinstance(node, ast.AugAssign) or (
+                isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp)
+            )
+            if is_sum and "loss" in ast.unparse(node).split("=")[0] and not re.fullmatch(ROUTERS, ast.unparse(node)):
+                adding.add(name)
+    default = ModelClass()
+    known = {name for name, row in MODEL_CLASSES.items() if (row.adds, row.more) != (default.adds, default.more)}
+    assert {"SwitchTransformersForConditionalGeneration", "BambaForCausalLM"} < adding
+    assert adding - known == OTHER_ARGUMENTS | SOUND
+
+
+def test_every_forward_that_makes_more_than_ids_of_labels_is_known() -> None:
+    making = {}
+    for name, forward in forwards_with_labels().items():
+        if "decoder_input_ids" not in [argument.arg for argument in forward.args.args]:
+            continue
+        for node in ast.walk(forward):
+            if isinstance(node, ast.If) and re.search(r"\blabels\b", ast.unparse(node.test)):
+                stored = {target.id for target in ast.walk(node) if isinstance(target, ast.Name) and is_stored(target)}
+                if "decoder_input_ids" in stored:
+                    making[name] = stored - {"decoder_input_ids", "use_cache"}
+    assert making["T5ForConditionalGeneration"] == set()
+    more = {name for name, stored in making.items() if stored}
+    assert more - {name for name, row in MODEL_CLASSES.items() if row.decoder_mask} == {
+        "MusicgenForConditionalGeneration"  # sound, where it has no labels
+    }
+
+
+def is_stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
