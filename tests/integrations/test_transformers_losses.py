@@ -29,6 +29,7 @@ from ntl_kernels.integrations.transformers import (
     set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
+from ntl_kernels.integrations.transformers.patch import options_on
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
@@ -262,6 +263,7 @@ class TestNumbersThatNobodyCounted:
         for _ in range(3):
             loss = compiled(**batch, num_items_in_batch=torch.tensor(100)).loss
             torch.testing.assert_close(loss, expected)
+            assert options_on(model)[1].estimate.totals is None  # a result of the graph, which its next run overwrites
         assert self.said() == 2
 
     @WAYS

@@ -19,7 +19,8 @@ class NTLWeightCallback(TrainerCallback):
 
     It is lambda times the share of the tokens since the last log that were in batches with numbers, over all processes:
     what a mean NTL over numbers really weighs where only tokens are counted. It goes into the log's entry
-    (``trainer.state.log_history``) and to the callbacks that come after this one.
+    (``trainer.state.log_history``) and to the callbacks that come after this one. Of a model that ``torch.compile`` has
+    compiled nothing is logged.
 
     Args:
         loss_function: what :func:`ntl_compute_loss_func` or :func:`ntl_loss_function` returned; default: the loss that

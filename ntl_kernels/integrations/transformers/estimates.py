@@ -12,6 +12,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from ...dispatch import is_capturing
 from ...tracing import has_values
 
 KEYS = count()
@@ -37,12 +38,12 @@ class Estimate:
         """The number tokens of a window of ``num_items`` tokens that has as many per token as this batch, 0-d."""
         if warns and may_be_more(num_items, tokens):
             warn_once(self.key)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not (torch.compiler.is_compiling() or is_capturing(tokens)):
             self.add(tokens, numbers)
         return numbers * num_items / tokens.clamp(min=1)
 
     def add(self, tokens: Tensor, numbers: Tensor) -> None:
-        """Note a batch that trains."""
+        """Note a batch that trains. Not in a compiled or captured graph, whose results do not outlive its next run."""
         batch = torch.stack([tokens, torch.where(numbers > 0, tokens, 0)]).float()
         self.totals = batch if self.totals is None else self.totals + batch
 
