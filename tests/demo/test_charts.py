@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ntl_kernels.demo.charts import Mark, Series, bar_chart, heights_axis, line_chart, round_step, table, x_ticks
@@ -40,6 +40,8 @@ def test_axis_holds_zero_and_every_height(numbers: list[float]) -> None:
 
 
 @given(st.lists(heights, min_size=1, max_size=30), st.integers(1, 3))
+@example([1e-9], 1)  # the smallest that is drawn
+@example([9e-10], 1)
 def test_bars_are_as_high_as_their_numbers(numbers: list[float], count: int) -> None:
     names = [str(index) for index in range(len(numbers))]
     series = [Series(f"{index}", "blue", numbers) for index in range(count)]
@@ -48,7 +50,7 @@ def test_bars_are_as_high_as_their_numbers(numbers: list[float], count: int) -> 
     largest = max(map(abs, numbers))
     tallest = max(float(bar.get("height")) for bar in bars)
     for bar, number in zip(bars[::count], numbers, strict=True):
-        share = abs(number) / largest if largest > 1e-9 else 0.0
+        share = abs(number) / largest if largest >= 1e-9 else 0.0
         assert float(bar.get("height")) == pytest.approx(share * tallest, abs=0.02)
 
 
