@@ -21,6 +21,7 @@ from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_
 from .softcap import HARDWARE, softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
+constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr_function  # there until Triton 3.4
 
 
 class Row(NamedTuple):
@@ -164,7 +165,7 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     return Front(peak=peak, total=total, sums=sums, origin=origin)
 
 
-@triton.constexpr_function
+@constexpr_function
 def kept_parts(TILE):
     """How many parts the kept vectors make: pairs, and one more for the last of an odd number.
 
