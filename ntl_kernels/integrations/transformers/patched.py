@@ -90,7 +90,7 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     if patch is None:
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
-    given = {**dict(zip(patch.parameters, args, strict=False)), **kwargs}
+    given = {**dict(zip(patch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
     trains = model.training and has_labels
     if skip_logits is False and trains:

@@ -57,7 +57,7 @@ def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, An
         check_loss(watch.installer)
     if has_run or not (model.training or watch.in_evaluation):
         return
-    given = {**dict(zip(watch.parameters, args, strict=False)), **kwargs}
+    given = {**dict(zip(watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     name = type(model).__name__
     if given.get("labels") is not None or given.get("shift_labels") is not None:
         raise RuntimeError(
