@@ -33,18 +33,19 @@ def _interpreter_at_its_best() -> Iterator[None]:
     """It patches its language anew at every call of a device function and looks at integers for overflow only to drop
     what it finds, which takes two thirds of the time."""
     patch_lang, patch_tensor = interpreter._patch_lang, interpreter._patch_lang_tensor
+    restores = hasattr(interpreter, "_LangPatchScope")  # since Triton 3.6
     seen: set[Any] = set()
 
     def patch(function: Any) -> Any:
         if function not in seen:
             seen.add(function)
             patch_lang(function)
-        return interpreter._LangPatchScope()  # nothing to restore
+        return interpreter._LangPatchScope() if restores else None  # nothing to restore
 
-    def patch_index(tensor: Any, scope: Any) -> None:
-        """Triton 3.6 turns a run-time loop bound into an int in a way that NumPy 2.4 refuses."""
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    def patch_index(tensor: Any, *scope: Any) -> None:
+        """Up to Triton 3.6, a run-time loop bound is turned into an int in a way that NumPy 2.4 refuses."""
+        patch_tensor(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
 
     builder = interpreter.interpreter_builder
     assert not builder.options.debug  # with it, an overflow would raise
