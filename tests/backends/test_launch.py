@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from triton.runtime import driver
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import launch as module
