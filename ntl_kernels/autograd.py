@@ -224,7 +224,8 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         else:
             compute = plain_linear_gradients
         found = compute(ctx, upstream)
-        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        # No `strict`, which torch 2.8 and 2.9 cannot hand on where the graph breaks.
+        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad)]  # noqa: B905
         return *gradients, None, None
 
 

@@ -280,7 +280,7 @@ class NumberTokens:
 
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
     """``table`` on ``device``."""
-    return NumberTable(*[part.to(device) for part in table])  # a generator would stop torch 2.9's strict export
+    return NumberTable(*(part.to(device) for part in table))
 
 
 def is_faking() -> bool:

@@ -163,7 +163,8 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
     keywords = {
         **patch.options.keywords(),
         **patch.fused,
-        **call.transform._asdict(),
+        "logit_scale": call.transform.logit_scale,
+        "softcap": call.transform.softcap,
         **denominators(targets, patch.options.numbers, call.num_items, call.num_numbers),
     }
     output = linear_cross_entropy_ntl(
