@@ -166,12 +166,12 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
 
 
 @constexpr_function
-def kept_parts(TILE):
+def kept_parts(KEEP):
     """How many parts the kept vectors make: pairs, and one more for the last of an odd number.
 
     A thread widens a part to float32 at a time; with more, 16-bit rows run out of registers.
     """
-    return (TILE.keep + 1) // 2
+    return (KEEP + 1) // 2
 
 
 @triton.jit
@@ -195,7 +195,7 @@ def read_kept(row, TILE: tl.constexpr):
     body = ()
     start = tl.multiple_of(row.body + front_size(row, TILE), 16)
     size = row.body_size - front_size(row, TILE)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         columns, vectors = kept_columns(part, TILE)
         z = tl.load(
             start + columns + vectors, mask=columns < size - vectors, other=float("-inf"), eviction_policy="evict_first"
@@ -209,7 +209,7 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
     """The first walk over what is kept: (the normaliser, sum(u - peak) if asked for) of the whole row."""
     peak, total, sums, origin = front.peak, front.total, front.sums, front.origin
     size = row.body_size - front_size(row, TILE)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         u = transform_vectors(kept.body[part], how, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
@@ -280,7 +280,7 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     VECTOR: tl.constexpr = TILE.vector
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         u = transform_vectors(opaque(kept.body[part], zero), how, SOFTCAP)
         g = column_gradient(u, exponent, slope, pull, SOFTCAP)
         columns, vectors = kept_columns(part, TILE)
