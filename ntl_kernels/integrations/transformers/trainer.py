@@ -159,7 +159,7 @@ class NTLTrainerMixin:
         Processes that share rows, or work on the same ones, all have the whole rows here, and count them once.
         """
         counts = torch.stack([self.ntl_count(self.ntl_targets(batch)) for batch in batches]).sum(0).to(device)
-        shards = self.get_cp_size()  # type: ignore[attr-defined]
+        shards = cp_size(self)
         if not self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
             return counts / shards  # the mean over the processes of these shards is then the whole
         if self.args.world_size > 1:  # type: ignore[attr-defined]
@@ -237,7 +237,7 @@ class NTLTrainerMixin:
         auxiliary = auxiliary_loss(unwrap_model(self.model), outputs)  # type: ignore[attr-defined]
         processes, steps = 1, 1
         if not is_training:
-            processes = self.get_cp_size()  # type: ignore[attr-defined]
+            processes = cp_size(self)
         elif self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
             processes = self.accelerator.num_processes // self.get_tp_size()  # type: ignore[attr-defined]
         if auxiliary is None:
@@ -269,7 +269,7 @@ class NTLTrainerMixin:
             if own < rows and inputs.get(name) is not None:
                 inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
         tokens = numbers = None
-        if self.get_cp_size() > 1:  # type: ignore[attr-defined]
+        if cp_size(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
         self.ntl_eval_batch = EvalBatch(own, (tokens, numbers))
         return inputs
@@ -279,7 +279,7 @@ class NTLTrainerMixin:
         state = self.accelerator.gradient_state  # type: ignore[attr-defined]
         if not state.end_of_dataloader or state.remainder <= 0:
             return rows
-        copies = self.get_cp_size() * self.get_tp_size()  # type: ignore[attr-defined]
+        copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
         before = self.accelerator.process_index // copies * rows  # type: ignore[attr-defined]
         return min(max(state.remainder - before, 0), rows)
 
@@ -365,6 +365,12 @@ class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
 def has_labels(batch: Any) -> bool:
     """Whether a batch says what to predict."""
     return batch.get("labels") is not None or batch.get("shift_labels") is not None
+
+
+def cp_size(trainer: Any) -> int:
+    """How many processes share the rows of a batch. (`get_cp_size`, which transformers 4 lacks.)"""
+    config = getattr(trainer.accelerator, "parallelism_config", None)
+    return 1 if config is None else int(config.cp_size)
 
 
 def check_trainer(trainer: Any) -> None:
