@@ -27,7 +27,7 @@ from ntl_kernels.integrations.transformers.losses import number_mask
 from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
+from .training import ROWS, InOrder, arguments, counts_targets, large_batch, step_of, to_rows
 
 CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2", "phi", "gpt-neox")
 
@@ -149,6 +149,7 @@ def test_label_smoothing_of_the_stock_trainer(put: Any, tmp_path: Any) -> None:
         Trainer(model, args, train_dataset=rows).train()
 
 
+@counts_targets
 @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
 def test_stock_trainer(put: Any, tmp_path: Any) -> None:
     expected = large_batch(make_model(), label_smoothing=0.1)[1]
@@ -202,6 +203,7 @@ def test_number_mask_of_anything() -> None:
     assert torch.equal(number_mask(labels, NUMBERS), expected)
 
 
+@counts_targets
 @pytest.mark.parametrize("case", ["llama", "gpt2", "t5"])
 def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     model = make_model(case)
@@ -213,6 +215,7 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     assert_same_gradients(step_of(trainer), expected_gradients)
 
 
+@counts_targets
 def test_compute_loss_func_accumulates_cross_entropy_exactly(tmp_path: Any) -> None:
     model = make_model()
     config = NTLConfig(weight=0.0)
@@ -227,6 +230,7 @@ def test_compute_loss_func_accumulates_cross_entropy_exactly(tmp_path: Any) -> N
     assert_same_gradients(step_of(trainer), expected, 1e-6)
 
 
+@counts_targets
 def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> None:
     model = make_model()
     rows = to_rows(model)
@@ -243,6 +247,7 @@ def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> 
     assert_same_gradients(step_of(trainer), expected)
 
 
+@counts_targets
 def test_compute_loss_func_evaluates(tmp_path: Any) -> None:
     model = make_model()
     expected = large_batch(model)[0]

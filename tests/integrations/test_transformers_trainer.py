@@ -31,6 +31,7 @@ from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
 from ntl_kernels.integrations.transformers.patched import PATCH
 from ntl_kernels.integrations.transformers.trainer import check_trainer
 
+from ..versions import needs
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
 from .two_processes import CASES as DISTRIBUTED
@@ -419,6 +420,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="got a compute_loss_func"):
             NTLTrainer(make_model(), arguments(tmp_path, 2, 4), numbers=NUMBERS, compute_loss_func=lambda *_: None)
 
+    @needs("transformers", 5, to="start a Trainer without the liger that its arguments ask for")
     @pytest.mark.parametrize("config", [None, {}, {"rms_norm": True}, {"fused_linear_cross_entropy": True}])
     def test_liger(self, config: Any, tmp_path: Path) -> None:
         args = arguments(tmp_path, 2, 4)
