@@ -33,7 +33,19 @@ from ntl_kernels.integrations.transformers.trainer import check_trainer
 
 from ..versions import needs
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
+from .training import (
+    LOG_ERROR,
+    ROWS,
+    TAKES_SHARDED_MODELS,
+    InOrder,
+    Record,
+    all_rows,
+    arguments,
+    large_batch,
+    settings,
+    step_of,
+    to_rows,
+)
 from .two_processes import CASES as DISTRIBUTED
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,7 +80,7 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
         trainer = make_trainer(model, tmp_path, label_smoothing_factor=OPTIONS["label_smoothing"], **given)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     log = log_of(trainer, "loss")
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
     for name, field in METRICS.items():
         assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
 
@@ -242,7 +254,8 @@ def test_lora(patched: bool, tmp_path: Path) -> None:
     expected = {name: grad for name, grad in large_batch(model)[1].items() if grad is not None}
     if patched:
         apply_ntl_to_model(model, NUMBERS)
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, gradient_checkpointing=True)
+    checkpoints = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, **checkpoints)
     assert_same_gradients(step_of(trainer), expected)
 
 
@@ -481,7 +494,7 @@ def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, 
     parts, expected = large_batch(make_model(case))
     assert_same_gradients(result["gradients"], expected, EXACT)
     log = next(log for log in result["logs"] if "loss" in log)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
     for name, field in METRICS.items():
         for value in (log[name], result["eval"][f"eval_{name}"]):
             assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5)
@@ -516,13 +529,16 @@ def test_processes_that_share_rows(kind: str, two_processes: dict[str, Any]) -> 
     assert_same_gradients(result["gradients"], {name: grad for name, grad in expected.items() if grad is not None})
     half = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:4]))
     log = next(log for log in result["logs"] if "loss" in log)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-5, abs=LOG_ERROR)
     assert result["eval"]["eval_loss"] == pytest.approx(half.loss.item(), rel=1e-5)
     for name, field in METRICS.items():
         assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
         assert result["eval"][f"eval_{name}"] == pytest.approx(getattr(half, field).item(), rel=1e-5), name
 
 
+@pytest.mark.skipif(
+    not TAKES_SHARDED_MODELS, reason=f"the Trainer of transformers {transformers.__version__} wraps it in DDP"
+)
 def test_sharded_model_in_the_trainer(two_processes: dict[str, Any]) -> None:
     """Its head is a unit of its own."""
     assert_same_gradients(two_processes["fsdp2 trainer"], large_batch(make_model())[1])
