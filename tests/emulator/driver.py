@@ -6,6 +6,7 @@ this machine) and ``CudaLauncher``, which packs the arguments. Emulated is what 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 from collections.abc import Callable, Iterator
@@ -98,6 +99,8 @@ class Driver(nvidia.CudaDriver):
         """Compile and load libcuda, before anybody looks for another one."""
         include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
         path = build("libcuda.c", "libcuda.so.1", ("-Wno-unused", f"-I{include}", "-Wl,-soname,libcuda.so.1"))
+        with contextlib.suppress(FileExistsError):
+            path.with_suffix("").symlink_to(path.name)  # by this name Triton 3.4 links it
         knobs.nvidia.libcuda_path = str(path.parent)
         types = {
             "load": (c_void_p, c_size_t, c_void_p),

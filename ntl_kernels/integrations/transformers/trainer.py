@@ -368,7 +368,9 @@ def has_labels(batch: Any) -> bool:
 
 
 def cp_size(trainer: Any) -> int:
-    """How many processes share the rows of a batch. (`get_cp_size`, which transformers 4 lacks.)"""
+    """How many processes share the rows of a batch: by the Trainer or, where transformers 4 has no word, accelerate."""
+    if hasattr(trainer, "get_cp_size"):
+        return int(trainer.get_cp_size())
     config = getattr(trainer.accelerator, "parallelism_config", None)
     return 1 if config is None else int(config.cp_size)
 
