@@ -136,6 +136,7 @@ typedef u8 none;
     X(SETP_EQ_BF16, "setp.eq.bf16", pred, u16, u16, none, from_bf16(a) == from_bf16(b))                              \
     X(SETP_NE_B16, "setp.ne.b16", pred, u16, u16, none, a != b)                                                      \
     X(SETP_EQ_B16, "setp.eq.b16", pred, u16, u16, none, a == b)                                                      \
+    X(SETP_EQ_S16, "setp.eq.s16", pred, u16, u16, none, a == b)                                                      \
     X(SETP_EQ_B32, "setp.eq.b32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_NE_B32, "setp.ne.b32", pred, u32, u32, none, a != b)                                                      \
     X(SETP_EQ_S32, "setp.eq.s32", pred, i32, i32, none, a == b)                                                      \
