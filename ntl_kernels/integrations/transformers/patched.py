@@ -171,9 +171,9 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
-    output = as_plain(output)
-    call.loss, patch.parts = output.loss, (output.loss.detach(), *output[1:])
-    return output.loss
+    call.loss, *parts = as_plain(output)  # torch 2.8 traces no slice of a named tuple
+    patch.parts = (call.loss.detach(), *parts)
+    return call.loss
 
 
 def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
