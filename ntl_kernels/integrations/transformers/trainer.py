@@ -237,7 +237,7 @@ class NTLTrainerMixin:
         auxiliary = auxiliary_loss(unwrap_model(self.model), outputs)  # type: ignore[attr-defined]
         processes, steps = 1, 1
         if not is_training:
-            processes = cp_size(self)
+            processes = evaluation_shards(self)
         elif self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
             processes = self.accelerator.num_processes // self.get_tp_size()  # type: ignore[attr-defined]
         if auxiliary is None:
@@ -269,7 +269,7 @@ class NTLTrainerMixin:
             if own < rows and inputs.get(name) is not None:
                 inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
         tokens = numbers = None
-        if cp_size(self) > 1:
+        if evaluation_shards(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
         self.ntl_eval_batch = EvalBatch(own, (tokens, numbers))
         return inputs
@@ -373,6 +373,12 @@ def cp_size(trainer: Any) -> int:
         return int(trainer.get_cp_size())
     config = getattr(trainer.accelerator, "parallelism_config", None)
     return 1 if config is None else int(config.cp_size)
+
+
+def evaluation_shards(trainer: Any) -> int:
+    """The same in evaluation, where older Trainers (that of transformers 5.0 is one) give every process whole rows."""
+    splits = "_prepare_context_parallel_inputs" in Trainer.prediction_step.__code__.co_names
+    return cp_size(trainer) if splits else 1
 
 
 def check_trainer(trainer: Any) -> None:
