@@ -12,7 +12,7 @@ PYTEST ?=
 ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys, torch; print(sys.prefix)' 2>/dev/null)
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
 RUN := $(ENVIRONMENT)/bin/python
-OLD_TRITON := triton==3.6.0
+OLD_TRITON := triton==3.4.0
 EMULATED = NTL_KERNELS_EMULATE_ALL=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q -rs -n $(WORKERS) --dist load \
 	tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
@@ -66,7 +66,7 @@ emulated: $(ENVIRONMENT)/.installed-dev
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
 	$(if $(ACTIVE),,$(call say,installation (once): $(TORCH)))
-	$(if $(ACTIVE),,@$(RUN) -m pip install --quiet "$(TORCH)")
+	$(if $(ACTIVE),,@$(RUN) -m pip install --quiet $(TORCH))
 	$(call say,installation: ntl_kernels with the extra $* into $(ENVIRONMENT))
 	@constraint=$$(mktemp) && trap 'rm -f $$constraint' EXIT \
 		&& $(RUN) -c 'import torch; print("torch==" + torch.__version__)' > $$constraint \

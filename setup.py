@@ -16,8 +16,8 @@ def standalone(text: str) -> str:
     return RELATIVE_LINK.sub(lambda found: "" if found[1] else found[2], text)
 
 
-TRANSFORMERS = ["transformers>=5.17", "accelerate>=1.15"]
-TRL = [*TRANSFORMERS, "trl>=1.16; python_version >= '3.11'", "datasets>=5"]
+TRANSFORMERS = ["transformers>=4.57", "accelerate>=1.10"]
+TRL = [*TRANSFORMERS, "trl>=0.24; python_version >= '3.11'", "datasets>=4.1"]
 SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "tqdm>=4.66", "ntloss==0.3.2"]
 QUALITY = ["hydra-core>=1.3", "sacrebleu>=2.5", "rouge-score>=0.1.2", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
@@ -26,7 +26,7 @@ DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "
 TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "setuptools>=77", "import-linter==2.16"]
 PAGES = ["selenium>=4.51", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
 FRAMEWORKS = ["lightning>=2.6", "deepspeed>=0.19; platform_system != 'Windows'"]  # no compiler is needed for either
-TEST = [*TRL, *FRAMEWORKS, *BENCH, *DEMO, *DOCS, *TOOLS, *PAGES, "peft>=0.21", "tensorboard>=2.18"]
+TEST = [*TRL, *FRAMEWORKS, *BENCH, *DEMO, *DOCS, *TOOLS, *PAGES, "peft>=0.17", "tensorboard>=2.18"]
 
 setup(
     name="ntl_kernels",
@@ -39,7 +39,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["ntl_kernels", "ntl_kernels.*"]),
     package_data={"ntl_kernels": ["py.typed"]},
-    install_requires=["torch>=2.11", "triton>=3.6; platform_system == 'Linux'", "numpy>=1.26"],
+    install_requires=["torch>=2.8", "triton>=3.4; platform_system == 'Linux'", "numpy>=1.26"],
     extras_require={
         "transformers": TRANSFORMERS,
         "trl": TRL,

@@ -54,7 +54,9 @@ class CrossEntropyNTL(torch.autograd.Function):
                 problem = problem.counted(*counts.unbind())
             result = steps.forward(logits, problem, None)
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
-        ctx.save_for_backward(None if ctx.is_one_pass else result.fields, given, *tensors_of(problem))
+        # Detached, since torch 2.8 and 2.9 do not save a view of `split` or `unbind` that has been changed.
+        kept = given.detach() if inplace and ctx.is_one_pass else given
+        ctx.save_for_backward(None if ctx.is_one_pass else result.fields, kept, *tensors_of(problem))
         if not problem.wants_parts:
             return result.loss, None, None
         ctx.mark_non_differentiable(result.parts, result.fields)
@@ -222,7 +224,8 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         else:
             compute = plain_linear_gradients
         found = compute(ctx, upstream)
-        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        # No `strict`, which torch 2.8 and 2.9 cannot hand on where the graph breaks.
+        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad)]  # noqa: B905
         return *gradients, None, None
 
 

@@ -83,7 +83,7 @@ def rows_that_count(problem: Problem) -> Tensor:
 def part_of(problem: Problem, chunk: Chunk) -> Problem:
     """The problem of a chunk's rows."""
     weights = None if problem.token_weights is None else problem.token_weights[chunk]
-    return problem._replace(labels=problem.labels[chunk], token_weights=weights)
+    return problem.changed(labels=problem.labels[chunk], token_weights=weights)
 
 
 def chunk_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def in_unit(problem: Problem, unit: Tensor | None) -> Problem:
     if unit is None:
         return problem
     tokens, numbers = denominators_of(problem)
-    return problem._replace(reduction="mean", num_tokens=tokens / unit, num_numbers=numbers / unit)
+    return problem.changed(reduction="mean", num_tokens=tokens / unit, num_numbers=numbers / unit)
 
 
 def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:

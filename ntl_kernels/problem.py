@@ -53,19 +53,24 @@ class Problem(NamedTuple):
         """What divides ``sum(w NTL)``, where it is known."""
         return self.num_tokens if self.spec.mean_over == "tokens" else self.num_numbers
 
+    def changed(self, **fields: Any) -> Problem:
+        """With other values of some fields. (`_replace`, which torch 2.8 and 2.9 cannot trace.)"""
+        given = dict(zip(Problem._fields, self))  # noqa: B905 - any `strict` is True to torch 2.8's compiler
+        return Problem(**{**given, **fields})
+
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """With labels and weights row by row, and the weights in the losses' dtype."""
         labels, weights = self.labels, self.token_weights
         if weights is None and labels.ndim == 1 and labels.is_contiguous():  # as they are
             return self
-        return self._replace(
+        return self.changed(
             labels=labels.reshape(-1).contiguous(),
             token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
         )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
         """With the denominators that were not given replaced by the sums of w over all and over number rows."""
-        return self._replace(
+        return self.changed(
             num_tokens=tokens if self.num_tokens is None else self.num_tokens,
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
         )

@@ -14,6 +14,9 @@ from ntl_kernels.inspect.machine_code import widest
 from ntl_kernels.inspect.report import Report, inspect, table
 from ntl_kernels.inspect.roofline import REGISTERS
 
+from .versions import needs
+
+pytestmark = needs("triton", 3, 6, to="link code for AMD's GPUs without their linker")
 KEYS = ["kernel", "target", "case", "threads", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
 
 

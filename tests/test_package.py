@@ -108,7 +108,12 @@ def test_the_oldest_that_are_promised_are_tried() -> None:
     (python,) = re.findall(r'python_requires=">=([0-9.]+)"', setup)
     (torch,) = re.findall(r'"torch>=([0-9.]+)"', setup)
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    assert f'python: "{python}", torch: "{torch}.0"' in workflow
+    (triton,) = re.findall(r'"triton>=([0-9.]+);', setup)
+    assert f'python: "{python}", torch: "{torch}.0", triton: "{triton}.0"' in workflow
+    assert f"OLD_TRITON := triton=={triton}.0\n" in (ROOT / "Makefile").read_text()
+    page = (ROOT / "docs" / "pages" / "versions.md").read_text()
+    for package, oldest in re.findall(r'"(torch|triton|transformers|accelerate|trl|peft|datasets)>=([0-9.]+)', setup):
+        assert f"| {package} | {oldest} |" in page, package
     configuration = (ROOT / "pyproject.toml").read_text()
     assert f'python_version = "{python}"' in configuration
     assert f'target-version = "py{python.replace(".", "")}"' in configuration

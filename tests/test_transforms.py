@@ -40,6 +40,7 @@ from ntl_kernels.integrations.transformers.losses import LossOptions, loss_of_lo
 from .copies import refused_copies
 from .graphs import captured, warm_up
 from .integrations.models import NUMBERS, VOCAB, make_model, make_targets
+from .versions import needs
 
 PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
 BATCH, LENGTH, HIDDEN = 2, 9, 16
@@ -741,8 +742,19 @@ TABLE = {
     "meta": Transform("meta tensors", meta),
     "cuda-graph": Transform("capture in a CUDA graph", cuda_graph, everyone(UNTRIED)),
 }
+HOLD_NO_TABLES = [name for name, subject in SUBJECTS.items() if subject.kind in ("module", "ntloss")]
+
+
+def marks_of(transform: str, subject: str) -> list[pytest.MarkDecorator]:
+    if transform == "cuda-graph":
+        return [pytest.mark.gpu]
+    if transform.startswith("export-strict") and subject not in HOLD_NO_TABLES:
+        return [needs("torch", 2, 10, to="export tensors that no module holds with strict=True")]
+    return []
+
+
 CELLS = [
-    pytest.param(transform, subject, marks=[pytest.mark.gpu] if transform == "cuda-graph" else [])
+    pytest.param(transform, subject, marks=marks_of(transform, subject))
     for transform, row in TABLE.items()
     for subject in SUBJECTS
     if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA)

@@ -57,12 +57,13 @@ def idle_device() -> Iterator[list[str]]:
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("host times need compiled kernels; unset TRITON_INTERPRET")
+    before = dict(vars(driver))
     driver.set_active(idle_driver())
     try:
         with cpu_as_device():
             yield idle_driver().launched
     finally:
-        driver.set_active(None)  # the default one, found when it is asked for
+        vars(driver).update(before)  # reading it would look for a device
 
 
 def cpu_as_device() -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning with CE + NTL: `NTLSFTTrainer`, for TRL 1.16."""
+"""Supervised fine-tuning with CE + NTL: `NTLSFTTrainer`, for TRL 0.24 and later."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_
 from .softcap import HARDWARE, softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
+constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr_function  # there until Triton 3.4
 
 
 class Row(NamedTuple):
@@ -164,13 +165,13 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     return Front(peak=peak, total=total, sums=sums, origin=origin)
 
 
-@triton.constexpr_function
-def kept_parts(TILE):
+@constexpr_function
+def kept_parts(KEEP):
     """How many parts the kept vectors make: pairs, and one more for the last of an odd number.
 
     A thread widens a part to float32 at a time; with more, 16-bit rows run out of registers.
     """
-    return (TILE.keep + 1) // 2
+    return (KEEP + 1) // 2
 
 
 @triton.jit
@@ -194,7 +195,7 @@ def read_kept(row, TILE: tl.constexpr):
     body = ()
     start = tl.multiple_of(row.body + front_size(row, TILE), 16)
     size = row.body_size - front_size(row, TILE)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         columns, vectors = kept_columns(part, TILE)
         z = tl.load(
             start + columns + vectors, mask=columns < size - vectors, other=float("-inf"), eviction_policy="evict_first"
@@ -208,7 +209,7 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
     """The first walk over what is kept: (the normaliser, sum(u - peak) if asked for) of the whole row."""
     peak, total, sums, origin = front.peak, front.total, front.sums, front.origin
     size = row.body_size - front_size(row, TILE)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         u = transform_vectors(kept.body[part], how, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
@@ -279,7 +280,7 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     VECTOR: tl.constexpr = TILE.vector
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
-    for part in tl.static_range(kept_parts(TILE)):
+    for part in tl.static_range(kept_parts(TILE.keep)):
         u = transform_vectors(opaque(kept.body[part], zero), how, SOFTCAP)
         g = column_gradient(u, exponent, slope, pull, SOFTCAP)
         columns, vectors = kept_columns(part, TILE)

@@ -60,7 +60,7 @@ def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts:
             "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
         )
     layout = layout_of_logits(logits)
-    local_problem = local_rows(problem, layout)._replace(wants_parts=True)  # shards have their denominators there
+    local_problem = local_rows(problem, layout).changed(wants_parts=True)  # shards have their denominators there
     local = logits.to_local()
     local_problem = with_denominators(local_problem, layout, local)
     if layout.columns is None:
@@ -178,7 +178,7 @@ def local_operands(
 def local_rows(problem: Problem, layout: Layout) -> Problem:
     """The problem of this rank's rows."""
     scalars = {name: local_scalar(name, getattr(problem, name)) for name in ("num_tokens", "num_numbers", "ntl_weight")}
-    return problem._replace(
+    return problem.changed(
         labels=local_row("labels", problem.labels, layout),
         token_weights=None
         if problem.token_weights is None
@@ -223,7 +223,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
         return problem
     rows = problem.of_rows(loss_dtype(like.dtype))
     if problem.backend == "reference":  # a whole loss, without steps
-        rows = rows._replace(backend="eager")
+        rows = rows.changed(backend="eager")
     totals = steps.count(rows, like.detach())
     for group in layout.row_groups:
         totals = finished(sum_ranks(totals, group))

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from triton.runtime import driver
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import launch as module
@@ -26,14 +25,14 @@ from ntl_kernels.kernels.totals import count_kernel, finish_kernel
 
 from ..parallel.shards import checked
 from ..problems import random_problem
-from ..test_kernels import NoDevice
+from ..test_kernels import NoDevice, replace_driver
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 
 
 @pytest.fixture(autouse=True)
 def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_active", NoDevice())
+    replace_driver(monkeypatch, NoDevice())
     monkeypatch.setattr(module, "COMPILED", {})
 
 
@@ -182,7 +181,7 @@ def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) ->
         entered.append(device)
         yield
 
-    monkeypatch.setattr(driver, "_active", SecondDevice())
+    replace_driver(monkeypatch, SecondDevice())
     monkeypatch.setattr(module, "on_device", enter)
     monkeypatch.setattr(finish_kernel, "run", lambda *arguments, **keywords: None)
     with FakeTensorMode():

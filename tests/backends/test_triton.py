@@ -20,6 +20,7 @@ from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ..gradient_cases import GradientCases
 from ..graphs import captured, warm_up
 from ..problems import check, random_problem, solve
+from ..versions import has
 from .triton_cases import DIGITS, DTYPES, TritonCases, moved
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,8 @@ def test_cases_under_the_interpreter() -> None:
     print(run.stderr, file=sys.stderr)
     assert run.returncode == 0, f"the interpreter's run failed:\n{run.stdout[-4000:]}\n{run.stderr[-2000:]}"
     counted = re.search(r"(\d+) passed", run.stdout)
-    assert counted and int(counted.group(1)) >= FEWEST and "skipped" not in run.stdout, run.stdout[-500:]
+    assert counted and int(counted.group(1)) >= FEWEST, run.stdout[-500:]
+    assert ("skipped" in run.stdout) != has("triton", 3, 7), run.stdout[-500:]
 
 
 @pytest.mark.gpu

@@ -136,8 +136,11 @@ typedef u8 none;
     X(SETP_EQ_BF16, "setp.eq.bf16", pred, u16, u16, none, from_bf16(a) == from_bf16(b))                              \
     X(SETP_NE_B16, "setp.ne.b16", pred, u16, u16, none, a != b)                                                      \
     X(SETP_EQ_B16, "setp.eq.b16", pred, u16, u16, none, a == b)                                                      \
+    X(SETP_EQ_S16, "setp.eq.s16", pred, u16, u16, none, a == b)                                                      \
     X(SETP_EQ_B32, "setp.eq.b32", pred, u32, u32, none, a == b)                                                      \
     X(SETP_NE_B32, "setp.ne.b32", pred, u32, u32, none, a != b)                                                      \
+    X(SETP_EQ_S32, "setp.eq.s32", pred, i32, i32, none, a == b)                                                      \
+    X(SETP_NE_S32, "setp.ne.s32", pred, i32, i32, none, a != b)                                                      \
     X(SETP_LT_S32, "setp.lt.s32", pred, i32, i32, none, a < b)                                                       \
     X(SETP_LE_S32, "setp.le.s32", pred, i32, i32, none, a <= b)                                                      \
     X(SETP_GT_S32, "setp.gt.s32", pred, i32, i32, none, a > b)                                                       \
@@ -146,6 +149,8 @@ typedef u8 none;
     X(SETP_GT_U32, "setp.gt.u32", pred, u32, u32, none, a > b)                                                       \
     X(SETP_EQ_B64, "setp.eq.b64", pred, u64, u64, none, a == b)                                                      \
     X(SETP_NE_B64, "setp.ne.b64", pred, u64, u64, none, a != b)                                                      \
+    X(SETP_EQ_S64, "setp.eq.s64", pred, i64, i64, none, a == b)                                                      \
+    X(SETP_NE_S64, "setp.ne.s64", pred, i64, i64, none, a != b)                                                      \
     X(SETP_LT_S64, "setp.lt.s64", pred, i64, i64, none, a < b)                                                       \
     X(SETP_GT_S64, "setp.gt.s64", pred, i64, i64, none, a > b)                                                       \
     X(SETP_LT_U64, "setp.lt.u64", pred, u64, u64, none, a < b)                                                       \

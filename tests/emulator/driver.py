@@ -6,7 +6,9 @@ this machine) and ``CudaLauncher``, which packs the arguments. Emulated is what 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import inspect
 import struct
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
@@ -26,6 +28,7 @@ from .ptx import Kernel
 DEVICE, STREAM = 1025, 0x5EED0
 """An index of its own, since Triton and our launches keep compiled kernels by it."""
 SUCCESS, FAILURE = 0, 719  # CUDA_ERROR_LAUNCH_FAILED
+SORTS_OF_SCRATCH = 2 if "profile_scratch" in inspect.getsource(nvidia) else 1  # Triton 3.4 has one
 REGISTERS, LOCAL_BYTES, MOST_THREADS, SHARED_BYTES = 4, 3, 0, 1  # CUfunction_attribute
 
 
@@ -60,7 +63,7 @@ class Asked(NamedTuple):
     def values(self) -> tuple[bytes, ...]:
         """The bytes of each parameter, packed here from the arguments and their types."""
         packed = [value for name, kind in self.signature.items() for value in pack(kind, self.arguments[name])]
-        return *packed, bytes(8), bytes(8)  # no scratch memory of either sort
+        return *packed, *[bytes(8)] * SORTS_OF_SCRATCH  # no memory of any sort
 
 
 def pack(kind: Any, value: Any) -> Iterator[bytes]:
@@ -98,6 +101,8 @@ class Driver(nvidia.CudaDriver):
         """Compile and load libcuda, before anybody looks for another one."""
         include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
         path = build("libcuda.c", "libcuda.so.1", ("-Wno-unused", f"-I{include}", "-Wl,-soname,libcuda.so.1"))
+        with contextlib.suppress(FileExistsError):
+            path.with_suffix("").symlink_to(path.name)  # by this name Triton 3.4 links it
         knobs.nvidia.libcuda_path = str(path.parent)
         types = {
             "load": (c_void_p, c_size_t, c_void_p),

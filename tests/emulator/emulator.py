@@ -43,14 +43,15 @@ class Emulator:
 
     @contextmanager
     def active(self) -> Iterator[Emulator]:
-        before, listener = active._active, knobs.compilation.listener
+        before, listener = dict(vars(active)), knobs.compilation.listener
         active.set_active(self.driver)
         knobs.compilation.listener = self.driver.on_compiled
         try:
             with settings():
                 yield self
         finally:
-            active._active, knobs.compilation.listener = before, listener
+            knobs.compilation.listener = listener
+            vars(active).update(before)
 
     def launch(self, asked: Asked, launched: Launched) -> None:
         self.launched.append(launched)

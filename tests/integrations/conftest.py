@@ -1,12 +1,21 @@
-"""Two processes for the tests of loops that are spread over several."""
+"""Each test has the environment to itself; two processes for loops that are spread over several."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
 from ..parallel.ranks import Ranks
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """In transformers 4, TrainingArguments set variables that give later Trainers bfloat16 and a compiled model."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")

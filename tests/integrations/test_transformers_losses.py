@@ -32,7 +32,7 @@ from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
 from ntl_kernels.integrations.transformers.patch import options_on
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, arguments, large_batch, step_of, to_rows
+from .training import ROWS, InOrder, arguments, counts_targets, large_batch, step_of, to_rows
 from .two_processes import numbers_in_one_row
 
 CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2", "phi", "gpt-neox")
@@ -155,6 +155,7 @@ def test_label_smoothing_of_the_stock_trainer(put: Any, tmp_path: Any) -> None:
         Trainer(model, args, train_dataset=rows).train()
 
 
+@counts_targets
 @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
 def test_stock_trainer(put: Any, tmp_path: Any) -> None:
     expected = large_batch(make_model(), label_smoothing=0.1)[1]
@@ -319,6 +320,7 @@ def test_classes_whose_loss_does_not_shift(name: str, tmp_path: Any) -> None:
             ntl_compute_loss_func(NUMBERS)(output, batch["labels"])
 
 
+@counts_targets
 @pytest.mark.parametrize("case", ["llama", "gpt2", "t5"])
 def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     model = make_model(case)
@@ -330,6 +332,7 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     assert_same_gradients(step_of(trainer), expected_gradients)
 
 
+@counts_targets
 def test_compute_loss_func_accumulates_cross_entropy_exactly(tmp_path: Any) -> None:
     model = make_model()
     config = NTLConfig(weight=0.0)
@@ -344,6 +347,7 @@ def test_compute_loss_func_accumulates_cross_entropy_exactly(tmp_path: Any) -> N
     assert_same_gradients(step_of(trainer), expected, 1e-6)
 
 
+@counts_targets
 def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> None:
     model = make_model()
     rows = to_rows(model)
@@ -360,6 +364,7 @@ def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> 
     assert_same_gradients(step_of(trainer), expected)
 
 
+@counts_targets
 def test_compute_loss_func_evaluates(tmp_path: Any) -> None:
     model = make_model()
     expected = large_batch(model)[0]

@@ -34,8 +34,22 @@ from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
 from ntl_kernels.integrations.transformers.patched import PATCH
 from ntl_kernels.integrations.transformers.trainer import check_trainer
 
+from ..versions import needs
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, Record, all_rows, arguments, large_batch, settings, step_of, to_rows
+from .training import (
+    LOG_ERROR,
+    ROWS,
+    STOCK_SOURCE,
+    TAKES_SHARDED_MODELS,
+    InOrder,
+    Record,
+    all_rows,
+    arguments,
+    large_batch,
+    settings,
+    step_of,
+    to_rows,
+)
 from .two_processes import CASES as DISTRIBUTED
 from .two_processes import numbers_in_one_row
 
@@ -71,7 +85,7 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
         trainer = make_trainer(model, tmp_path, label_smoothing_factor=OPTIONS["label_smoothing"], **given)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     log = log_of(trainer, "loss")
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
     for name, field in METRICS.items():
         assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
 
@@ -245,7 +259,8 @@ def test_lora(patched: bool, tmp_path: Path) -> None:
     expected = {name: grad for name, grad in large_batch(model)[1].items() if grad is not None}
     if patched:
         apply_ntl_to_model(model, NUMBERS)
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, gradient_checkpointing=True)
+    checkpoints = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, **checkpoints)
     assert_same_gradients(step_of(trainer), expected)
 
 
@@ -629,6 +644,10 @@ class TestErrors:
         with pytest.raises(ValueError, match="got a compute_loss_func"):
             NTLTrainer(make_model(), arguments(tmp_path, 2, 4), numbers=NUMBERS, compute_loss_func=lambda *_: None)
 
+    @pytest.mark.skipif(
+        "liger-kernel >= 0.3.0 is not available" in STOCK_SOURCE,
+        reason=f"the Trainer of transformers {transformers.__version__} looks for liger before its options are known",
+    )
     @pytest.mark.parametrize("config", [None, {}, {"rms_norm": True}, {"fused_linear_cross_entropy": True}])
     def test_liger(self, config: Any, tmp_path: Path) -> None:
         args = arguments(tmp_path, 2, 4)
@@ -689,7 +708,7 @@ def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, 
     parts, expected = large_batch(make_model(case))
     assert_same_gradients(result["gradients"], expected, EXACT)
     log = next(log for log in result["logs"] if "loss" in log)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
     for name, field in METRICS.items():
         for value in (log[name], result["eval"][f"eval_{name}"]):
             assert value == pytest.approx(getattr(parts, field).item(), rel=1e-5)
@@ -739,25 +758,31 @@ def test_processes_that_share_rows(kind: str, two_processes: dict[str, Any]) -> 
     assert_same_gradients(result["gradients"], {name: grad for name, grad in expected.items() if grad is not None})
     half = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:4]))
     log = next(log for log in result["logs"] if "loss" in log)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-5, abs=LOG_ERROR)
     assert result["eval"]["eval_loss"] == pytest.approx(half.loss.item(), rel=1e-5)
     for name, field in METRICS.items():
         assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
         assert result["eval"][f"eval_{name}"] == pytest.approx(getattr(half, field).item(), rel=1e-5), name
 
 
+@pytest.mark.skipif(
+    not TAKES_SHARDED_MODELS, reason=f"the Trainer of transformers {transformers.__version__} wraps it in DDP"
+)
 def test_sharded_model_in_the_trainer(two_processes: dict[str, Any]) -> None:
     """Its head is a unit of its own."""
     assert_same_gradients(two_processes["fsdp2 trainer"], large_batch(make_model())[1])
 
 
+@needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
 def test_head_resharded_before_its_backward_pass(two_processes: dict[str, Any]) -> None:
     results = two_processes["token losses"]
     assert results["is sharded"]
     assert_same_gradients(results["actual"], results["expected"])
 
 
-@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize(
+    "kind", ["fsdp1", pytest.param("fsdp2", marks=needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs"))]
+)
 def test_sharded_parameters(kind: str, two_processes: dict[str, Any]) -> None:
     model = make_model()
     for start in (0, ROWS // 2):

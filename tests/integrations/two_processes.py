@@ -19,7 +19,7 @@ from ntl_kernels import linear_cross_entropy_ntl
 from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, NTLWeightCallback, apply_ntl_to_model
 
 from .models import NUMBERS, VOCAB, make_model, make_targets
-from .training import ROWS, all_rows, arguments, step_of, to_rows
+from .training import ROWS, TAKES_SHARDED_MODELS, all_rows, arguments, step_of, to_rows
 
 CASES = ["llama-tied", "gemma2", "t5"]
 
@@ -199,7 +199,9 @@ def main(folder: Path) -> None:
         results[f"unequal rows-{patched}"] = evaluation_of_unequal_rows(patched, folder)
         results[f"context-{patched}"] = context_parallel_step(patched, folder)
     results["context-per process"] = context_parallel_step(True, folder, average_tokens_across_devices=False)
-    results["fsdp2 trainer"], results["token losses"] = fsdp2_trainer_gradients(folder), fsdp2_token_losses()
+    if TAKES_SHARDED_MODELS:
+        results["fsdp2 trainer"] = fsdp2_trainer_gradients(folder)
+    results["token losses"] = fsdp2_token_losses()
     results["fsdp1"], results["fsdp2"] = fsdp1_gradients(), fsdp2_gradients()
     if dist.get_rank() == 0:
         torch.save(results, folder / "results.pt")

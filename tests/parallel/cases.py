@@ -24,6 +24,7 @@ from ntl_kernels.backends import eager_shards
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..problems import Problem, random_problem
+from ..versions import has
 from .shards import random_bounds
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -429,7 +430,9 @@ def solve_dtensor(
             (output.loss * spread(upstream, mesh, row_placements)).sum().backward()
         else:
             (output.loss * upstream).backward()
-        assert isinstance(logits.grad, DTensor) and logits.grad.placements == logits.placements
+        assert isinstance(logits.grad, DTensor)
+        if has("torch", 2, 12):  # up to 2.11, the gradient of a leaf in column shards is whole on every rank
+            assert logits.grad.placements == logits.placements
         whole = {name: part.full_tensor().detach() for name, part in output._asdict().items()}
         answers.append((whole, (logits.grad.full_tensor(),)))
     return answers

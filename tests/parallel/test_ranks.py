@@ -11,10 +11,13 @@ import torch
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens
 
 from ..problems import Answer, check, random_problem
+from ..versions import needs
 from . import cases
 from .cases import DTYPES, ROWS
 from .heads import check_head
 from .ranks import Ranks
+
+compiles = needs("torch", 2, 11, to="compile the vocabulary-parallel losses without a graph break")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -205,6 +208,7 @@ def test_a_float16_mean_compares_denominators_as_they_were_given(ranks: Ranks) -
         assert all("num_tokens (4, 8 in" in error for error in errors), errors
 
 
+@compiles
 def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
     for others, words in (
         ({}, ""),
@@ -261,6 +265,7 @@ def test_float32_equals_one_device(ranks: Ranks, size: int) -> None:
 OPTIONS: list[dict[str, Any]] = [{}, {"reduction": "none"}, {"config": NTLConfig(label_sigma=1.0)}]
 
 
+@compiles
 @pytest.mark.parametrize("is_linear", [False, True])
 def test_compiled_without_a_break(ranks: Ranks, is_linear: bool) -> None:
     """One graph with static shapes and one with dynamic ones, each with the collectives in sight. (Several chunks take

@@ -96,7 +96,7 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     if patch is None:
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
-    given = {**dict(zip(patch.parameters, args, strict=False)), **kwargs}
+    given = {**dict(zip(patch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
     trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
@@ -192,15 +192,16 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
     keywords = {
         **patch.options.keywords(),
         **patch.fused,
-        **call.transform._asdict(),
+        "logit_scale": call.transform.logit_scale,
+        "softcap": call.transform.softcap,
         **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
     output = linear_cross_entropy_ntl(
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
-    output = as_plain(output)
-    call.loss, patch.parts = output.loss / patch.added_factor, (output.loss.detach(), *output[1:])
+    loss, *parts = as_plain(output)  # torch 2.8 traces no slice of a named tuple
+    call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss
 
 

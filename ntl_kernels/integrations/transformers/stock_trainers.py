@@ -39,8 +39,8 @@ class StockTrainer(NamedTuple):
 
 
 def set_sft_auxiliary_factor(trainer: Any) -> None:
-    """SFTConfig may have another factor of the auxiliary loss than the model."""
-    if trainer.aux_loss_enabled:
+    """SFTConfig may have another factor of the auxiliary loss than the model. (TRL 0.24's has none.)"""
+    if trainer.aux_loss_enabled and hasattr(trainer, "router_aux_loss_coef"):
         base = unwrap_model(trainer.model)
         setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.router_aux_loss_coef)
 
@@ -56,7 +56,7 @@ def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
         mask = inputs.get("attention_mask")
         length = inputs["labels"].numel() if mask is None else mask.sum()
         local = trainer.accelerator.gather_for_metrics(torch.as_tensor(length, device=inputs["labels"].device)).sum()
-        trainer._total_train_tokens += int(local.item()) // trainer._tp_size
+        trainer._total_train_tokens += int(local.item()) // getattr(trainer, "_tp_size", 1)
     trainer._metrics["train" if is_training else "eval"]["num_tokens"] = [trainer._total_train_tokens]
 
 

@@ -211,7 +211,7 @@ class NTLTrainerMixin:
         Processes that share rows, or work on the same ones, all have the whole rows here, and count them once.
         """
         counts = torch.stack([self.ntl_count(self.ntl_targets(batch)) for batch in batches]).sum(0).to(device)
-        shards = self.get_cp_size()  # type: ignore[attr-defined]
+        shards = cp_size(self)
         if not self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
             return counts / shards  # the mean over the processes of these shards is then the whole
         if self.args.world_size > 1:  # type: ignore[attr-defined]
@@ -263,7 +263,7 @@ class NTLTrainerMixin:
         if counts[0] is None:
             return Window(*counts, 1, 1)
         if not is_training:
-            return Window(*counts, self.get_cp_size(), 1)  # type: ignore[attr-defined]
+            return Window(*counts, evaluation_shards(self), 1)
         processes = 1
         if self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
             processes = self.accelerator.num_processes // self.get_tp_size()  # type: ignore[attr-defined]
@@ -327,8 +327,7 @@ class NTLTrainerMixin:
 
     def ntl_check_own_loss(self) -> None:
         """Raise if a class behind the mixin has a ``compute_loss`` that can neither be replaced nor be called."""
-        shares_rows = self.get_cp_size() > 1  # type: ignore[attr-defined]
-        check_own_loss_can_run(type(self), NTLTrainerMixin, self.ntl_patch() is not None, shares_rows)
+        check_own_loss_can_run(type(self), NTLTrainerMixin, self.ntl_patch() is not None, cp_size(self) > 1)
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
         """The Trainer's, with our loss. A patched model need not make logits that nobody asks for."""
@@ -353,7 +352,7 @@ class NTLTrainerMixin:
             if own < rows and inputs.get(name) is not None:
                 inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
         tokens = numbers = None
-        if self.get_cp_size() > 1:  # type: ignore[attr-defined]
+        if evaluation_shards(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
         self.ntl_eval_batch = EvalBatch(own, (tokens, numbers))
         return inputs
@@ -363,7 +362,7 @@ class NTLTrainerMixin:
         state = self.accelerator.gradient_state  # type: ignore[attr-defined]
         if not state.end_of_dataloader or state.remainder <= 0:
             return rows
-        copies = self.get_cp_size() * self.get_tp_size()  # type: ignore[attr-defined]
+        copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
         before = self.accelerator.process_index // copies * rows  # type: ignore[attr-defined]
         return min(max(state.remainder - before, 0), rows)
 
@@ -468,6 +467,20 @@ class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
 def has_labels(batch: Any) -> bool:
     """Whether a batch says what to predict."""
     return batch.get("labels") is not None or batch.get("shift_labels") is not None
+
+
+def cp_size(trainer: Any) -> int:
+    """How many processes share the rows of a batch: by the Trainer or, where transformers 4 has no word, accelerate."""
+    if hasattr(trainer, "get_cp_size"):
+        return int(trainer.get_cp_size())
+    config = getattr(trainer.accelerator, "parallelism_config", None)
+    return 1 if config is None else int(config.cp_size)
+
+
+def evaluation_shards(trainer: Any) -> int:
+    """The same in evaluation, where older Trainers (that of transformers 5.0 is one) give every process whole rows."""
+    splits = "_prepare_context_parallel_inputs" in Trainer.prediction_step.__code__.co_names
+    return cp_size(trainer) if splits else 1
 
 
 def check_trainer(trainer: Any) -> None:

@@ -64,7 +64,7 @@ def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, An
     has_run, watch.has_run = watch.has_run, False
     if has_run and not torch.compiler.is_compiling():
         check_loss(watch.installer)
-    given = {**dict(zip(watch.parameters, args, strict=False)), **kwargs}
+    given = {**dict(zip(watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     if has_run or not (may_train(model) or watch.in_evaluation or given.get("num_numbers_in_batch") is not None):
         return
     name = type(model).__name__
