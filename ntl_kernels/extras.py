@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs(module: str, library: str, install: str) -> Iterator[None]:
-    """Around the imports of a module: if it is the library that is not installed, the error says what installs it.
+    """Wrap imports: if the library is not installed, the error says what installs it.
 
     Args:
         module: which module has the imports.

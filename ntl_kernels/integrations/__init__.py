@@ -3,4 +3,4 @@
 from ..extras import needs
 
 with needs(__name__, "transformers", "ntl_kernels[transformers]"):
-    import transformers as _all_of_them_need_it  # noqa: F401
+    import transformers  # noqa: F401 - every module here needs it

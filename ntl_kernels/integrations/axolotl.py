@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field, model_validator
 
-from ..config import NTLConfig
+from ..config import DEFAULT_CONFIG, NTLConfig
 from ..extras import needs
 
 with needs(__name__, "Axolotl", "axolotl>=0.19"):
@@ -55,9 +55,9 @@ class NTLArgs(BaseModel):
         ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`.
     """
 
-    ntl_weight: float = Field(default=0.3, ge=0)
+    ntl_weight: float = Field(default=float(DEFAULT_CONFIG.weight), ge=0)
     ntl_kind: Literal["wasserstein", "mse", "mae", "huber"] = "wasserstein"
-    ntl_reweigh: bool = True
+    ntl_reweigh: bool = DEFAULT_CONFIG.reweigh
     ntl_squash_factor: float | None = None
     ntl_mean_over: Literal["numbers", "tokens"] = "numbers"
     ntl_digits_only: bool = True
@@ -66,7 +66,7 @@ class NTLArgs(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def check_ntl_names(cls, data: Any) -> Any:
-        """Axolotl drops keys that it does not know; a misspelt one of ours must not be dropped without a word."""
+        """Raise for a misspelt key of ours: Axolotl silently drops keys that it does not know."""
         unknown = [name for name in data if str(name).startswith(PREFIX) and name not in NTLArgs.model_fields]
         if unknown:
             raise ValueError(f"unknown {', '.join(unknown)}: NTLPlugin has {', '.join(NTLArgs.model_fields)}")
@@ -74,7 +74,7 @@ class NTLArgs(BaseModel):
 
     @model_validator(mode="after")
     def check_ntl(self) -> NTLArgs:
-        """Options that contradict each other, or another loss."""
+        """Raise for options that contradict each other, or that choose another loss."""
         ntl_config(self)
         others = [name for name in OTHER_LOSSES if getattr(self, name, None)]
         if others:
