@@ -17,6 +17,7 @@ from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallba
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
+from ntl_kernels.integrations.transformers.trainer import Window
 from ntl_kernels.ntloss import NumberLevelLoss
 
 from ..errors import InputError, naming
@@ -106,11 +107,12 @@ class NumberLevelTrainer(TokenTrainer):
         self.number_loss, self.weight = number_loss, weight
 
     def ntl_unfused(
-        self, model: Any, inputs: dict[str, Any], targets: Tensor, num_items: Any, num_numbers: Any
+        self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
     ) -> tuple[Tensor, Any, Any]:
-        loss, parts, outputs = super().ntl_unfused(model, inputs, targets, num_items, num_numbers)
-        share = 1.0 if num_items is None else (targets != IGNORE).sum() / num_items
-        return loss + self.weight * share * self.number_loss(outputs.logits, targets), parts, outputs
+        loss, parts, outputs = super().ntl_unfused(model, inputs, targets, window)
+        share = 1.0 if window.num_items is None else (targets != IGNORE).sum() / window.num_items
+        number_loss = self.weight * share * self.number_loss(outputs.logits, targets)
+        return loss + window.processes * number_loss, parts, outputs
 
 
 def token_scores(logits: Tensor, labels: tuple[Tensor, ...]) -> Tensor:

@@ -6,6 +6,7 @@ python -m tests.integrations.two_processes FOLDER, with RANK, WORLD_SIZE, LOCAL_
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # torch sometimes aborts a process whose interpreter ends, since a thread of gloo still runs
