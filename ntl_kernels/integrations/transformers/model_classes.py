@@ -198,8 +198,10 @@ OUTPUTS: dict[str, bool | None] = {
 
 def what_is_known(model: Any) -> ModelClass:
     """The row of the model's class, or of one that it derives from; an empty one for a class that is not known."""
-    rows = (MODEL_CLASSES.get(cls.__name__) for cls in type(model).__mro__)
-    return next((row for row in rows if row is not None), ModelClass())
+    for cls in type(model).__mro__:  # torch 2.8 compiles no `next` with a default
+        if cls.__name__ in MODEL_CLASSES:
+            return MODEL_CLASSES[cls.__name__]
+    return ModelClass()
 
 
 def check_own_loss(base: Any) -> None:
