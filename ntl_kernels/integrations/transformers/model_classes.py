@@ -60,7 +60,8 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
 def router_factor_of(model: Any) -> tuple[Any, str] | None:
     """The object and its attribute from which the forward of a mixture of experts reads the factor of its loss."""
     text_config = getattr(getattr(model, "config", None), "text_config", None)
-    holders = ((model, "router_aux_loss_coef"), (model, "aux_loss_coef"), (text_config, "router_aux_loss_coef"))
+    names = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")  # the last is DBRX's in transformers 4
+    holders = (*((model, name) for name in names), (text_config, "router_aux_loss_coef"))
     return next(((holder, name) for holder, name in holders if hasattr(holder, name)), None)
 
 
@@ -76,6 +77,11 @@ def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added
     """Its forward only computes them when it has labels."""
     if outputs.get("encoder_router_logits") is None:
         return None
+    if not hasattr(model, "num_experts"):
+        raise ValueError(
+            f"the router loss of {type(model).__name__} in transformers 4 takes its encoder's routers for its "
+            "decoder's, which NTL does not repeat: use transformers 5, or output_router_logits=False"
+        )
     balance = function_beside(model, "load_balancing_loss_func")
     assert balance is not None
     sides = (("encoder", given.get("attention_mask")), ("decoder", given.get("decoder_attention_mask")))
