@@ -26,6 +26,7 @@ from ntl_kernels.integrations.transformers import (
     set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES, ModelClass
+from ntl_kernels.integrations.transformers.models import added_loss
 
 from ..versions import has, needs
 from .models import DECODER, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
@@ -281,6 +282,10 @@ class TestRefused:
         prophetnet.config.eps = 0.1
         with pytest.raises(ValueError, match="smooths its labels itself"):
             NTLTrainer(prophetnet, arguments(tmp_path, 3, 1), **options)
+
+    def test_router_logits_that_the_model_did_not_find(self) -> None:
+        with pytest.raises(ValueError, match=r"DbrxForCausalLM returned 0 .*output_router_logits=False"):
+            added_loss(CASES["dbrx"](), {"aux_loss": 0}, {})
 
     @pytest.mark.skipif(has("transformers", 5), reason="transformers 5 computes the router loss of NLLB-MoE's decoder")
     def test_router_loss_of_a_mistaken_forward(self, tmp_path: Path) -> None:

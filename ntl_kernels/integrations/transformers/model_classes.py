@@ -51,6 +51,11 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
         return None
+    if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX, and then it is 0
+        raise ValueError(
+            f"{type(model).__name__} returned {auxiliary!r} for the loss of its routers, whose logits it did not find: "
+            "its own loss fails, too. Use a newer transformers, or output_router_logits=False"
+        )
     holder = router_factor_of(model)
     if holder is None:
         raise ValueError(f"{type(model).__name__} returned an auxiliary loss, but has no router_aux_loss_coef")
