@@ -20,6 +20,8 @@ from ntl_kernels.inspect.pipes import PIPE_OF, PIPES
 from ntl_kernels.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
 from ntl_kernels.inspect.tables import LOGITS, TABLES, cells, markdown_table
 
+from .versions import needs
+
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 
 
@@ -131,14 +133,22 @@ class Compiled(NamedTuple):
     code: str
 
 
+UNALIGNED = Case(KERNEL, "sm_90", "bf16", "unaligned", 10)
 CASES = [
     Case(KERNEL, "sm_80", "fp32", "aligned", 10),
-    Case(KERNEL, "sm_90", "bf16", "unaligned", 10),
+    UNALIGNED,
     Case(KERNEL, "sm_100", "bf16", "short", 10),
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case.target}-{case.dtype}-{case.rows}")
+IN_VECTORS = needs("triton", 3, 5, to="read all that is kept of aligned rows 16 bytes at a time")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(case, marks=() if case is UNALIGNED else IN_VECTORS) for case in CASES],
+    ids=[f"{case.target}-{case.dtype}-{case.rows}" for case in CASES],
+)
 def compiled(request: pytest.FixtureRequest) -> Compiled:
     launch = record(request.param)
     return Compiled(request.param, launch, disassembled(compile_launch(launch, request.param.target)).code)
@@ -207,7 +217,7 @@ def test_what_is_resident(threads: int, registers: int, shared_bytes: int, progr
 
 @pytest.fixture(scope="module")
 def estimate() -> Estimate:
-    (_, h200) = estimates_of(CASES[1])
+    (_, h200) = estimates_of(UNALIGNED)
     assert h200.gpu == "H200"
     return h200
 

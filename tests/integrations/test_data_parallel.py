@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ..parallel.ranks import Ranks
+from ..versions import needs
 from .loops import MEANS, SPLITS, Grads, Model, assert_equal_to_one_batch, grads_of, loss_of, split
 
 STEPS = 3
@@ -38,16 +39,20 @@ def fsdp2(group: Any, mean_over: str, seed: int, factor: int, divide: bool = Tru
     return grads_of(model)
 
 
+AVERAGES = needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
+LOOPS = pytest.mark.parametrize("loop", [ddp, pytest.param(fsdp2, marks=AVERAGES)])
+
+
 @pytest.mark.parametrize("seed", SPLITS)
 @pytest.mark.parametrize("mean_over", MEANS)
-@pytest.mark.parametrize("loop", [ddp, fsdp2])
+@LOOPS
 def test_the_loss_times_the_processes_is_that_of_one_batch(
     loop: Any, mean_over: str, seed: int, two_ranks: Ranks
 ) -> None:
     assert_equal_to_one_batch(two_ranks.run(loop, mean_over, seed, 2, ranks=2), mean_over)
 
 
-@pytest.mark.parametrize("loop", [ddp, fsdp2])
+@LOOPS
 def test_gradients_are_averaged_over_processes(loop: Any, two_ranks: Ranks) -> None:
     assert_equal_to_one_batch(two_ranks.run(loop, "tokens", 0, 1, ranks=2), "tokens", factor=2)
 

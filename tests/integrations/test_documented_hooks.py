@@ -27,6 +27,7 @@ from ..docs.pages import blocks_of
 from ..parallel.ranks import Ranks
 from ..stand_ins import is_installed, standing_in
 from .loops import NUMBERS, SPLITS, VOCAB, Model, all_rows, assert_equal_to_one_batch, error, grads_of, split
+from .training import counts_targets
 
 PAGE = Path(__file__).parents[2] / "docs" / "pages" / "frameworks.md"
 CONFIG = NTLConfig(weight=0.3, mean_over="tokens")
@@ -152,6 +153,7 @@ def make_llama() -> Any:
     return LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes))
 
 
+@counts_targets
 def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None:
     """LLaMA-Factory's way in, with the stock Trainer from which its Trainers are derived."""
     from transformers import TrainerCallback

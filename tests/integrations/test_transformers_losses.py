@@ -200,7 +200,7 @@ class TestNumbersThatNobodyCounted:
     WAYS = pytest.mark.parametrize("how", ["hidden states", "loss function", "compute_loss_func"])
 
     @WAYS
-    @pytest.mark.parametrize(("steps", "expected"), [(4, 1), (1, 0)])
+    @pytest.mark.parametrize(("steps", "expected"), [(4, 1), pytest.param(1, 0, marks=counts_targets)])
     def test_warns_once_where_a_batch_is_a_part(self, how: str, steps: int, expected: int, tmp_path: Any) -> None:
         model, function = self.install(how)
         args = arguments(tmp_path, ROWS // steps, steps, max_steps=2)
@@ -223,6 +223,7 @@ class TestNumbersThatNobodyCounted:
         assert self.said() == 0
 
     @WAYS
+    @counts_targets
     def test_logged_weight_is_the_one_in_effect(self, how: str, tmp_path: Any) -> None:
         model, function = self.install(how)
         rows = numbers_in_one_row()
@@ -268,6 +269,7 @@ class TestNumbersThatNobodyCounted:
         assert self.said() == 2
 
     @WAYS
+    @counts_targets
     def test_mean_over_tokens_accumulates_exactly(self, how: str, tmp_path: Any) -> None:
         config = NTLConfig(mean_over="tokens", weight=2.0)
         parts, expected = large_batch(make_model(), config=config)

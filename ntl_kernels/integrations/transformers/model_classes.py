@@ -51,6 +51,11 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
         return None
+    if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX, and then it is 0
+        raise ValueError(
+            f"{type(model).__name__} returned {auxiliary!r} for the loss of its routers, whose logits it did not find: "
+            "its own loss fails, too. Use a newer transformers, or output_router_logits=False"
+        )
     holder = router_factor_of(model)
     if holder is None:
         raise ValueError(f"{type(model).__name__} returned an auxiliary loss, but has no router_aux_loss_coef")
@@ -60,7 +65,8 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
 def router_factor_of(model: Any) -> tuple[Any, str] | None:
     """The object and its attribute from which the forward of a mixture of experts reads the factor of its loss."""
     text_config = getattr(getattr(model, "config", None), "text_config", None)
-    holders = ((model, "router_aux_loss_coef"), (model, "aux_loss_coef"), (text_config, "router_aux_loss_coef"))
+    names = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")  # the last is DBRX's in transformers 4
+    holders = (*((model, name) for name in names), (text_config, "router_aux_loss_coef"))
     return next(((holder, name) for holder, name in holders if hasattr(holder, name)), None)
 
 
@@ -76,6 +82,11 @@ def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added
     """Its forward only computes them when it has labels."""
     if outputs.get("encoder_router_logits") is None:
         return None
+    if not hasattr(model, "num_experts"):
+        raise ValueError(
+            f"the router loss of {type(model).__name__} in transformers 4 takes its encoder's routers for its "
+            "decoder's, which NTL does not repeat: use transformers 5, or output_router_logits=False"
+        )
     balance = function_beside(model, "load_balancing_loss_func")
     assert balance is not None
     sides = (("encoder", given.get("attention_mask")), ("decoder", given.get("decoder_attention_mask")))
@@ -198,8 +209,10 @@ OUTPUTS: dict[str, bool | None] = {
 
 def what_is_known(model: Any) -> ModelClass:
     """The row of the model's class, or of one that it derives from; an empty one for a class that is not known."""
-    rows = (MODEL_CLASSES.get(cls.__name__) for cls in type(model).__mro__)
-    return next((row for row in rows if row is not None), ModelClass())
+    for cls in type(model).__mro__:  # torch 2.8 compiles no `next` with a default
+        if cls.__name__ in MODEL_CLASSES:
+            return MODEL_CLASSES[cls.__name__]
+    return ModelClass()
 
 
 def check_own_loss(base: Any) -> None:

@@ -40,9 +40,9 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, method):
             return getattr(model, method)(labels)
-    shift_right, config = function_beside(model, "shift_tokens_right"), model.config
+    shift_right = function_beside(model, "shift_tokens_right")
     if shift_right is not None:
-        config = config if hasattr(config, "pad_token_id") else config.text_config
+        config = getattr(model.config, "text_config", model.config)  # Florence2's; transformers 4 has None outside it
         return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
     raise ValueError(
         f"{type(model).__name__} does not say how its decoder's inputs come from labels: let the collator put "
