@@ -88,6 +88,16 @@ def test_loss_function_by_position_and_name() -> None:
         function(logits, labels, num_items_in_batch=torch.ones(2))
 
 
+def test_a_count_of_numbers_needs_that_of_tokens() -> None:
+    batch = make_batch()
+    for put in (apply_ntl_to_model, set_ntl_loss_function):
+        model = put(make_model(), NUMBERS)
+        with pytest.raises(ValueError, match="num_numbers_in_batch came without num_items_in_batch"):
+            model(**batch, num_numbers_in_batch=5)
+        expected = put(model, NUMBERS, NTLConfig(mean_over="tokens"))(**batch).loss
+        torch.testing.assert_close(model(**batch, num_numbers_in_batch=5).loss, expected)
+
+
 class TestSetLossFunction:
     def test_on_a_model_and_inside_peft(self) -> None:
         batch, config = make_batch(), NTLConfig(kind="mse")
@@ -287,13 +297,6 @@ def test_mean_over_tokens_in_the_stock_trainer_of_a_patched_t5(tmp_path: Any) ->
     model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
     trainer = Trainer(model, arguments(tmp_path, batch=2, steps=4), train_dataset=to_rows(model))
     assert_same_gradients(step_of(trainer), expected, 1e-6)
-
-
-def test_one_count_without_the_other_in_a_loop() -> None:
-    """The count of numbers alone would divide the terms by counts of different batches."""
-    model = apply_ntl_to_model(make_model(), NUMBERS)
-    with pytest.raises(ValueError, match="num_numbers without num_tokens"):
-        model(**make_batch(), num_numbers_in_batch=3)
 
 
 UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "emb_dim": 16}

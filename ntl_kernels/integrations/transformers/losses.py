@@ -61,10 +61,19 @@ def denominators(
 
     A window of ``num_items`` tokens whose numbers nobody counted is taken to have as many numbers per token as this
     batch, so that its mean NTL weighs as much as its share of the tokens. A mean over tokens needs no such count.
+
+    Raises:
+        ValueError: numbers without tokens, or a count of several elements.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
     config = options.config
-    if num_items is not None and num_numbers is None and config.mean_over == "numbers":
+    if config.mean_over == "tokens":
+        return {"num_tokens": num_items, "num_numbers": num_numbers}
+    if num_items is None and num_numbers is not None:
+        raise ValueError(
+            "num_numbers_in_batch came without num_items_in_batch, the count of tokens of the same batches: give both"
+        )
+    if num_items is not None and num_numbers is None:
         tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
         num_numbers = options.estimate.numbers_of_window(num_items, tokens, numbers, warns=has_weight)
