@@ -319,6 +319,12 @@ def test_options_that_count_half_of_the_numbers_do_not_warn(texts: list[str]) ->
         assert len(NumberTokens.from_tokenizer(FakeTokenizer(*texts))) == 10
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_labels_may_be_too_narrow_for_the_vocabulary(dtype: torch.dtype) -> None:
+    numbers = NumberTokens.from_mapping({3: 1.0, 70000: 2.0}, 128256)
+    assert numbers.is_number(torch.tensor([3, 4, 120], dtype=dtype)).tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
 def test_labels_that_are_numbers_are_found_and_counted(dtype: torch.dtype) -> None:
     numbers = NumberTokens.from_mapping({3: 1.0, 5: -2.5, 9: 1.0}, 10)
@@ -349,8 +355,12 @@ def test_what_is_no_label_is_named() -> None:
     numbers = NumberTokens.from_mapping({3: 1.0, 5: -2.5}, 10)
     with pytest.raises(TypeError, match="labels must be a tensor of integers; got torch.float32"):
         numbers.is_number(torch.ones(3))
+    with pytest.raises(TypeError, match="labels must be a tensor of integers; got torch.bool"):
+        numbers.is_number(torch.ones(3, dtype=torch.bool))
     with pytest.raises(TypeError, match="labels must be a tensor of integers; got list"):
         numbers.count([3, 5])
+    with pytest.raises(TypeError, match="labels must be a tensor of integers; got tuple"):
+        numbers.tokens_per_number([(torch.ones(3), torch.ones(3))])
     with pytest.raises(ValueError, match=r"weights must have the labels' shape \(3,\); got \(2,\)"):
         numbers.count(torch.ones(3, dtype=torch.int64), torch.ones(2))
 

@@ -210,11 +210,17 @@ class NumberTokens:
         Raises:
             TypeError: the labels are no tensor of integers.
         """
-        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        if (
+            not isinstance(labels, Tensor)
+            or labels.is_floating_point()
+            or labels.is_complex()
+            or labels.dtype == torch.bool
+        ):
             got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
             raise TypeError(f"labels must be a tensor of integers; got {got}")
-        is_token = (labels >= 0) & (labels < self._vocab_size)
-        return is_token & (self.table(labels.device).lookup[torch.where(is_token, labels, 0).long()] >= 0)
+        ids = labels.long()  # narrower integers may not hold V
+        is_token = (ids >= 0) & (ids < self._vocab_size)
+        return is_token & (self.table(labels.device).lookup[torch.where(is_token, ids, 0)] >= 0)
 
     def count(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """How many labels are number tokens: the ``num_numbers`` of a larger batch.
@@ -251,16 +257,18 @@ class NumberTokens:
             ignore_index: of labels that do not count.
 
         Raises:
+            TypeError: labels that are no tensor of integers.
             ValueError: a batch without labels, or no label that is a number.
         """
         tokens = numbers = 0
         for batch in batches:
-            labels = batch if isinstance(batch, Tensor) else batch.get("labels")
+            labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
             if labels is None:
                 raise ValueError(f"a batch has no labels; got {', '.join(batch)}")
+            is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
-            numbers += int((self.is_number(labels) & is_kept).sum())
+            numbers += int((is_number & is_kept).sum())
         if numbers == 0:
             raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
         return tokens / numbers
