@@ -48,10 +48,14 @@ class Problem(NamedTuple):
         """Whether rows must be counted before the gradient of any of them is known."""
         return self.reduction == "mean" and (self.num_tokens is None or self.ntl_denominator is None)
 
+    def divisor_of_ntl(self, tokens: Any, numbers: Any) -> Any:
+        """What divides ``sum(w NTL)`` of reduction "mean", of the denominators of both terms."""
+        return tokens if self.spec.mean_over == "tokens" else numbers
+
     @property
     def ntl_denominator(self) -> Tensor | float | None:
-        """What divides ``sum(w NTL)``, where it is known."""
-        return self.num_tokens if self.spec.mean_over == "tokens" else self.num_numbers
+        """The same of those that are known."""
+        return self.divisor_of_ntl(self.num_tokens, self.num_numbers)
 
     def changed(self, **fields: Any) -> Problem:
         """With other values of some fields. (`_replace`, which torch 2.8 and 2.9 cannot trace.)"""

@@ -140,7 +140,7 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     )
     ce, ntl = sums[Field.CROSS_ENTROPY], sums[Field.NTL]
     if problem.reduction == "mean":
-        ce, ntl = divide(ce, tokens), divide(ntl, tokens if problem.spec.mean_over == "tokens" else numbers)
+        ce, ntl = divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
     loss = losses_of_rows(fields, problem) if problem.reduction == "none" else ce + ntl_weight * ntl
     parts = [
         ce,

@@ -21,7 +21,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     num_tokens = tokens if problem.num_tokens is None else as_scalar(problem.num_tokens)
     num_numbers = numbers if problem.num_numbers is None else as_scalar(problem.num_numbers)
     if problem.reduction == "mean":
-        ce, ntl = divide(ce, num_tokens), divide(ntl, num_tokens if problem.spec.mean_over == "tokens" else num_numbers)
+        ce, ntl = divide(ce, num_tokens), divide(ntl, problem.divisor_of_ntl(num_tokens, num_numbers))
     loss = ce + as_scalar(problem.ntl_weight) * ntl
     if not isinstance(loss, Tensor):
         loss = fields.new_full((), loss)
