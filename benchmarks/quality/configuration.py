@@ -22,7 +22,8 @@ CONFIGURATION, METRICS = "config.json", "metrics.json"
 """Files of a run."""
 LONGEST_NAME = 120
 IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
-WITHOUT_EFFECT = ("device", "trainer.save_model", "trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
+SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
+WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
 """What changes nothing in what is learned."""
 
 
@@ -56,6 +57,9 @@ def check(config: DictConfig) -> None:
         value = config[name]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
             raise InputError(f"{name} must be a whole number from 0 to 2**32 - 1; got {value!r}")
+    samples = config.samples
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+        raise InputError(f"samples must be a number of answers, or 0 for none; got {samples!r}")
     patience = config.trainer.early_stopping
     if patience is not None and (isinstance(patience, bool) or not isinstance(patience, int) or patience < 1):
         raise InputError(f"trainer.early_stopping must be null or a number of evaluations; got {patience!r}")

@@ -16,7 +16,9 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from ..environment import describe
 from ..errors import InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
-from .data import Splits, load
+from .data import Pair, Splits, load
+from .decoding import Draw, median_answers, split_name
+from .metrics import answer_metrics
 from .tasks import make_task
 from .training import Answering, checkpoint_of, training_arguments
 
@@ -40,10 +42,29 @@ def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict
         own = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
         results[name] = {key: value for key, value in own.items() if key not in TIMINGS}
         if trainer.is_world_process_zero():
-            with (folder / f"predictions-{name}.jsonl").open("w", encoding="utf-8") as file:
-                for (question, truth), answer in zip(pairs, trainer.answers, strict=True):
-                    file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
+            write_answers(pairs, trainer.answers, folder / f"predictions-{name}.jsonl")
     return results
+
+
+def evaluate_medians(
+    trainer: Answering, draw: Draw, config: DictConfig, splits: Splits, folder: Path
+) -> dict[str, dict[str, float]]:
+    """The same of the median of ``samples`` drawn answers, as splits of their own."""
+    results = {}
+    answer = median_answers(draw, config.samples, config.seed)
+    for split, pairs in splits.tests.items():
+        name, answers = split_name(split, config.samples), trainer.ask(pairs, answer)
+        results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
+        if trainer.is_world_process_zero():
+            write_answers(pairs, answers, folder / f"predictions-{name}.jsonl")
+    return results
+
+
+def write_answers(pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> None:
+    """A line of JSON for every question."""
+    with path.open("w", encoding="utf-8") as file:
+        for (question, truth), answer in zip(pairs, answers, strict=True):
+            file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
 
 
 def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
@@ -57,6 +78,8 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
     splits = load_splits(config)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
+    if config.samples and task.draw is None:
+        raise InputError(f"samples={config.samples} needs a model whose answers are tokens; {task.loss} trains a value")
     patience = config.trainer.early_stopping
     trainer = task.trainer(
         model=task.model,
@@ -77,6 +100,9 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
         trainer.save_model(str(folder / "model"))
         if trainer.is_world_process_zero():
             task.codec.tokenizer.save_pretrained(folder / "model")
+    metrics = evaluate(trainer, splits, folder)
+    if config.samples:
+        metrics |= evaluate_medians(trainer, task.draw, config, splits, folder)
     result = {
         "config": plain(config),
         "loss": task.loss,
@@ -85,7 +111,7 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "seconds": seconds,
         "log": list(trainer.state.log_history),
-        "metrics": evaluate(trainer, splits, folder),
+        "metrics": metrics,
     }
     if trainer.is_world_process_zero():
         (folder / METRICS).write_text(json.dumps(result, indent=2) + "\n")

@@ -23,6 +23,7 @@ from ..errors import InputError, naming
 from .codecs import Codec, Encoded, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
+from .decoding import Draw
 from .losses import CodecNumberLevelLoss, ntl_config, options_of
 from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
@@ -44,6 +45,8 @@ class Task:
     trainer: type[Trainer]
     trainer_arguments: dict[str, Any]
     collate: Callable[[Sequence[Pair]], dict[str, Tensor]]
+    draw: Draw | None = None
+    """None for heads that give one value."""
 
 
 def question_of(codec: Codec, pair: Pair) -> Encoded:
@@ -134,8 +137,13 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
         trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
     else:
         apply_ntl_to_model(model, codec.numbers(), ntl_config(config.loss))
-    arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest)
-    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec))
+    arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False)
+
+    def draw(pairs: Sequence[Pair], count: int) -> list[list[str]]:
+        drawn = answer(model, codec, pairs, longest, do_sample=True, top_k=0, num_return_sequences=count)
+        return [drawn[start : start + count] for start in range(0, len(drawn), count)]
+
+    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec), draw)
 
 
 def value_task(model: ValueModel, codec: Codec, longest: int) -> Task:
@@ -165,15 +173,15 @@ def inputs_on(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in batch.items() if not name.startswith("label")}
 
 
-def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
+def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int, **decoding: Any) -> list[str]:
     inputs = inputs_on(model, seq2seq_batch(codec, pairs))
-    ids = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
+    ids = model.generate(**inputs, max_new_tokens=longest, **decoding)
     return [codec.decode(row[1:]) for row in ids.tolist()]
 
 
-def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
+def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int, **decoding: Any) -> list[str]:
     inputs = inputs_on(model, inputs_of(codec, marked_questions(codec, pairs), side="left"))
-    ids = model.generate(**inputs, max_new_tokens=longest, do_sample=False)
+    ids = model.generate(**inputs, max_new_tokens=longest, **decoding)
     return [codec.decode(row[inputs["input_ids"].shape[1] :]) for row in ids.tolist()]
 
 

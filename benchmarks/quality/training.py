@@ -61,7 +61,7 @@ class Answering:
         """The Trainer's, with the metrics of the answers and the perplexity among its own."""
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)  # type: ignore[misc]
         pairs = dataloader.dataset
-        self.answers = self.ask(pairs)
+        self.answers = self.ask(pairs, self.answer)
         metrics = answer_metrics(self.answers, [pair.answer for pair in pairs])
         cross_entropy = output.metrics.get(f"{metric_key_prefix}_ce")
         if cross_entropy is not None:
@@ -70,11 +70,11 @@ class Answering:
         return output
 
     @torch.no_grad()
-    def ask(self, pairs: Sequence[Pair]) -> list[str]:
+    def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[str]]) -> list[str]:
         """The answers to all questions; a process asks for every ``world_size``-th."""
         processes, size = self.args.world_size, self.args.per_device_eval_batch_size  # type: ignore[attr-defined]
         share = pairs[self.args.process_index :: processes]  # type: ignore[attr-defined]
-        own = [answer for start in range(0, len(share), size) for answer in self.answer(share[start : start + size])]
+        own = [each for start in range(0, len(share), size) for each in answer(share[start : start + size])]
         answers = [""] * len(pairs)
         for rank, theirs in enumerate(gather_object([own])):
             answers[rank::processes] = theirs
