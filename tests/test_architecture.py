@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import shutil
@@ -77,11 +78,15 @@ def caller_of(frame: FrameType) -> str | None:
 
 
 def calls_of(run: Callable[[], object]) -> set[tuple[str, str]]:
-    """(caller, called) for all calls from one module of the package to another."""
+    """(caller, called) for all calls from one module of the package to another.
+
+    A function within a function is what a module hands down to be called: work for a block, say. It does not count.
+    """
     found = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        called = module_of(frame.f_code) if event == "call" else None
+        is_handed_down = frame.f_code.co_flags & inspect.CO_NESTED
+        called = module_of(frame.f_code) if event == "call" and not is_handed_down else None
         caller = None if called is None else caller_of(frame)
         if called is not None and caller is not None and caller != called:
             found.add((caller, called))

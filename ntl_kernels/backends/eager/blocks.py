@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from threading import get_ident
 from typing import NamedTuple, TypeAlias, Union
 
 from torch import Tensor
 
 from ..layout import loss_dtype
+from .workers import for_each, threads_for
 
-BLOCK_BYTES = {"cpu": 6 * 2**20}
-"""Bytes of a block of rows in the losses' dtype: near the cores, and yet so large that calling the operations costs
-little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
+BLOCK_BYTES = {"cpu": 4 * 2**20}
+"""Bytes of a block of rows in the losses' dtype: near the core whose thread computes it, and yet so large that calling
+the operations costs little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
 DEVICE_BLOCK_BYTES = 2**26
 """The same on other devices, where fewer, larger operations are faster."""
 Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
@@ -24,18 +26,19 @@ def chosen(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 class Workspace:
-    """Blocks of memory in the losses' dtype that every block of a walk uses again: fresh ones would page-fault."""
+    """Blocks of memory in the losses' dtype that every block of a thread uses again: fresh ones would page-fault."""
 
     def __init__(self, logits: Tensor, rows: int) -> None:
         self.logits = logits
         self.shape = rows, logits.shape[-1]
-        self.buffers: dict[str, Tensor] = {}
+        self.buffers: dict[tuple[int, str], Tensor] = {}
 
     def buffer(self, name: str, rows: int) -> Tensor:
         """The first rows of the buffer with this name."""
-        if name not in self.buffers:
-            self.buffers[name] = self.logits.new_empty(self.shape, dtype=loss_dtype(self.logits.dtype))
-        return self.buffers[name][:rows]
+        key = get_ident(), name
+        if key not in self.buffers:
+            self.buffers[key] = self.logits.new_empty(self.shape, dtype=loss_dtype(self.logits.dtype))
+        return self.buffers[key][:rows]
 
 
 class Block(NamedTuple):
@@ -78,22 +81,43 @@ class Block(NamedTuple):
             self.gradient.copy_(g)
 
 
-def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Iterator[Block]:
-    """Walk the rows that count ([N] bool, None: all) of logits [B, T, V] in blocks that fit the cache."""
+class Blocks(NamedTuple):
+    """The rows that count of logits [B, T, V], in blocks that fit the cache."""
+
+    logits: Tensor
+    counts: Tensor | None
+    """bool [N]: which rows count; None if all do."""
+    gradient: Tensor | None
+    """[B, T, V]"""
+    workspace: Workspace
+    spans: list[tuple[int, int, int]]
+    """(sequence, first row, row after the last) of each block."""
+
+    def block(self, place: int) -> Block:
+        """The block at a place of ``spans``."""
+        b, start, end = self.spans[place]
+        length = self.logits.shape[1]
+        span = slice(b * length + start, b * length + end)
+        is_whole = end - start == length
+        rows = self.logits[b] if is_whole else self.logits[b, start:end]
+        target = None
+        if self.gradient is not None:
+            target = self.gradient[b] if is_whole else self.gradient[b, start:end]
+        counted = None if self.counts is None else self.counts[span].nonzero().squeeze(-1)
+        if counted is None or counted.numel() == end - start:
+            return Block(span, span, rows, target, None, self.workspace)
+        return Block(span, counted + span.start, chosen(rows, counted), target, counted, self.workspace)
+
+    def for_each(self, work: Callable[[Block], object]) -> None:
+        """Call ``work`` for every block, in as many threads as torch has."""
+        threads = threads_for(self.logits.device)
+        for_each(lambda place: work(self.block(place)), range(len(self.spans)), threads)
+
+
+def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Blocks:
+    """The rows that count ([N] bool, None: all) of logits [B, T, V] in blocks."""
     batch, length, vocab_size = logits.shape
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
     step = min(max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), max(1, length))
-    workspace = Workspace(logits, step)
-    for b in range(batch):
-        sequence, targets = logits[b], None if gradient is None else gradient[b]
-        for t in range(0, length, step):
-            end = min(t + step, length)
-            span = slice(b * length + t, b * length + end)
-            is_whole = end - t == length
-            rows = sequence if is_whole else sequence[t:end]
-            target = targets if targets is None or is_whole else targets[t:end]
-            counted = None if counts is None else counts[span].nonzero().squeeze(-1)
-            if counted is None or counted.numel() == end - t:
-                yield Block(span, span, rows, target, None, workspace)
-            else:
-                yield Block(span, counted + span.start, chosen(rows, counted), target, counted, workspace)
+    spans = [(b, start, min(start + step, length)) for b in range(batch) for start in range(0, length, step)]
+    return Blocks(logits, counts, gradient, Workspace(logits, step), spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -54,11 +54,16 @@ class Coefficients(NamedTuple):
         return Coefficients(*(chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in self))
 
 
-def labelled_blocks(logits: Tensor, labels: Labels, gradient: Tensor | None) -> Iterator[tuple[Block, Labels]]:
-    """The rows that count in blocks, with the labels of each block's rows."""
-    for block in blocks_of(logits, labels.counts, gradient):
+def for_each_block(
+    logits: Tensor, labels: Labels, gradient: Tensor | None, work: Callable[[Block, Labels], object]
+) -> None:
+    """Call ``work`` for the rows that count, a block at a time, with the labels of its rows, in torch's threads."""
+
+    def work_with_labels(block: Block) -> None:
         is_only = block.logits.shape[0] == labels.ids.shape[0]
-        yield block, labels if is_only else labels.part(block.rows)
+        work(block, labels if is_only else labels.part(block.rows))
+
+    blocks_of(logits, labels.counts, gradient).for_each(work_with_labels)
 
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:

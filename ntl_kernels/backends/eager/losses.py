@@ -12,7 +12,7 @@ from ...problem import Field, Forward, Problem, losses_of_rows
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block
-from .labels import Coefficients, Labels, coefficients, labelled_blocks, read_labels, weight_sums, weighted
+from .labels import Coefficients, Labels, coefficients, for_each_block, read_labels, weight_sums, weighted
 from .normaliser import Normaliser, normaliser_of, normaliser_of_rows, softmax_and_normaliser
 from .numbers import NumberLoss, expected_error, number_softmax, solve_numbers
 from .scalars import Scalar
@@ -49,7 +49,8 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     spec, labels = problem.spec, read_labels(problem, logits.shape[-1], normalisers.dtype)
     shares = coefficients(labels, problem, upstream)
-    for block, part in labelled_blocks(logits, labels, gradient):
+
+    def work(block: Block, part: Labels) -> None:
         x, normaliser = transform_logits(block, spec), normaliser_of_rows(normalisers, block.rows)
         q = number_softmax(x, part, problem, False)
         powers = torch.sub(x, normaliser.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
@@ -59,6 +60,8 @@ def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstrea
             numbers = solve_numbers(number_p, q, part, problem)
         own = shares.part(block.rows)
         block.write(row_gradient(x, powers, normaliser, normaliser.total, part, numbers, own, problem))
+
+    for_each_block(logits, labels, gradient, work)
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -75,16 +78,13 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | None) -> Tensor:
     """The fields [len(Field), N] of all rows, and their gradient."""
     shares = Coefficients(0.0, 0.0) if gradient is None else coefficients(labels, problem)
-    count = labels.ids.shape[0]
-    fields = None
-    for block, part in labelled_blocks(logits, labels, gradient):
-        if part is labels:
-            return solve_block(block, labels, shares, problem)
-        entries = solve_block(block, part, shares.part(block.rows), problem)
-        if fields is None:
-            fields = entries.new_zeros((len(Field), count))
-        fields[:, block.rows] = entries
-    return logits.new_zeros((len(Field), count), dtype=loss_dtype(logits.dtype)) if fields is None else fields
+    fields = logits.new_zeros((len(Field), labels.ids.shape[0]), dtype=loss_dtype(logits.dtype))
+
+    def work(block: Block, part: Labels) -> None:
+        fields[:, block.rows] = solve_block(block, part, shares.part(block.rows), problem)
+
+    for_each_block(logits, labels, gradient, work)
+    return fields
 
 
 def solve_block(block: Block, labels: Labels, shares: Coefficients, problem: Problem) -> Tensor:

@@ -10,7 +10,7 @@ from ...reference import costs
 from ...spec import LossSpec
 from ..shards import Merge
 from .blocks import Block
-from .labels import Coefficients, Labels, coefficients, labelled_blocks, read_labels
+from .labels import Coefficients, Labels, coefficients, for_each_block, read_labels
 from .losses import cross_entropy_pulls
 from .normaliser import Normaliser, share_of
 from .numbers import NumberTerms, cumulative_terms, drain_of, value_terms
@@ -28,8 +28,11 @@ def shard_gradients(
     labels = read_labels(problem, problem.vocab_size, dtype)
     shares = coefficients(labels, problem, upstream)
     own = own_numbers(problem.table, first, width, dtype)
-    for block, part in labelled_blocks(logits, labels, gradient):
+
+    def work(block: Block, part: Labels) -> None:
         block.write(block_gradient(block, part, shares.part(block.rows), first, own, merge, problem))
+
+    for_each_block(logits, labels, gradient, work)
 
 
 def block_gradient(

@@ -11,7 +11,7 @@ from ...spec import LossSpec
 from ..layout import loss_dtype
 from ..shards import Statistic, num_statistics
 from .blocks import Block
-from .labels import Labels, labelled_blocks, read_labels
+from .labels import Labels, for_each_block, read_labels
 from .normaliser import anchor, normaliser_of
 from .shard_headers import store_header
 from .shards import OwnNumbers, number_rows, own_column, own_numbers
@@ -26,8 +26,11 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     if width == 0:
         return everything
     own = own_numbers(problem.table, first, width, dtype)
-    for block, part in labelled_blocks(logits, labels, None):
+
+    def work(block: Block, part: Labels) -> None:
         everything[:, :-1][:, block.rows] = block_statistics(block, part, first, own, problem.spec)
+
+    for_each_block(logits, labels, None, work)
     return everything
 
 

@@ -8,14 +8,15 @@ from torch import Tensor
 from ...tokens import NumberTable
 from ..contract import NumberField
 from ..layout import loss_dtype
-from .blocks import blocks_of
+from .blocks import Block, blocks_of
 from .normaliser import normaliser_of, share_of
 
 
 def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
     shape = len(NumberField), logits.shape[0] * logits.shape[1]
     statistics = logits.new_empty(shape, dtype=loss_dtype(logits.dtype))
-    for block in blocks_of(logits, None, None):
+
+    def work(block: Block) -> None:
         x = block.as_loss_dtype()
         number_logits = x.index_select(-1, table.ids)
         number_normaliser = normaliser_of(number_logits, number_logits.amax(-1, keepdim=True), number_logits)
@@ -25,6 +26,8 @@ def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
         mass = share_of(number_normaliser, normaliser)
         found = torch.stack([*normaliser, *number_normaliser, expected_value, mass])
         statistics[:, block.rows] = found.squeeze(-1)
+
+    blocks_of(logits, None, None).for_each(work)
     return statistics
 
 
@@ -32,7 +35,8 @@ def number_statistics_gradients(
     logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
 ) -> None:
     ids, values = table.ids.long(), table.values.to(statistics.dtype)
-    for block in blocks_of(logits, None, gradient):
+
+    def work(block: Block) -> None:
         peak, total, number_peak, number_total, expected_value, mass = statistics[:, block.rows].unsqueeze(-1).unbind()
         upstream_value, upstream_mass = upstreams[:, block.rows].unsqueeze(-1).unbind()
         mass_pull = upstream_mass * mass
@@ -41,3 +45,5 @@ def number_statistics_gradients(
         number_pull = upstream_value * (values - expected_value)
         g = torch.sub(x, peak, out=block.target(x, keep=False)).exp_().mul_(-mass_pull / total)
         block.write(g.index_add_(-1, ids, q * (mass_pull + number_pull)))
+
+    blocks_of(logits, None, gradient).for_each(work)

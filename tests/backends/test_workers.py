@@ -1,0 +1,170 @@
+"""Blocks in threads: the same bits as one after another, in whatever state the caller's thread is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ntl_kernels import NumberTokens, cross_entropy_ntl
+from ntl_kernels.backends.eager import blocks, workers
+from ntl_kernels.statistics import number_statistics
+
+from ..problems import random_problem, solve
+
+THREADS = 3
+ROWS, VOCAB = 40, 64
+NUMBERS = NumberTokens.from_mapping({digit: digit for digit in range(10)}, VOCAB)
+LABELS = torch.arange(ROWS) % 20
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Several threads for blocks of three rows, whatever the machine has."""
+    before = torch.get_num_threads()
+    monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * VOCAB * 4)
+    torch.set_num_threads(THREADS)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_one_thread(function: Callable[[], Any]) -> Any:
+    torch.set_num_threads(1)
+    try:
+        return function()
+    finally:
+        torch.set_num_threads(THREADS)
+
+
+def loss_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
+    logits = logits.detach().requires_grad_()
+    loss = cross_entropy_ntl(logits, LABELS, NUMBERS)
+    return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+
+@pytest.mark.parametrize("seed", range(2000, 2060))
+def test_random_problems_give_the_same_bits(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(seed, (torch.float64, torch.float32, torch.bfloat16, torch.float16))
+    monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * problem.logits.shape[-1] * 4)
+    together, alone = solve(problem, "eager"), in_one_thread(lambda: solve(problem, "eager"))
+    torch.testing.assert_close(together.gradient, alone.gradient, rtol=0, atol=0, equal_nan=True)
+    for name, entry in together.entries.items():
+        torch.testing.assert_close(entry, alone.entries[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_statistics_give_the_same_bits() -> None:
+    logits, upstream = torch.randn(ROWS, VOCAB, dtype=torch.float64), torch.randn(ROWS, dtype=torch.float64)
+
+    def run() -> list[Tensor]:
+        own = logits.clone().requires_grad_()
+        found = number_statistics(own, NUMBERS)
+        (gradient,) = torch.autograd.grad(found.expected_value, own, upstream)
+        return [found.expected_value.detach(), found.mass.detach(), gradient]
+
+    for together, alone in zip(run(), in_one_thread(run), strict=True):
+        assert torch.equal(together, alone)
+
+
+def test_blocks_are_computed_in_several_threads() -> None:
+    meeting = threading.Barrier(THREADS, timeout=20)
+    found = set()
+
+    def work(item: int) -> None:
+        meeting.wait()  # broken unless as many threads are here at once
+        found.add(threading.get_ident())
+
+    workers.for_each(work, range(THREADS), THREADS)
+    assert len(found) == THREADS
+    assert threading.get_ident() not in found
+
+
+def test_a_worker_keeps_its_operations_to_itself() -> None:
+    found: list[int] = []
+    workers.for_each(lambda _: found.append(torch.get_num_threads()), range(20), THREADS)
+    assert set(found) == {1}
+
+
+def test_the_numbers_of_threads_stay_as_they_are() -> None:
+    workers.workers.cache_clear()
+    loss_and_gradient(torch.randn(ROWS, VOCAB))
+    assert torch.get_num_threads() == THREADS
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == THREADS
+
+
+def test_one_thread_has_no_workers() -> None:
+    found = set()
+    workers.for_each(lambda _: found.add(threading.get_ident()), range(20), 1)
+    assert found == {threading.get_ident()}
+
+
+def test_no_item_is_left_out_or_taken_twice() -> None:
+    found: list[int] = []
+    workers.for_each(found.append, range(1000), THREADS)
+    assert sorted(found) == list(range(1000))
+    workers.for_each(found.append, range(0), THREADS)
+    assert len(found) == 1000
+
+
+def test_an_error_is_raised_after_all_the_work() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 3:
+            raise ArithmeticError("item 3")
+        done.append(item)
+
+    with pytest.raises(ArithmeticError, match="item 3"):
+        workers.for_each(work, range(50), THREADS)
+    assert sorted(done) == [item for item in range(50) if item != 3]
+
+
+@pytest.mark.parametrize("state", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_every_mode_of_the_caller(state: Callable[[], Any]) -> None:
+    logits = torch.randn(ROWS, VOCAB)
+    expected = in_one_thread(lambda: loss_and_gradient(logits))[0]
+    with state():
+        parts = cross_entropy_ntl(logits, LABELS, NUMBERS, return_parts=True)
+    assert torch.equal(parts.loss.detach(), expected)
+
+
+def test_autocast_of_the_caller() -> None:
+    logits = torch.randn(ROWS, VOCAB)
+    expected = in_one_thread(lambda: loss_and_gradient(logits))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss_and_gradient(logits)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_callers_in_several_threads_at_once() -> None:
+    problems = [torch.randn(ROWS, VOCAB) for _ in range(12)]
+    expected = in_one_thread(lambda: [loss_and_gradient(logits) for logits in problems])
+    with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(THREADS,)) as callers:
+        for found, true in zip(callers.map(loss_and_gradient, problems), expected, strict=True):
+            assert all(map(torch.equal, found, true))
+
+
+def in_a_child(connection: Any, logits: Tensor) -> None:
+    torch.set_num_threads(THREADS)
+    connection.send([each.tolist() for each in loss_and_gradient(logits)])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_workers_of_its_own() -> None:
+    logits = torch.randn(ROWS, VOCAB)
+    expected = [each.tolist() for each in loss_and_gradient(logits)]
+    parent, child = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=in_a_child, args=(child, logits))
+    process.start()
+    try:
+        assert parent.poll(60), "the child hangs"
+        assert parent.recv() == expected
+    finally:
+        process.kill()
+        process.join()
