@@ -288,7 +288,7 @@ def comparison() -> str:
 
 LAYERS = (
     ("demo | inspect | integrations | ntloss", "what uses the functions: Trainers, drop-in classes, tools"),
-    ("modules", "the functions with their options fixed, as nn.Module"),
+    ("evaluation | modules", "numbers in generated texts; the functions as nn.Module, options fixed"),
     ("functional | statistics", "public functions: check the arguments, make a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
     ("dispatch", "which road a Problem takes"),
@@ -313,7 +313,7 @@ def layers() -> str:
         top, height, left, width = 10, 30, 30, 290
         for i, (names, what) in enumerate(LAYERS):
             y = top + i * (height + 4)
-            is_public = names in ("functional | statistics", "modules")
+            is_public = names in ("functional | statistics", "evaluation | modules")
             yield box(left, y, width, height, BLUE if is_public else FAINT, 0.3 if is_public else 0.1)
             shown = names.replace(" | ", " · ")
             yield text(left + width / 2, y + 20, shown, "middle", 13, bold=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ntl_kernels.evaluation import number_in
+
 from ...errors import InputError
 
 FINAL = "####"
@@ -26,23 +28,9 @@ class Splits(NamedTuple):
     tests: dict[str, list[Pair]]
 
 
-def value_of(text: str) -> float | None:
-    """The number that a text is: an optional minus, ASCII digits, at most one point between digits; else None."""
-    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
-    whole, _, fraction = digits.partition(".")
-    if not (digits.isascii() and whole.isdigit() and (fraction.isdigit() or "." not in digits)):
-        return None
-    return sign * float(digits)
-
-
-def final_text(text: str) -> str:
-    """What stands behind the last ``####``; all of a text without one."""
-    return text.rsplit(FINAL, 1)[-1].strip()
-
-
 def final_value(text: str) -> float | None:
     """The number that an answer is, or that stands behind its last ``####``; else None."""
-    return value_of(final_text(text))
+    return number_in(text, behind=FINAL)
 
 
 def as_it_is_or_gzipped(path: Path) -> Path:
@@ -86,9 +74,9 @@ def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
     for index, pair in enumerate(pairs):
         if not pair.question.strip():
             raise InputError(f"{path}, line {2 * index + 1}: an empty question")
-        if value_of(pair.answer) is None and not skip_text:
+        if number_in(pair.answer) is None and not skip_text:
             raise InputError(f"{path}, line {2 * index + 2}: the answer {pair.answer!r} is not a number")
-    return [pair for pair in pairs if value_of(pair.answer) is not None] if skip_text else pairs
+    return [pair for pair in pairs if number_in(pair.answer) is not None] if skip_text else pairs
 
 
 def sample(pairs: list[Pair], limit: int | None, seed: int) -> list[Pair]:

@@ -7,8 +7,10 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from ntl_kernels.evaluation import number_in
+
 from ...errors import InputError
-from .pairs import Pair, Splits, lines_of, sample, value_of
+from .pairs import Pair, Splits, lines_of, sample
 
 FEWEST_ROWS = 50
 """Fewer distinct questions tell nothing about an error."""
@@ -86,7 +88,7 @@ def pair_of(row: Sequence[str], header: Sequence[str], told: Sequence[str], targ
     if len(row) != len(header):
         raise InputError(f"{where}: {len(row)} cells under a header of {len(header)}")
     cells = {name: " ".join(cell.split()) for name, cell in zip(header, row, strict=True)}
-    if value_of(cells[target]) is None:
+    if number_in(cells[target]) is None:
         raise InputError(f"{where}: {target} should be a plain number such as 12 or -3.5; got {cells[target]!r}")
     known = [f"{name} {cells[name]}" for name in told if cells[name]]
     return Pair(f"{', '.join([*known, target])}?", cells[target])

@@ -1,0 +1,443 @@
+"""Answers as numbers: which number a text gives, errors held to scikit-learn's, and a Trainer that logs them."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import mean_absolute_error, mean_squared_error, median_absolute_error, r2_score
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config
+from transformers import T5ForConditionalGeneration as T5
+
+from ntl_kernels import NumberTokens
+from ntl_kernels.evaluation import NumberMetrics, number_in, number_metrics, value_metrics, written_numbers
+from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer, NTLTrainer
+
+ERRORS = {"mae", "mse", "median_error", "r2", "log_mae", "log_r2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12.0),
+        ("-0.5", -0.5),
+        (" 12\n", 12.0),
+        ("007", 7.0),
+        ("1.0", 1.0),
+        ("9" * 400, math.inf),
+        ("0." + "3" * 400, 1 / 3),
+    ],
+)
+def test_a_whole_text_that_is_a_number(text: str, value: float) -> None:
+    for find in ("whole", "first", "last"):
+        assert number_in(text, find) == value
+        assert number_in(f"so\n#### 1 #### {text}", find, behind="####") == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-", "1.", ".5", "+5", "1e5", "1,234", "1.2.3", "1-2", "--5", "- 5", "5 %", "$5", "1 2", "1_0", "0x1"),
+        *("−5", "٣", "５", "²", "½", "nan", "inf", "-Infinity", "None", "twelve", "12 apples", "5\0"),
+    ],
+)
+def test_a_whole_text_that_is_no_number(text: str) -> None:
+    assert number_in(text) is None
+    assert number_in(f"#### {text}", behind="####") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("The rent is 1,234.50 dollars.", [1234.5]),
+        ("It was 1,234,567, now -12.", [1234567, -12]),
+        ("between 10-20 or 30–40, at –5 or −6 °C", [10, 20, 30, 40, -5, -6]),
+        ("-$5 $-6 -£7.50 US$8 €9", [-5, -6, -7.5, 8, 9]),
+        ("(12) and (-13), [x]-14, f(x)-15, 50%-60%", [12, -13, 14, 15, 50, 60]),
+        (r"\boxed{-42} and $43$ and **-44**", [-42, 43, -44]),
+        (".5 -.25 $.75 word.5 ...6 7. 8", [0.5, -0.25, 0.75, 5, 6, 7, 8]),
+        ("2.5e-3 1E+5 1,000e2 3e 4em", [2.5e-3, 1e5, 1e5, 3, 4]),
+        ("+5 --6 +-7 x=-8 a:-9", [5, 6, 7, -8, -9]),
+        ("1,2,3 12,34.5 1,2345 0,5 0,123 1,,2", [1, 2, 3, 12, 34.5, 1, 2345, 0, 5, 0, 123, 1, 2]),
+        ("1,234,5 -1,2 -1,234", [1, 234, 5, -1, 2, -1234]),
+        ("12% 12kg 3rd 3/4 12:30 2024-05-06", [12, 12, 3, 3, 4, 12, 30, 2024, 5, 6]),
+        ("H2O m2 x_1 GPT4 x1,200.5 m^2 10^{23} é5 ٣5", [10]),
+        ("42. See 1.2.3, 192.168.0.1 or 1.2.3,4", [42, 4]),
+        ("GPT-4", [4]),
+        ("nan inf - $ . , e five ٣ ５ ² ½", []),
+        ("", []),
+    ],
+)
+def test_numbers_written_in_a_text(text: str, values: list[float]) -> None:
+    assert [float(number) for number in written_numbers(text)] == values
+    assert number_in(text, "first") == (values[0] if values else None)
+    assert number_in(text, "last") == (values[-1] if values else None)
+
+
+def test_the_mark_is_the_last_and_none_reads_all() -> None:
+    text = "#### 1 so\n#### 2 eggs, of 3"
+    assert [number_in(text, find, "####") for find in ("whole", "first", "last")] == [None, 2, 3]
+    assert number_in("12", behind="####") == 12
+    assert number_in("12 ####", behind="####") is None
+    assert number_in("The answer is 4. Then 5", "first", behind="answer is") == 4
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 12))
+def test_every_way_to_write_a_number_is_read_exactly(number: int, places: int) -> None:
+    scaled = number / 10**places
+    exact = float(f"{number}e-{places}")
+    digits = str(abs(number)).rjust(places + 1, "0")
+    whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :]
+    sign, point = ("-" if number < 0 else ""), f".{fraction}" if places else ""
+    assert number_in(f"{sign}{whole}{point}") == exact == pytest.approx(scaled)
+    for text in (f"{sign}{whole}{point}", f"{sign}{int(whole):,}{point}", f"{sign}${int(whole):,}{point}"):
+        for find in ("first", "last"):
+            assert number_in(f"It is {text}.", find) == exact, text
+    for find in ("first", "last"):
+        assert number_in(f"It is {scaled!r}!", find) == scaled
+
+
+@given(st.text("-−+.,$0123456789eE^{x٣ #", max_size=40))
+def test_any_text_has_a_number_or_none(text: str) -> None:
+    whole, first, last = (number_in(text, find) for find in ("whole", "first", "last"))
+    assert whole is None or first == last == whole
+    assert (first is None) == (last is None)
+    assert (last is None) or any(digit in text for digit in "0123456789")
+
+
+HOSTILE = ["1", "1,", "1.", "1,234", ",234", "-", "$-", "-$", "x1", "e", "1e", "^{", ".", ".1", " ", "#", "####"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_long_texts_take_no_more_than_their_length(text: str) -> None:
+    """These take a blink. Where time grew with the square of the length, one would take minutes."""
+    for end in ("", "x", "1", ",5678"):
+        long = text * 50_000 + end
+        whole, first, last = (number_in(long, find, behind="##") for find in ("whole", "first", "last"))
+        assert whole is None or whole == first == last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"find": "all"}, ValueError, "find must be one of whole, first, last; got 'all'"),
+        ({"behind": ""}, ValueError, "behind must not be empty"),
+        ({"behind": 4}, TypeError, "behind must be a str or None; got 4"),
+    ],
+)
+def test_readings_that_are_none(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+    calls: list[Callable[..., Any]] = [
+        lambda **given: number_in("1", **given),
+        lambda **given: number_metrics(["1"], ["1"], **given),
+        lambda **given: NumberMetrics(SimpleNamespace(batch_decode=None), **given),
+    ]
+    for call in calls:
+        with pytest.raises(error, match=said):
+            call(**arguments)
+    with pytest.raises(TypeError, match="text must be a str; got None"):
+        number_in(None)  # type: ignore[arg-type]
+
+
+def test_metrics_by_hand() -> None:
+    metrics = value_metrics([1.0, 2.0, None, 7.0], [1.0, 4.0, 5.0, 7.0])
+    assert metrics == pytest.approx(
+        {
+            "number_accuracy": 0.5,
+            "no_number": 0.25,
+            "mae": 2 / 3,
+            "mse": 4 / 3,
+            "median_error": 0,
+            "r2": 1 - 4 / 18,
+            "log_mae": (math.log10(5) - math.log10(3)) / 3,
+            "log_r2": metrics["log_r2"],
+        }
+    )
+    texts = number_metrics(["1", "2", "many", "7", "8"], ["1", "4", "5", "7", "Ann"])
+    assert texts == {"number_references": 4.0, **metrics, "run_on": 0.0}
+
+
+def signed_log(values: np.ndarray) -> np.ndarray:
+    return np.sign(values) * np.log10(1 + np.abs(values))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_errors_are_those_of_scikit_learn(seed: int) -> None:
+    """Of numbers of any size and sign, offsets, repetitions, and predictions that are none."""
+    rng = np.random.default_rng(seed)
+    count, scale, offset = rng.integers(2, 200), 10.0 ** rng.integers(-8, 60), 10.0 ** rng.integers(-2, 6)
+    references = np.concatenate([[0.0], rng.standard_normal(count) * 10 ** rng.uniform(0, 4, count) + offset]) * scale
+    predictions = references * np.where(rng.random(count + 1) < 0.3, 1, rng.normal(1, 0.5, count + 1))
+    is_none = rng.random(count + 1) < 0.2
+    is_none[:2] = False
+    wrong = [None, math.nan, math.inf, -math.inf]
+    given = [wrong[i % 4] if none else float(p) for i, (p, none) in enumerate(zip(predictions, is_none, strict=True))]
+    found = value_metrics(given, references.tolist())
+    guessed, true = predictions[~is_none], references[~is_none]
+    log_guessed, log_true = signed_log(guessed), signed_log(true)
+    expected = {
+        "number_accuracy": np.isclose(guessed, true, 1e-9, 1e-9).sum() / (count + 1),
+        "no_number": is_none.mean(),
+        "mae": mean_absolute_error(true, guessed),
+        "mse": mean_squared_error(true, guessed),
+        "median_error": median_absolute_error(true, guessed),
+        "r2": r2_score(true, guessed),
+        "log_mae": mean_absolute_error(log_true, log_guessed),
+        "log_r2": r2_score(log_true, log_guessed),
+    }
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12 if scale > 1 else 0)
+
+
+def test_what_models_answer_makes_no_error_infinite() -> None:
+    huge = value_metrics([1e300, 2.0, math.inf], [1.0, 2.0, 3.0])
+    assert all(map(math.isfinite, huge.values())) and huge["mae"] == pytest.approx(5e99)
+    assert huge["no_number"] == pytest.approx(1 / 3)
+    texts = number_metrics(["9" * 400, "9" * 200], ["1", "9" * 400])
+    assert texts["no_number"] == 0.5 and texts["run_on"] == 0.5 and texts["mae"] == 0
+    assert texts["number_accuracy"] == 0
+    for nothing in ([None], [math.inf], [math.nan]):
+        found = value_metrics(nothing, [math.inf])
+        assert (found["number_accuracy"], found["no_number"]) == (0, 1)
+        assert {name for name, value in found.items() if math.isnan(value)} == ERRORS
+
+
+def test_r2_needs_references_that_differ() -> None:
+    for predictions, references in (([1.0], [2.0]), ([1.0, 2.0], [0.1, 0.1]), ([0.1] * 3, [0.1] * 3)):
+        found = value_metrics(predictions, references)
+        assert {name for name, value in found.items() if math.isnan(value)} == {"r2", "log_r2"}
+    assert math.isnan(value_metrics([1.0, 1.0, None], [2.0, 2.0, 3.0])["r2"])
+    assert math.isnan(value_metrics([0.0, 0.0], [0.0, 1e-200])["r2"])  # squares that float64 does not hold
+
+
+def test_right_is_within_rounding() -> None:
+    assert value_metrics([0.1 + 0.2, 1e20, 0.0, 1.0], [0.3, 1e20 + 1e5, 1e-10, 1.001])["number_accuracy"] == 0.75
+    assert number_metrics(["3.0", "-0", "007"], ["3", "0", "7"])["number_accuracy"] == 1
+
+
+def test_tensors_and_arrays_are_sequences() -> None:
+    values = [1.5, 2.0, 4.0], [1.0, 2.0, 3.0]
+    expected = value_metrics(*values)
+    assert value_metrics(*map(torch.tensor, values)) == expected == value_metrics(*map(np.array, values))  # type: ignore[arg-type]
+    assert all(type(value) is float for value in expected.values())
+
+
+def test_answers_that_run_on_are_counted() -> None:
+    references = ["12", "12", "-12", "so\n#### 7", "0.5", "two"]
+    predictions = ["123", "12", "-99.123", "#### 71", "10.5", "22222"]
+    assert number_metrics(predictions, references, behind="####")["run_on"] == 3 / 5
+    assert number_metrics(["many"] * 6, references, behind="####")["run_on"] == 0
+    loose = number_metrics(["1,234", "1,234", "12e5", ".5"], ["$1234.99", "$123", "12", "5"], find="last")
+    assert loose["run_on"] == 1 / 4
+
+
+def test_sentences_are_read_alike_on_both_sides() -> None:
+    metrics = number_metrics(["About 1,200 dollars.", "I do not know"], ["$1,000", "2000 dollars"], find="last")
+    assert metrics["mae"] == 200 and metrics["no_number"] == 0.5 and metrics["number_references"] == 2
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "error", "said"),
+    [
+        ([], [], ValueError, "nothing to measure; got 0 predictions and 0 references"),
+        (["1"], ["1", "2"], ValueError, "each prediction needs its reference; got 1 predictions, 2 references"),
+        (["1"], ["It is 1"], ValueError, "no reference is a number, with find='whole' and behind=None; the first of 1"),
+        (["1"], ["y" * 99], ValueError, re.escape(f"is '{'y' * 60}...'") + "$"),
+        ("12", ["1", "2"], TypeError, "predictions must be a sequence of str; got the str '12'"),
+        (["1", "2"], "12", TypeError, "references must be a sequence of str; got the str '12'"),
+        (["1", 2], ["1", "2"], TypeError, r"predictions must be a sequence of str; predictions\[1\] is 2"),
+        (["1"], [None], TypeError, r"references\[0\] is None"),
+    ],
+)
+def test_wrong_texts_are_named(predictions: Any, references: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        number_metrics(predictions, references)
+
+
+def test_wrong_values_are_named() -> None:
+    with pytest.raises(ValueError, match="got 0 predictions and 0 references"):
+        value_metrics([], [])
+    with pytest.raises(ValueError, match="got 2 predictions, 1 references"):
+        value_metrics([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match=r"references\[1\] is NaN"):
+        value_metrics([1.0, 2.0], [1.0, math.nan])
+
+
+def test_it_imports_neither_transformers_nor_statistics_libraries() -> None:
+    heavy = "{'transformers', 'sklearn', 'scipy', 'pandas'}"
+    code = f"import sys, ntl_kernels.evaluation; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+CHARACTERS = ["<pad>", "</s>", "<unk>", *"0123456789-.,#+= "]
+PAD, END = 0, 1
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """A character a token."""
+    raw = Tokenizer(models.WordLevel({token: id for id, token in enumerate(CHARACTERS)}, unk_token="<unk>"))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **special)
+
+
+def ids_of(texts: list[str], start: list[int], padding: int) -> np.ndarray:
+    """[B, T] as a Trainer has them, with some columns of padding more."""
+    rows = [[*start, *(CHARACTERS.index(character) for character in text), END] for text in texts]
+    return np.array([row + [padding] * (max(map(len, rows)) + 2 - len(row)) for row in rows])
+
+
+PREDICTIONS, REFERENCES = ["12", "-3.5", "==", "1234", "7"], ["12", "-4.5", "8", "#### 12", "+"]
+
+
+@pytest.mark.parametrize("wrap", [lambda ids: ids, torch.tensor, lambda ids: (ids, None), lambda ids: ids.tolist()])
+@pytest.mark.parametrize("padding", [-100, PAD])
+def test_token_ids_become_texts(wrap: Callable[..., Any], padding: int, tokenizer: Any) -> None:
+    """Padding of both kinds on both sides, a start token, arrays, tensors, and outputs that come with others."""
+    evaluated = SimpleNamespace(
+        predictions=wrap(ids_of(PREDICTIONS, [PAD], padding)), label_ids=wrap(ids_of(REFERENCES, [], -100))
+    )
+    expected = number_metrics(PREDICTIONS, REFERENCES, behind="####")
+    assert expected["number_references"] == 4 and expected["run_on"] == 0.25 and expected["no_number"] == 0.25
+    assert NumberMetrics(tokenizer, behind="####")(evaluated) == expected
+    assert NumberMetrics(tokenizer)(evaluated) == number_metrics(PREDICTIONS, REFERENCES)
+
+
+def test_batches_add_up_until_the_last(tokenizer: Any) -> None:
+    measure = NumberMetrics(tokenizer, behind="####")
+    for _ in range(2):  # nothing is left of the evaluation before
+        for start, is_last in ((0, False), (2, False), (4, True)):
+            batch = [ids_of(texts[start : start + 2], [], -100) for texts in (PREDICTIONS, REFERENCES)]
+            found = measure(SimpleNamespace(predictions=batch[0], label_ids=batch[1]), compute_result=is_last)
+            assert found == (number_metrics(PREDICTIONS, REFERENCES, behind="####") if is_last else {})
+
+
+def test_an_error_leaves_nothing_behind(tokenizer: Any) -> None:
+    measure = NumberMetrics(tokenizer)
+    bad = SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["="], [], -100))
+    with pytest.raises(ValueError, match="no reference is a number"):
+        measure(bad)
+    good = SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["15"], [], -100))
+    assert measure(good)["number_references"] == 1
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "said"),
+    [
+        (
+            np.zeros((2, 3, 5), np.float32),
+            np.zeros((2, 3), int),
+            r"predictions must be .* got torch.float32 \[2, 3, 5\]",
+        ),
+        (np.zeros((2, 3), np.float32), np.zeros((2, 3), int), "predictions must be token ids.*predict_with_generate"),
+        (np.zeros((2, 3, 5), int), np.zeros((2, 3), int), "predictions must be .*preprocess_logits_for_metrics"),
+        (
+            np.zeros((2, 3), int),
+            np.zeros(2),
+            r"label_ids must be token ids, integers \[B, T\]; got torch.float64 \[2\]",
+        ),
+        (np.zeros((2, 3), bool), np.zeros((2, 3), int), "got torch.bool"),
+        ((np.zeros((2, 3, 5)), np.zeros(2)), np.zeros((2, 3), int), r"got torch.float64 \[2, 3, 5\]"),
+        (np.zeros((2, 3), int), None, "label_ids is None: the evaluation's data need labels"),
+    ],
+)
+def test_what_is_no_token_ids_says_what_to_set(predictions: Any, labels: Any, said: str, tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match=said):
+        NumberMetrics(tokenizer)(SimpleNamespace(predictions=predictions, label_ids=labels))
+
+
+def test_a_tokenizer_that_cannot_decode_is_refused() -> None:
+    with pytest.raises(TypeError, match="tokenizer must have a batch_decode; got Tokenizer"):
+        NumberMetrics(Tokenizer(models.WordLevel({})))
+
+
+def sums(count: int) -> list[tuple[str, str]]:
+    rng = random.Random(0)
+    pairs = [(rng.randrange(100), rng.randrange(100)) for _ in range(count)]
+    return [(f"{a}+{b}=", str(a + b)) for a, b in pairs]
+
+
+def trainer_of(kind: Any, tokenizer: Any, folder: Path, **options: Any) -> Any:
+    """A tiny T5 that adds, evaluated in batches of 4 of 10 rows."""
+    sizes = {"d_model": 16, "d_ff": 24, "d_kv": 8, "num_heads": 2, "num_layers": 1, "decoder_start_token_id": PAD}
+    model = T5(T5Config(vocab_size=len(CHARACTERS), eos_token_id=END, pad_token_id=PAD, **sizes))
+    rows = [
+        {"input_ids": tokenizer(question)["input_ids"], "labels": [*tokenizer(answer)["input_ids"], END]}
+        for question, answer in sums(10)
+    ]
+    given: dict[str, Any] = {"predict_with_generate": True, "generation_max_length": 8, **options}
+    given |= {"per_device_eval_batch_size": 4, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    arguments = Seq2SeqTrainingArguments(str(folder), **given)
+    numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=len(CHARACTERS))
+    return kind(
+        model,
+        arguments,
+        eval_dataset=rows,
+        data_collator=padded,
+        compute_metrics=NumberMetrics(tokenizer),
+        **({} if kind is Seq2SeqTrainer else {"numbers": numbers}),
+    )
+
+
+def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    def columns(name: str, value: int) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, value)
+
+    return {"input_ids": columns("input_ids", PAD), "labels": columns("labels", -100)}
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("kind", [NTLSeq2SeqTrainer, Seq2SeqTrainer])
+def test_a_trainer_that_generates_logs_them(kind: Any, in_batches: bool, tokenizer: Any, tmp_path: Path) -> None:
+    """The metrics are those of what the model generates, whichever way batches were padded."""
+    trainer = trainer_of(kind, tokenizer, tmp_path, batch_eval_metrics=in_batches)
+    answers = iter(sums(10))
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        """Right answers, and for the last question of each batch no number: as if the model had learnt."""
+        texts = [answer for _, (_, answer) in zip(input_ids, answers, strict=False)]
+        return torch.tensor(ids_of([*texts[:-1], f"={texts[-1]}"], [PAD], PAD))
+
+    trainer.model.generate = generate
+    metrics = trainer.evaluate()
+    assert metrics["eval_number_references"] == 10 and metrics["eval_no_number"] == pytest.approx(0.3)
+    assert metrics["eval_mae"] == 0 and metrics["eval_r2"] == 1 and metrics["eval_run_on"] == 0
+    assert metrics["eval_number_accuracy"] == pytest.approx(0.7) and metrics["eval_loss"] > 0
+    assert ("eval_number_mae" in metrics) == (kind is NTLSeq2SeqTrainer)
+
+
+def test_a_trainer_that_generates_measures_its_model(tokenizer: Any, tmp_path: Path) -> None:
+    trainer = trainer_of(NTLSeq2SeqTrainer, tokenizer, tmp_path)
+    metrics = trainer.evaluate()
+    batches = [padded([trainer.eval_dataset[i] for i in rows]) for rows in (range(4), range(4, 8), range(8, 10))]
+    generated = [
+        text
+        for batch in batches
+        for text in tokenizer.batch_decode(
+            trainer.model.generate(batch["input_ids"], max_length=8), skip_special_tokens=True
+        )
+    ]
+    expected = number_metrics(generated, [answer for _, answer in sums(10)])
+    for name, value in expected.items():
+        assert metrics[f"eval_{name}"] == pytest.approx(value, nan_ok=True), name
+    assert trainer.predict(trainer.eval_dataset).metrics["test_no_number"] == expected["no_number"]
+
+
+@pytest.mark.parametrize("kind", [NTLSeq2SeqTrainer, NTLTrainer])
+def test_a_trainer_that_does_not_generate_is_told_what_to_set(kind: Any, tokenizer: Any, tmp_path: Path) -> None:
+    trainer = trainer_of(kind, tokenizer, tmp_path, predict_with_generate=False)
+    with pytest.raises(ValueError, match=r"got torch.float32 \[10, 4, 20\].*set predict_with_generate=True"):
+        trainer.evaluate()
