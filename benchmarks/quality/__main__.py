@@ -4,6 +4,7 @@ python -m benchmarks.quality [compare] [OVERRIDE...] [--seeds N] [--out FOLDER] 
 python -m benchmarks.quality dataset=D model=M loss=L trainer=T [...] [-m]        one experiment, or a sweep (Hydra)
 python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION        splits of an original download
 python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]      tables and plots over seeds
+python -m benchmarks.quality yardsticks OVERRIDE... [--out FOLDER]                 what is possible on a table's rows
 python -m benchmarks.quality time [OVERRIDE...] [--rounds N] [--out FILE]         a training step with and without NTL
 """
 
@@ -12,7 +13,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-COMMANDS = {"prepare": "data.downloads", "report": "report", "time": "timing", "compare": "compare"}
+COMMANDS = {
+    "prepare": "data.downloads",
+    "report": "report",
+    "time": "timing",
+    "compare": "compare",
+    "yardsticks": "yardsticks",
+}
 """Command -> the module whose ``main`` it is; imported only then, since some take seconds."""
 
 

@@ -1,0 +1,95 @@
+"""What is possible on a table without a language model: the same rows and columns, given to gradient boosting.
+
+A token head and a regression head are told numbers as digits. How far both are from what the columns say is known only
+beside a method that is made for tables, and beside one that looks at nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from ntl_kernels.evaluation import number_in, value_metrics
+
+from ..environment import describe
+from ..errors import InputError, in_one_line, writable
+from .configuration import configure
+from .data import Pair
+from .experiment import load_splits
+
+BOOSTED, CONSTANT = "gradient boosting", "median of the training answers"
+FILE = "yardsticks.json"
+"""Beside the records: data set -> what :func:`measure` finds."""
+
+Cells = list[dict[str, str]]
+
+
+def cells_of(pairs: Sequence[Pair], columns: Sequence[str]) -> Cells:
+    """Column -> cell of every question."""
+    names = "|".join(map(re.escape, columns))
+    cell = re.compile(rf"(?:^|, )({names}) (.*?)(?=, (?:{names}) |, [^,]*\?$)")
+    return [dict(cell.findall(pair.question)) for pair in pairs]
+
+
+def boosted(train: Cells, answers: Sequence[float], test: Cells, columns: Sequence[str]) -> list[float]:
+    """What trees made for the absolute error on the training rows say of the test rows."""
+    sides = []
+    for name in columns:
+        cells = [[row.get(name, "") for row in rows] for rows in (train, test)]
+        sides.append(encoded(*cells))
+    known, asked = (np.stack(side, -1) for side in zip(*sides, strict=True))
+    model = HistGradientBoostingRegressor(loss="absolute_error", random_state=0).fit(known, answers)
+    return [float(value) for value in model.predict(asked)]
+
+
+def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """A column's cells as numbers, NaN where empty or never seen: their values, or else places in the alphabet."""
+    if all(number_in(cell) is not None for cell in train if cell):
+        return tuple(np.array([number_in(cell) for cell in cells], dtype=float) for cells in (train, test))
+    place = {cell: place for place, cell in enumerate(sorted(set(train)))}
+    return tuple(np.array([place.get(cell, np.nan) for cell in cells], dtype=float) for cells in (train, test))
+
+
+def measure(overrides: Sequence[str]) -> dict[str, Any]:
+    """Metrics of both on the test rows of a table."""
+    config = configure(["dataset=table", *overrides])
+    columns = config.dataset.columns
+    if columns is None:
+        raise InputError("name the columns: dataset.columns=[...]")
+    splits = load_splits(config)
+    train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
+    answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))
+    found = {BOOSTED: boosted(train, answers, test, columns), CONSTANT: [median(answers)] * len(truths)}
+    return {
+        "columns": list(columns),
+        "sizes": {"train": len(train), "test": len(test)},
+        "metrics": {name: value_metrics(values, truths) for name, values in found.items()},
+        "environment": describe("quality", torch.device("cpu")),
+    }
+
+
+@in_one_line
+def main(arguments: Sequence[str]) -> int:
+    """``yardsticks OVERRIDE... [--out FOLDER]``"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
+    parser.add_argument("overrides", nargs="+", help="of dataset=table: file, target and columns")
+    parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
+    chosen = parser.parse_args(arguments)
+    path = writable(chosen.out) / FILE
+    name = configure(["dataset=table", *chosen.overrides]).dataset.name
+    found = json.loads(path.read_text()) if path.exists() else {}
+    found[name] = measure(chosen.overrides)
+    path.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+    for method, metrics in found[name]["metrics"].items():
+        print(f"{name}, {method}: MAE {metrics['mae']:.4g}, median error {metrics['median_error']:.4g}")
+    print(f"JSON: {path}")
+    return 0
