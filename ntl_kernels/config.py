@@ -37,8 +37,9 @@ class NTLConfig:
             recompiles nothing, and a captured graph follows it.
         reweigh: interpolate between the NTL (all probability on number tokens) and 1.01 times its largest
             possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
-            Where a number's end is uncertain, this makes numbers longer (docs, Mathematics, eq. 35); without it,
-            estimates came at least as near to the truth (``advice.md``).
+            The paper does not, and the ``ntloss`` package does by default. Where a number's end is uncertain, this
+            makes numbers longer (docs, Mathematics, eq. 35); without it, estimates came at least as near to the truth
+            (``advice.md``).
         mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``, as in the paper: the number tokens.
             ``"tokens"``: what divides cross-entropy, so that the loss is ``sum(w (CE + lambda NTL)) / num_tokens``.
             Then lambda is the same in every split of a batch that is averaged over tokens, and ``num_numbers`` is not
@@ -56,7 +57,7 @@ class NTLConfig:
 
     kind: str = "wasserstein"
     weight: float | Tensor = 0.3
-    reweigh: bool = True
+    reweigh: bool = False
     mean_over: str = "numbers"
     squash_factor: float | None = None
     label_sigma: float = 0.0

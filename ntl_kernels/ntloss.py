@@ -88,7 +88,8 @@ class AbstractNTLoss:
         tokenizer: a Hugging Face tokenizer; only read.
         vocab_size: V, the logits' last dimension; default: ``len(tokenizer)``.
         digit_level: only the digits 0 to 9 are numbers; else every token that is a finite decimal, spaces aside.
-        reweigh: interpolate to 1.01 times the largest loss as probability leaves the number tokens.
+        reweigh: interpolate to 1.01 times the largest loss as probability leaves the number tokens. True by default, as
+            in the package; that of :class:`NTLConfig` is False, as in the paper.
 
     Attributes:
         number_values: float32 [V], NaN for tokens that are no numbers.

@@ -24,7 +24,7 @@ VOCAB_SIZE, HIDDEN, IGNORED = 50, 6, 3
 NUMBERS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, VOCAB_SIZE)
 LABELS = torch.tensor([4, 20, 12, -100, 3, 7, 49])
 """The row IGNORED does not count."""
-CONFIG = NTLConfig(kind="mse")
+CONFIG = NTLConfig(kind="mse", reweigh=True)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 REDUCTIONS = ("mean", "sum", "none")
 ROADS = [("logits", reduction) for reduction in REDUCTIONS] + [("hidden", reduction) for reduction in REDUCTIONS]

@@ -46,14 +46,19 @@ def large_rows(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def large_problem(
-    dtype: torch.dtype, reduction: str, weight: float = 0.0, label_smoothing: float = 0.0, **options: Any
+    dtype: torch.dtype,
+    reduction: str,
+    weight: float = 0.0,
+    label_smoothing: float = 0.0,
+    reweigh: bool = True,
+    **options: Any,
 ) -> Problem:
     """With label smoothing of common offsets only: it makes masked columns cost as much as their size."""
     logits, labels = large_rows(dtype)
     if label_smoothing:
         options["label_smoothing"] = label_smoothing
         logits, labels = logits[: len(OFFSETS)], labels[: len(OFFSETS)]
-    options |= {"reduction": reduction, "config": NTLConfig(weight=weight)}
+    options |= {"reduction": reduction, "config": NTLConfig(weight=weight, reweigh=reweigh)}
     upstream = torch.linspace(0.5, 1.5, len(labels)) if reduction == "none" else torch.tensor(1.0)
     return Problem(logits, labels, NUMBERS, options, upstream)
 
@@ -97,22 +102,22 @@ def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
     assert_within(answer.gradient, truth[1], limits, f"gradient of {problem.options}")
 
 
-def offset_problem(reduction: str, weight: float = 0.0, label_smoothing: float = 0.0) -> Problem:
+def offset_problem(reduction: str, weight: float = 0.0, label_smoothing: float = 0.0, reweigh: bool = True) -> Problem:
     """Random rows in float32, each with an offset that the softmax does not see, and labels of both kinds."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(3 * len(OFFSETS), VOCAB_SIZE, generator=generator) * 2
     logits = rows + torch.tensor(OFFSETS).repeat(3)[:, None]
     labels = torch.randint(0, 30, (len(logits),), generator=generator)
-    config = NTLConfig(weight=weight)
+    config = NTLConfig(weight=weight, reweigh=reweigh)
     options: dict[str, Any] = {"reduction": reduction, "config": config, "label_smoothing": label_smoothing}
     upstream = torch.ones(len(labels)) if reduction == "none" else torch.tensor(1.0)
     return Problem(logits, labels, NUMBERS, options, upstream)
 
 
 OFFSET_PROBLEMS = [
-    (reduction, weight, smoothing)
+    (reduction, *options)
     for reduction in ("mean", "sum", "none")
-    for weight, smoothing in ((0.0, 0.0), (0.0, 0.1), (0.3, 0.0))
+    for options in ((0.0, 0.0), (0.0, 0.1), (0.3, 0.0, True), (0.3, 0.0, False))
 ]
 
 

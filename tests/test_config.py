@@ -15,7 +15,7 @@ from ntl_kernels import NTLConfig
 def test_defaults_are_the_papers() -> None:
     config = NTLConfig()
     assert (config.kind, config.weight, config.squash_factor, config.label_sigma) == ("wasserstein", 0.3, None, 0.0)
-    assert config.mean_over == "numbers"
+    assert (config.reweigh, config.mean_over) == (False, "numbers")
 
 
 def test_is_frozen_and_comparable() -> None:
@@ -34,6 +34,7 @@ def test_is_frozen_and_comparable() -> None:
         ({"weight": "1"}, TypeError, "weight.*'1'"),
         ({"weight": True}, TypeError, "weight.*True"),
         ({"reweigh": 1}, TypeError, "reweigh.*1"),
+        ({"reweigh": None}, TypeError, "reweigh.*None"),
         ({"mean_over": "rows"}, ValueError, "mean_over must be one of numbers, tokens; got 'rows'"),
         ({"mean_over": None}, ValueError, "mean_over must be one of numbers, tokens; got None"),
         ({"squash_factor": 1.0}, ValueError, "squash_factor.*above 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -226,7 +227,7 @@ HALF = {
     "distances to 999": (99, None, {}),
     "one far number": (99, 76561, {}),
     "mse to 999": (99, None, {"config": NTLConfig(kind="mse")}),
-    "few mse to 999": (99, None, {"config": NTLConfig(kind="mse", reweigh=False), "number_rows": 16}),
+    "few mse to 999": (99, None, {"config": NTLConfig(kind="mse"), "number_rows": 16}),
     "large lambda": (30, None, {"config": NTLConfig(weight=100.0)}),
     "lambda 0": (99, None, {"config": NTLConfig(kind="mse", weight=0.0)}),
     "sum": (99, None, {"reduction": "sum"}),
@@ -242,12 +243,15 @@ HALF = {
 """The distance of neighbouring numbers, the value of one more, and options: gradients of any orders of magnitude."""
 
 
+@pytest.mark.parametrize("reweigh", [True, False])
 @pytest.mark.parametrize(("step", "far", "options"), HALF.values(), ids=list(HALF))
-def test_float16_keeps_the_range_of_full_logits(step: int, far: int | None, options: dict[str, Any]) -> None:
+def test_float16_keeps_the_range_of_full_logits(
+    step: int, far: int | None, options: dict[str, Any], reweigh: bool
+) -> None:
     """At the largest loss scale that full logits in float16 survive, as a scaler finds it: finite, and row by row as
     near to the truth; also through the operators."""
     torch.manual_seed(0)
-    options = dict(options)
+    options = {**options, "config": replace(options.get("config", NTLConfig()), reweigh=reweigh)}
     rows, number_rows = options.pop("rows", 256), options.pop("number_rows", 64)
     numbers = NumberTokens.from_mapping({i: step * i for i in range(10)} | ({10: far} if far else {}), 50)
     hidden, weight = torch.randn(rows, 12).half(), torch.randn(50, 12).half()

@@ -167,6 +167,18 @@ def test_converted_digits_are_the_packages(float_level: bool, package: Any) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_reweighing_is_the_default_here(name: str) -> None:
+    """As in the package, and unlike `NTLConfig`'s."""
+    tokenizer, logits, labels = tokenizer_of(WORDS), torch.randn(1, 4, len(WORDS)), torch.tensor([[4, 5, 0, 9]])
+    make = getattr(ours, name)
+    assert make(tokenizer).reweigh is True
+    default, reweighed, plain = (
+        make(tokenizer, **o)(logits, labels) for o in ({}, {"reweigh": True}, {"reweigh": False})
+    )
+    assert default == reweighed > plain
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_reweigh_can_be_switched(name: str, package: Any) -> None:
     tokenizer, logits, labels = tokenizer_of(WORDS), torch.randn(1, 4, len(WORDS)), torch.tensor([[4, 5, 0, 9]])
     loss = getattr(ours, name)(tokenizer)

@@ -54,13 +54,12 @@ def test_smooth_wasserstein_is_scipys(batch: tuple[torch.Tensor, torch.Tensor], 
         assert got[row].item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_narrow_gaussian_is_the_one_hot_target() -> None:
+@pytest.mark.parametrize("reweigh", [True, False])
+def test_a_narrow_gaussian_is_the_one_hot_target(reweigh: bool) -> None:
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
     logits, labels = torch.randn(20, 12, dtype=torch.float64), torch.randint(0, 10, (20,))
-    losses = [
-        cross_entropy_ntl(logits, labels, numbers, config=NTLConfig(label_sigma=sigma), backend="reference")
-        for sigma in (0.0, 1e-3)
-    ]
+    configs = [NTLConfig(label_sigma=sigma, reweigh=reweigh) for sigma in (0.0, 1e-3)]
+    losses = [cross_entropy_ntl(logits, labels, numbers, config=config, backend="reference") for config in configs]
     torch.testing.assert_close(*losses)
 
 
@@ -76,8 +75,19 @@ def test_expected_value_losses(batch: tuple[torch.Tensor, torch.Tensor], kind: s
 def test_reweighing_interpolates_to_the_worst_loss() -> None:
     logits = torch.full((2, 14), -50.0, dtype=torch.float64)
     logits[0, 1], logits[1, 0] = 50.0, 50.0  # all on the number -2, all on a token that is no number
-    got = number_loss(logits, torch.tensor([11, 11]), NTLConfig())
+    got = number_loss(logits, torch.tensor([11, 11]), NTLConfig(reweigh=True))
     torch.testing.assert_close(got, torch.tensor([12.0, 1.01 * 12.0], dtype=torch.float64))
+
+
+def test_by_default_words_cost_no_distance() -> None:
+    """The paper's loss is one of the distribution on the number tokens alone."""
+    logits, labels = torch.zeros(1, 14, dtype=torch.float64), torch.tensor([11])
+    more = logits.clone()
+    more[0, 0] = 50.0  # a token that is no number
+    losses = [
+        number_loss(x, labels, config) for x in (logits, more) for config in (NTLConfig(), NTLConfig(reweigh=False))
+    ]
+    torch.testing.assert_close(torch.cat(losses), losses[0].expand(4))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

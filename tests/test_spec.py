@@ -19,9 +19,10 @@ UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
 
 @pytest.mark.parametrize("mean_over", MEANS)
 @pytest.mark.parametrize("softcap", [None, 30.0])
+@pytest.mark.parametrize("reweigh", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_packing_is_reversible(kind: str, softcap: float | None, mean_over: str) -> None:
-    config = NTLConfig(kind=kind, reweigh=False, mean_over=mean_over)
+def test_packing_is_reversible(kind: str, reweigh: bool, softcap: float | None, mean_over: str) -> None:
+    config = NTLConfig(kind=kind, reweigh=reweigh, mean_over=mean_over)
     spec = LossSpec.resolve(config, UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
     assert LossSpec.unpack(spec.pack()) == spec
 

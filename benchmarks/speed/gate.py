@@ -61,7 +61,8 @@ def truth_of(case: Case, objective: str) -> Outcome:
         kinds = {"NTLoss": "wasserstein", "NTLossDotProduct": "mse"}
         if case.workload.loss not in kinds:
             return number_level_truth(case)
-        return rows_truth(case, NTLConfig(kind=kinds[case.workload.loss], weight=1.0), without_ce=True)
+        config = NTLConfig(kind=kinds[case.workload.loss], weight=1.0, reweigh=True)  # the classes' default
+        return rows_truth(case, config, without_ce=True)
     config = NTLConfig(weight=ntl_weight(objective))
     return model_truth(case, config) if case.workload.family == "step" else rows_truth(case, config)
 

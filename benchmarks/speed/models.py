@@ -60,7 +60,7 @@ def stock_loss(case: Case) -> ModelLoss:
 
 def ntloss_loss(case: Case) -> ModelLoss:
     """The model's own loss plus the package's, as its README adds it to a `compute_loss`."""
-    ntl = class_loss("ntloss", "NTLoss", case)
+    ntl = class_loss("ntloss", "NTLoss", case, reweigh=False)
 
     def loss_of(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
         outputs = model(input_ids=ids, labels=labels)

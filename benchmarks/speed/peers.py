@@ -28,8 +28,11 @@ def package_tokenizer(numbers: NumberTokens) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token=unknown)), unk_token=unknown)
 
 
-def class_loss(module: str, name: str, case: Case) -> Callable[..., Tensor]:
-    """A loss class of the package, or of a module with the same names, for the case's number tokens."""
+def class_loss(module: str, name: str, case: Case, reweigh: bool) -> Callable[..., Tensor]:
+    """A loss class of the package, or of a module with the same names, for the case's number tokens.
+
+    Beside cross-entropy it must not reweigh, which the classes do by default and our own losses do not.
+    """
     options = {} if name == "NumberLevelLoss" else {"digit_level": len(case.numbers) == 10}
     loss = getattr(import_module(module), name)
-    return loss(package_tokenizer(case.numbers), vocab_size=case.workload.vocab, **options)
+    return loss(package_tokenizer(case.numbers), vocab_size=case.workload.vocab, reweigh=reweigh, **options)

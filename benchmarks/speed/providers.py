@@ -107,7 +107,7 @@ def torch_ce_float(case: Case) -> Loss:
 
 def torch_ce_ntloss(case: Case) -> Loss:
     """As the package's README adds the loss: three-dimensional logits, NTL beside cross-entropy."""
-    ntl = class_loss("ntloss", "NTLoss", case)
+    ntl = class_loss("ntloss", "NTLoss", case, reweigh=False)
 
     def loss_of(t: Tensors) -> Tensor:
         logits = t.logits  # a product where there are hidden states, taken once
@@ -167,7 +167,7 @@ def matmuls_step(case: Case) -> Step:
 
 
 def ntl_alone(case: Case, module: str) -> Loss:
-    loss = class_loss(module, case.workload.loss, case)
+    loss = class_loss(module, case.workload.loss, case, reweigh=True)
     return lambda t: loss(t.logits[None], t.labels[None])
 
 

@@ -186,7 +186,7 @@ def losses_tab(demo: gr.Blocks) -> None:
                 list(losses.NUMBER_LOSSES), value="NTL-WAS", label="Number loss", elem_id="shown-loss"
             )
             weight = gr.Slider(0, 2, Options.weight, step=0.05, label="weight (lambda)", elem_id="weight")
-            reweigh = gr.Checkbox(True, label="reweigh", elem_id="reweigh")
+            reweigh = gr.Checkbox(NTLConfig.reweigh, label="reweigh", elem_id="reweigh")
         with gr.Column(scale=3, min_width=280):
             gradient = gr.HTML(elem_id="gradient")
 
@@ -255,7 +255,7 @@ def live_tab() -> None:
         weight = gr.Slider(0, 2, 0.3, step=0.05, label="weight (lambda)", min_width=220)
         steps = gr.Slider(10, live.MOST_STEPS, 300, step=10, label="Steps", elem_id="steps", min_width=220)
         seed = gr.Number(1, label="Seed", precision=0, minimum=0, min_width=220)
-        reweigh = gr.Checkbox(True, label="reweigh", min_width=220)
+        reweigh = gr.Checkbox(NTLConfig.reweigh, label="reweigh", min_width=220)
     with gr.Row():
         go = gr.Button("Train", variant="primary", elem_id="train")
         stop = gr.Button("Stop", elem_id="stop")

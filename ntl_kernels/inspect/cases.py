@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,14 +27,16 @@ ROWS = ("aligned", "unaligned")
 KEPT_VOCAB_SIZES = {"2k": 2000, "8k": 8000, "16k": 16000, "64k": 65521}
 """With those above, rows for each line of the table of rows that are kept (:mod:`ntl_kernels.backends.tiles`)."""
 NUMBERS = (10, 1110)
+REWEIGHED = NTLConfig(reweigh=True)
 LOSSES: dict[str, dict[str, Any]] = {
     "default": {},
+    "reweighed": {"config": REWEIGHED},
     "softcap": {"softcap": 30.0},
-    "softcap, smoothing": {"softcap": 30.0, "label_smoothing": 0.1},
-    "label_sigma, smoothing": {"config": NTLConfig(label_sigma=1.0), "label_smoothing": 0.1},
-    "huber": {"config": NTLConfig(kind="huber")},
+    "softcap, smoothing": {"softcap": 30.0, "label_smoothing": 0.1, "config": REWEIGHED},
+    "label_sigma, smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
+    "huber": {"config": replace(REWEIGHED, kind="huber")},
 }
-"""Options that compile to other kernels."""
+"""Options that compile to other kernels; reweighed where several come together, which takes the most registers."""
 
 
 class Case(NamedTuple):
@@ -129,6 +132,8 @@ READ_ONLY = ("losses", "number_statistics", "shard_statistics")
 """Kernels that walk rows but write none."""
 ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
 """Kernels that walk rows."""
+LOSS_KERNELS = ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients")
+"""Kernels that depend on the loss."""
 
 
 def shards() -> Any:
@@ -154,7 +159,7 @@ def all_cases() -> list[Case]:
                 continue
             numbers = NUMBERS if kernel != "scale" else NUMBERS[:1]
             cases += [Case(kernel, target, dtype, rows, k) for dtype in DTYPES for rows in ROWS for k in numbers]
-            if kernel in ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients"):
+            if kernel in LOSS_KERNELS:
                 cases += [Case(kernel, target, d, "unaligned", 1110, loss) for d in DTYPES for loss in LOSSES][1:]
             if kernel == "losses_and_gradients":
                 cases += [Case(kernel, target, d, rows, 10) for d in DTYPES for rows in ("short", *KEPT_VOCAB_SIZES)]

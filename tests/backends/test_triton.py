@@ -85,7 +85,7 @@ def test_random_problems_at_real_sizes(first_seed: int) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_two_runs_are_equal_bit_for_bit(reduction: str, dtype: torch.dtype) -> None:
     problem = big_problem(dtype)
-    for config in (NTLConfig(), NTLConfig(label_sigma=1.0)):
+    for config in (NTLConfig(), NTLConfig(reweigh=True), NTLConfig(label_sigma=1.0, reweigh=True)):
         loss, gradient = loss_and_gradient(*problem, reduction=reduction, config=config)
         for _ in range(5):
             again, gradient_again = loss_and_gradient(*problem, reduction=reduction, config=config)

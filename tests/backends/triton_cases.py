@@ -59,7 +59,7 @@ class TritonCases:
     def test_rows_of_any_length(self, vocab_size: int, dtype: torch.dtype) -> None:
         """From less than a vector to several groups of vectors, every kind of edge and remainder."""
         rng = random.Random(vocab_size)
-        for config in (NTLConfig(), NTLConfig(kind="mse", reweigh=False)):
+        for config in (NTLConfig(reweigh=True), NTLConfig(kind="mse", reweigh=False)):
             numbers = random_numbers(rng, vocab_size)
             labels = torch.cat([numbers.ids[:2], torch.tensor([vocab_size - 1, -100])])
             options = {"config": config, "label_smoothing": 0.1, "z_loss": 0.01, "reduction": "mean"}
@@ -73,8 +73,10 @@ class TritonCases:
     def test_many_numbers(self, num_numbers: int, kind: str) -> None:
         numbers = NumberTokens.from_mapping({(7 * i) % 1301: i / 7 - 3 for i in range(num_numbers)}, 1301)
         labels = torch.tensor([0, 7, 1300, -100, int(numbers.ids[-1])])
-        config = NTLConfig(label_sigma=2.0) if kind == "smooth" else NTLConfig(kind=kind)
         for reduction in ("mean", "none"):
+            reweigh = reduction == "mean" or num_numbers > 2
+            options = {"label_sigma": 2.0} if kind == "smooth" else {"kind": kind}
+            config = NTLConfig(reweigh=reweigh, **options)
             upstream = torch.randn(5) if reduction == "none" else torch.tensor(1.0)
             options = {"config": config, "reduction": reduction}
             problem = moved(Problem(torch.randn(5, 1301) * 3, labels, numbers, options, upstream), self.device)
@@ -126,7 +128,7 @@ class TritonCases:
         monkeypatch.delenv("NTL_KERNELS_VALIDATE", raising=False)
         labels = torch.tensor([50, -1, 10**12, 4, 5, 20, 60, -100, 4], device=self.device)
         weights = torch.tensor([1.0, 1.0, 1.0, -0.5, torch.nan, 1.0, 0.0, 1.0, 2.0], device=self.device)
-        spec = LossSpec.resolve(NTLConfig(), DIGITS, ce_weight=ce_weight)
+        spec = LossSpec.resolve(NTLConfig(reweigh=True), DIGITS, ce_weight=ce_weight)
         answers = []
         for backend in ("triton", "reference"):
             logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
@@ -255,7 +257,8 @@ class TritonCases:
         """Near p = 1 the label's gradient is p - 1: rounding p first would leave 0."""
         logits = torch.zeros(2, 50)
         logits[0, 4], logits[1, 20] = 11.0, 11.0
-        problem = Problem(logits.to(dtype), torch.tensor([4, 20]), DIGITS, {"reduction": "sum"}, torch.tensor(1.0))
+        options = {"reduction": "sum", "config": NTLConfig(reweigh=True)}
+        problem = Problem(logits.to(dtype), torch.tensor([4, 20]), DIGITS, options, torch.tensor(1.0))
         problem = moved(problem, self.device)
         answer = solve(problem, "triton")
         if dtype == torch.float32:  # what is left of a difference of numbers up to 4 has their roundings

@@ -82,7 +82,7 @@ def test_number_level_truth_of_one_number() -> None:
 def test_ntl_truth_is_the_loss_without_cross_entropy() -> None:
     problem = case(family="ntl")
     tensors = problem.sets[0]
-    config = NTLConfig(weight=1.0)
+    config = NTLConfig(weight=1.0, reweigh=True)
     parts = cross_entropy_ntl(
         tensors.logits.double(), tensors.labels, problem.numbers, config=config, return_parts=True, backend="reference"
     )

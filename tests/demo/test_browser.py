@@ -345,10 +345,10 @@ def test_options_reach_the_losses_and_the_gradient(page: Page) -> None:
     logits = prediction(10, {4: 1.0}, on_text=0.9)
     expect(page, logits, 4, options=options)
     page.find("#reweigh input").click()
-    expect(page, logits, 4, NTLConfig(reweigh=False), options)
+    expect(page, logits, 4, NTLConfig(reweigh=True), options)
     page.find("#shown-loss input").send_keys(Keys.CONTROL, "a", Keys.NULL, "NTL-Huber", Keys.ENTER)
     page.press("certain and far")
-    expect(page, prediction(10, {9: 1.0}), 4, NTLConfig("huber", reweigh=False, huber_delta=0.4), options)
+    expect(page, prediction(10, {9: 1.0}), 4, NTLConfig("huber", reweigh=True, huber_delta=0.4), options)
 
 
 def test_curves_pass_through_the_prediction(page: Page) -> None:

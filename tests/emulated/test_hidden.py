@@ -24,8 +24,8 @@ from .rounding import UNIT, Rounded
 
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"reduction": "none"},
-    {"config": NTLConfig(kind="mse"), "softcap": 5.0},
+    {"reduction": "none", "config": NTLConfig(reweigh=True)},
+    {"config": NTLConfig(kind="mse", reweigh=True), "softcap": 5.0},
     {"z_loss": 0.01, "skip_ignored": False, "num_tokens": 9, "num_numbers": 4},
 ]
 

@@ -76,7 +76,8 @@ def test_wrong_keys_are_errors(given: dict[str, Any], words: str, plugin: Any) -
 
 def test_keys_have_defaults_of_the_library(plugin: Any) -> None:
     config = plugin.ntl_config(keys(plugin))
-    assert config == NTLConfig(mean_over="tokens")
+    assert config == NTLConfig(mean_over="tokens") and config.reweigh is False
+    assert plugin.ntl_config(keys(plugin, ntl_reweigh=True)) == NTLConfig(mean_over="tokens", reweigh=True)
     assert plugin.NTLPlugin().get_input_args() == "ntl_kernels.integrations.axolotl.NTLArgs"
 
 

@@ -563,7 +563,11 @@ def against_one_device(group: ProcessGroup, dtype: torch.dtype, vocab_size: int)
     labels = torch.randint(0, vocab_size, (rows,))
     labels[:10], labels[10:16] = numbers.ids[:10], -100
     errors = []
-    for options in ({}, {"reduction": "none"}, {"config": NTLConfig(kind="huber"), "label_smoothing": 0.1}):
+    for options in (
+        {},
+        {"reduction": "none"},
+        {"config": NTLConfig(kind="huber", reweigh=True), "label_smoothing": 0.1},
+    ):
         leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
         whole = cross_entropy_ntl(leaves[0] @ leaves[1].t(), labels, numbers, **options)
         expected = [whole.detach(), *torch.autograd.grad(whole.sum(), leaves)]

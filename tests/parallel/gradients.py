@@ -92,8 +92,8 @@ def is_freed(group: ProcessGroup, road: str, reduction: str) -> bool:
 
 HALF: dict[str, tuple[int, dict[str, Any]]] = {
     "kept": (1, {}),
-    "made anew": (99, {"config": NTLConfig(kind="mse")}),
-    "made anew with label_sigma": (99, {"config": NTLConfig(label_sigma=50.0, weight=30.0)}),
+    "made anew": (99, {"config": NTLConfig(kind="mse", reweigh=True)}),
+    "made anew with label_sigma": (99, {"config": NTLConfig(label_sigma=50.0, weight=30.0, reweigh=True)}),
     "sum made anew": (999, {"reduction": "sum"}),
 }
 """The distance of neighbouring numbers, and options."""

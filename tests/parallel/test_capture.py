@@ -31,7 +31,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("mean", {}),
     ("sum", {}),
     ("none", {}),
-    ("mean", {"config": NTLConfig(label_sigma=1.0)}),
+    ("mean", {"config": NTLConfig(label_sigma=1.0, reweigh=True)}),
     ("mean", {"label_smoothing": 0.1, "softcap": 30.0}),
 ]
 SHARES: dict[str, Callable[[torch.device], dict[str, Any]]] = {

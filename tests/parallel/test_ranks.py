@@ -130,7 +130,7 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"reduction": "sum"}, OPTIONS_DIFFER),
     ({}, {"reduction": "none"}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(kind="mse")}, OPTIONS_DIFFER),
-    ({}, {"config": NTLConfig(reweigh=False)}, OPTIONS_DIFFER),
+    ({}, {"config": NTLConfig(reweigh=True)}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(squash_factor=3.0)}, OPTIONS_DIFFER),
     ({}, OVER_TOKENS, OPTIONS_DIFFER),
     ({"config": NTLConfig(kind="huber")}, {"config": NTLConfig(kind="huber", huber_delta=2.0)}, OPTIONS_DIFFER),
@@ -262,7 +262,7 @@ def test_float32_equals_one_device(ranks: Ranks, size: int) -> None:
             assert max(errors) < 1e-6, errors
 
 
-OPTIONS: list[dict[str, Any]] = [{}, {"reduction": "none"}, {"config": NTLConfig(label_sigma=1.0)}]
+OPTIONS: list[dict[str, Any]] = [{}, {"reduction": "none"}, {"config": NTLConfig(label_sigma=1.0, reweigh=True)}]
 
 
 @compiles
