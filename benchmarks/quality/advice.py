@@ -27,13 +27,14 @@ def about(
     return [Evidence(dataset, loss, metric, verdict, split, model, beside) for metric, verdict in verdicts.items()]
 
 
-def was(weight: float, reweigh: bool = True) -> str:
+def was(weight: float, reweigh: bool = False) -> str:
     """What runs with NTL-WAS are called in tables."""
     return title("ntl_was", {"weight": weight, "reweigh": reweigh})
 
 
-WEIGHED, UNWEIGHED = was(0.3), was(0.3, reweigh=False)
-STRONG, STRONG_UNWEIGHED, STRONGEST_UNWEIGHED = was(1), was(1, reweigh=False), was(3, reweigh=False)
+NTL, REWEIGHED = was(0.3), was(0.3, reweigh=True)
+STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
+SIGMA = title("ntl_was", {"weight": 0.3, "reweigh": True, "label_sigma": 1})
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
@@ -47,52 +48,52 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
     (
         "Use NTL-WAS where a number can only be estimated: answers come nearer to the truth, most so in short runs.",
         (
-            *about(SHORT, UNWEIGHED, mae="lower", median_error="lower"),
-            *about(RENTS, UNWEIGHED, mae="lower", median_error="lower"),
-            *about(LONG, UNWEIGHED, mae="undecided"),
-            *about("diamonds", UNWEIGHED, median_error="lower", mae="undecided", run_on="lower"),
+            *about(SHORT, NTL, mae="lower", median_error="lower"),
+            *about(RENTS, NTL, mae="lower", median_error="lower"),
+            *about(LONG, NTL, mae="undecided"),
+            *about("diamonds", NTL, median_error="lower", mae="undecided", run_on="lower"),
         ),
     ),
     (
         "Leave it out where the answer is exact, or where cross-entropy alone comes close to what can be known.",
         (
-            *about("arithmetic", UNWEIGHED, **SUMS, ce="higher", number_accuracy="undecided"),
-            *about("arithmetic", WEIGHED, **SUMS, ce="higher", number_accuracy="undecided", run_on="higher"),
-            *about("expressions", WEIGHED, split="extrapolate", ce="higher"),
-            *about("expressions", WEIGHED, split="interpolate", number_accuracy="undecided"),
-            *about("readings", UNWEIGHED, mae="undecided", median_error="undecided", log_mae="higher"),
-            *about("readings", WEIGHED, mae="undecided", median_error="undecided"),
+            *about("arithmetic", NTL, **SUMS, ce="higher", number_accuracy="undecided"),
+            *about("arithmetic", REWEIGHED, **SUMS, ce="higher", number_accuracy="undecided", run_on="higher"),
+            *about("expressions", REWEIGHED, split="extrapolate", ce="higher"),
+            *about("expressions", REWEIGHED, split="interpolate", number_accuracy="undecided"),
+            *about("readings", NTL, mae="undecided", median_error="undecided", log_mae="higher"),
+            *about("readings", REWEIGHED, mae="undecided", median_error="undecided"),
         ),
     ),
     (
         "Take lambda = 0.3: more never brought answers surely nearer, and costs likelihood.",
         (
-            *about(SHORT, STRONG_UNWEIGHED, UNWEIGHED, mae="undecided", ce="higher"),
-            *about(SHORT, UNWEIGHED, ce="undecided"),
-            *about(RENTS, STRONG_UNWEIGHED, UNWEIGHED, mae="undecided", ce="higher"),
-            *about(RENTS, STRONG, WEIGHED, mae="higher"),
-            *about(RENTS, STRONGEST_UNWEIGHED, mae="undecided", ce="higher"),
+            *about(SHORT, STRONG, NTL, mae="undecided", ce="higher"),
+            *about(SHORT, NTL, ce="undecided"),
+            *about(RENTS, STRONG, NTL, mae="undecided", ce="higher"),
+            *about(RENTS, STRONG_REWEIGHED, REWEIGHED, mae="higher"),
+            *about(RENTS, STRONGEST, mae="undecided", ce="higher"),
         ),
     ),
     (
         "Prefer reweigh=False: reweighed, numbers run on, and at lambda = 0.3 estimates come no nearer to the truth.",
         (
-            *about("arithmetic", WEIGHED, UNWEIGHED, **SUMS, run_on="higher", log_mae="lower"),
-            *about(SHORT, WEIGHED, UNWEIGHED, run_on="higher", mae="undecided"),
-            *about(RENTS, WEIGHED, UNWEIGHED, run_on="undecided", mae="undecided"),
-            *about(RENTS, STRONG, STRONG_UNWEIGHED, mae="higher"),
-            *about("readings", WEIGHED, UNWEIGHED, run_on="undecided", mae="undecided"),
-            *about("diamonds", WEIGHED, UNWEIGHED, run_on="undecided", median_error="undecided"),
+            *about("arithmetic", REWEIGHED, NTL, **SUMS, run_on="higher", log_mae="lower"),
+            *about(SHORT, REWEIGHED, NTL, run_on="higher", mae="undecided"),
+            *about(RENTS, REWEIGHED, NTL, run_on="undecided", mae="undecided"),
+            *about(RENTS, STRONG_REWEIGHED, STRONG, mae="higher"),
+            *about("readings", REWEIGHED, NTL, run_on="undecided", mae="undecided"),
+            *about("diamonds", REWEIGHED, NTL, run_on="undecided", median_error="undecided"),
         ),
     ),
     (
         "NTL-MSE, NTL-Huber and the number-level loss brought answers not surely nearer; label_sigma changed nothing.",
         (
-            *about(RENTS, "CE + 0.3 NTL-MSE", mae="undecided"),
-            *about(RENTS, "CE + 0.3 NTL-Huber", mae="undecided"),
-            *about(RENTS, "CE + 0.3 number-level", mae="undecided"),
-            *about(RENTS, "CE + 0.3 NTL-WAS (label_sigma=1)", mae="lower"),
-            *about(RENTS, "CE + 0.3 NTL-WAS (label_sigma=1)", WEIGHED, mae="undecided"),
+            *about(RENTS, "CE + 0.3 NTL-MSE (reweigh=True)", mae="undecided"),
+            *about(RENTS, "CE + 0.3 NTL-Huber (reweigh=True)", mae="undecided"),
+            *about(RENTS, "CE + 0.3 number-level (reweigh=True)", mae="undecided"),
+            *about(RENTS, SIGMA, mae="lower"),
+            *about(RENTS, SIGMA, REWEIGHED, mae="undecided"),
         ),
     ),
 )

@@ -18,7 +18,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from ..errors import InputError, in_one_line, writable
 from . import plots, records
-from .advice import SHORT, UNWEIGHED
+from .advice import NTL, SHORT
 from .configuration import configure, run_name
 from .experiment import run
 from .records import Record, by_dataset, values_of
@@ -27,9 +27,9 @@ from .statistics import compare
 
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
-PLAIN, OURS = ("loss=ce",), ("loss=ntl_was", "loss.reweigh=false")
+PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
 """The advice for answers that can only be estimated."""
-RECORDED = ("llama", UNWEIGHED), ("llama", "CE")
+RECORDED = ("llama", NTL), ("llama", "CE")
 SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 

@@ -19,7 +19,7 @@ TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "ce_mse": "CE + MSE", "mse": "MSE"}
 """What has no options of NTL, and its title."""
-EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
+EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
 """Options beside the weight, with their defaults."""
 
 

@@ -20,7 +20,7 @@ from ..environment import ROOT
 from ..errors import InputError, in_one_line, writable
 from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, records
-from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
+from .advice import ADVICE, CHOICE, LONG, NTL, RENTS, REWEIGHED, SHORT, Evidence
 from .plots import CURVES
 from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
 from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, pairs_of
@@ -77,14 +77,14 @@ class Headline(NamedTuple):
 
 
 HEADLINES = (
-    Headline(SHORT, "estimate rents, 300 steps", "llama", UNWEIGHED, "test"),
-    Headline(RENTS, "estimate rents, 800 steps", "llama", UNWEIGHED, "test"),
-    Headline(LONG, "estimate rents, 2,000 steps", "llama", UNWEIGHED, "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", UNWEIGHED, "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", WEIGHED, "test"),
-    Headline("readings", "estimate from readings", "llama", UNWEIGHED, "test"),
-    Headline("expressions", "compute expressions", "llama", WEIGHED, "interpolate"),
-    Headline("arithmetic", "compute sums", "llama_pretrained", UNWEIGHED, "interpolate"),
+    Headline(SHORT, "estimate rents, 300 steps", "llama", NTL, "test"),
+    Headline(RENTS, "estimate rents, 800 steps", "llama", NTL, "test"),
+    Headline(LONG, "estimate rents, 2,000 steps", "llama", NTL, "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", NTL, "test"),
+    Headline("diamonds", "estimate prices of diamonds", "llama", REWEIGHED, "test"),
+    Headline("readings", "estimate from readings", "llama", NTL, "test"),
+    Headline("expressions", "compute expressions", "llama", REWEIGHED, "interpolate"),
+    Headline("arithmetic", "compute sums", "llama_pretrained", NTL, "interpolate"),
 )
 
 
