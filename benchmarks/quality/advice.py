@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .losses import title
+from .losses import NTL, was
+from .names import LONG, RENTS, SHORT
 
 
 class Evidence(NamedTuple):
@@ -18,24 +19,29 @@ class Evidence(NamedTuple):
     split: str = "test"
     model: str = "llama"
     beside: str = "CE"
+    beside_split: str | None = None
+    """Of the other runs, where it is another one: that of the medians of drawn answers, or the greedy ones."""
 
 
 def about(
-    dataset: str, loss: str, beside: str = "CE", split: str = "test", model: str = "llama", **verdicts: str
+    dataset: str,
+    loss: str,
+    beside: str = "CE",
+    split: str = "test",
+    model: str = "llama",
+    beside_split: str | None = None,
+    **verdicts: str,
 ) -> list[Evidence]:
     """What is claimed of some metrics of one loss beside another."""
-    return [Evidence(dataset, loss, metric, verdict, split, model, beside) for metric, verdict in verdicts.items()]
+    return [
+        Evidence(dataset, loss, metric, verdict, split, model, beside, beside_split)
+        for metric, verdict in verdicts.items()
+    ]
 
 
-def was(weight: float, reweigh: bool = False) -> str:
-    """What runs with NTL-WAS are called in tables."""
-    return title("ntl_was", {"weight": weight, "reweigh": reweigh})
-
-
-NTL, REWEIGHED = was(0.3), was(0.3, reweigh=True)
+REWEIGHED = was(0.3, reweigh=True)
 STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
-SIGMA = title("ntl_was", {"weight": 0.3, "reweigh": True, "label_sigma": 1})
-SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
+BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (
@@ -44,13 +50,18 @@ CHOICE = (
     "run after 300 and 2,000; the two settings tried on diamonds are the best two of those ten."
 )
 """What a reader must know of how the headlines came about."""
+
+# {0} in a sentence is the difference that its first piece of evidence finds.
 ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
     (
-        "Use NTL-WAS where a number can only be estimated: answers come nearer to the truth, most so in short runs.",
+        "Use NTL-WAS where a number can only be estimated, and expect less of it the longer you train: beside CE, the "
+        "MAE of rents changes by {0} after 300 steps, {1} after 800 and {2} after 2,000. So expect gains of the first "
+        "size where training is short, as most fine-tuning is, and little in long pretraining; this is an "
+        "expectation, neither was measured.",
         (
-            *about(SHORT, NTL, mae="lower", median_error="lower"),
-            *about(RENTS, NTL, mae="lower", median_error="lower"),
+            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, mae="lower")),
             *about(LONG, NTL, mae="undecided"),
+            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, median_error="lower")),
             *about("diamonds", NTL, median_error="lower", mae="undecided", run_on="lower"),
         ),
     ),
@@ -76,7 +87,8 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
         ),
     ),
     (
-        "Prefer reweigh=False: reweighed, numbers run on, and at lambda = 0.3 estimates come no nearer to the truth.",
+        "Leave reweigh at its default, False: reweighed, numbers run on, and at lambda = 0.3 estimates come no nearer "
+        "to the truth than without reweighing.",
         (
             *about("arithmetic", REWEIGHED, NTL, **SUMS, run_on="higher", log_mae="lower"),
             *about(SHORT, REWEIGHED, NTL, run_on="higher", mae="undecided"),
@@ -92,8 +104,8 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
             *about(RENTS, "CE + 0.3 NTL-MSE (reweigh=True)", mae="undecided"),
             *about(RENTS, "CE + 0.3 NTL-Huber (reweigh=True)", mae="undecided"),
             *about(RENTS, "CE + 0.3 number-level (reweigh=True)", mae="undecided"),
-            *about(RENTS, SIGMA, mae="lower"),
-            *about(RENTS, SIGMA, REWEIGHED, mae="undecided"),
+            *about(RENTS, BLURRED, mae="lower"),
+            *about(RENTS, BLURRED, REWEIGHED, mae="undecided"),
         ),
     ),
 )

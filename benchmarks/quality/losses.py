@@ -50,6 +50,15 @@ def title(trained_by: str, loss: Mapping[str, Any]) -> str:
     return f"{name} ({extras})" if extras else name
 
 
+def was(weight: float, **options: Any) -> str:
+    """What runs with NTL-WAS are called."""
+    return title("ntl_was", {"weight": weight, **options})
+
+
+NTL = was(0.3)
+"""The setting that is advised, and that headlines and targets are about."""
+
+
 class CodecNumberLevelLoss(NumberLevelLoss):
     """The number-level loss on a codec's own digit tokens: runs of ``_8_-1_`` make numbers, too.
 
