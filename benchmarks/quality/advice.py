@@ -45,7 +45,7 @@ BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (
-    "How the settings came about: CE + 1 NTL-WAS was chosen for rents after 300 steps when six of its ten runs of "
+    "CE + 1 NTL-WAS was chosen for rents after 300 steps when six of its ten runs of "
     "cross-entropy alone were known; 0.3 without reweighing was the best of ten settings after 800 steps, and was then "
     "run after 300 and 2,000; the two settings tried on diamonds are the best two of those ten."
 )

@@ -95,7 +95,7 @@ AT_THEIR_COMMIT = (
 
 def advice(runs: Sequence[Record]) -> str:
     """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
-    parts = ["# When the Number Token Loss helps", headlines.tables(runs)]
+    parts = ["# When the Number Token Loss helps", headlines.tables(runs), IN_SHORT]
     parts += [f"![What CE + NTL changes beside CE]({DIFFERENCES})", SHRINKS, f"![By training steps]({TRAINING})"]
     parts += [folded("How to read the tables", LEGEND), folded("How the settings came about", CHOICE)]
     for sentence, evidence in ADVICE:
@@ -104,6 +104,11 @@ def advice(runs: Sequence[Record]) -> str:
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 
 
+IN_SHORT = (
+    "Beside cross-entropy alone at the same seeds: errors as a change in per cent, right numbers in percentage points, "
+    f"with the 95 % interval and the seeds that agree; {LOWER} and {HIGHER}: the interval excludes 0 (in the picture: "
+    "full dots)."
+)
 SHRINKS = (
     "The difference of MAE to CE, by pairs, as training goes on. Left, test answers at the end of three budgets, each "
     "with a learning rate that falls to 0; right, validation answers on the way. Full dots: the interval excludes 0."
@@ -143,9 +148,8 @@ def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
 
 def wrong_advice(runs: Sequence[Record]) -> list[str]:
     """Claims that the records do not bear out."""
-    claims = [
-        (sentence, each, evidence_of(by_dataset(runs), each)) for sentence, evidence in ADVICE for each in evidence
-    ]
+    datasets = by_dataset(runs)
+    claims = [(sentence, each, evidence_of(datasets, each)) for sentence, evidence in ADVICE for each in evidence]
     return [
         f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {found.verdict}"
         for sentence, each, found in claims
@@ -159,9 +163,8 @@ def section(folder: Path) -> str:
     where = folder.resolve().relative_to(ROOT)
     parts = [
         headlines.tables(runs),
-        "Beside cross-entropy alone at the same seeds: errors as a change in per cent, right numbers in percentage "
-        f"points, with the 95 % interval and the seeds that agree; {LOWER} and {HIGHER}: the interval excludes 0 (in "
-        f"the picture: full dots). What each sentence rests on: [advice]({where}/{ADVICE_TEXT}); every run: [report]({where}/{TEXT}).",
+        f"{IN_SHORT} What each sentence rests on: [advice]({where}/{ADVICE_TEXT}); all tables: "
+        f"[report]({where}/{TEXT}).",
         f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
         "\n".join(f"- {filled(sentence, evidence, runs)}" for sentence, evidence in ADVICE),
     ]

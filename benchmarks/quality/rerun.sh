@@ -57,7 +57,7 @@ reweighed="loss.reweigh=true"
   houses="$table dataset.file=$housing dataset.target=median_house_value dataset.columns=[$told] $(steps 800 160)"
   sweep $eight $houses loss=ce,ntl_was samples=16
   sweep $eight $houses model=regression_head loss=ce
-  ride=pickup,distance,color,pickup_zone,dropoff_zone
+  ride=distance,pickup_zone,dropoff_zone
   rides="$table dataset.file=$taxis dataset.target=fare dataset.columns=[$ride] $(steps 800 160)"
   sweep $eight $rides loss=ce,ntl_was samples=16
   sweep $eight $rides model=regression_head loss=ce

@@ -24,7 +24,7 @@ def arithmetic_targets(groups: Groups) -> Iterator[tuple[str, str, bool]]:
         mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
         if "NTL-WAS" not in loss or mae is None or r2 is None:
             continue
-        claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
+        claim = f"{words('arithmetic')}, interpolate: {loss} has a lower MAE and a higher R2 than CE"
         yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", (mae.verdict, r2.verdict) == ("lower", "higher")
 
 
