@@ -79,22 +79,20 @@ def styles_of(groups: Groups) -> list[Style]:
 
 def draw_curves(axis: Any, styled: Styled, metric: str) -> None:
     """A metric over steps, mean over seeds; what is far above where the curves end is cut off."""
-    is_share = metric == "exact_match"
-    ends = [end for runs, style in styled if (end := curve(axis, runs, metric, style)) is not None]
-    if is_share:
-        axis.set_ylim(0, None)
-    elif ends:
-        axis.set_ylim(0, FARTHEST * max(ends) or None)
+    drawn = [means for runs, style in styled if (means := curve(axis, runs, metric, style))]
+    highest = max((max(means) for means in drawn), default=0)
+    far = math.inf if metric == "exact_match" else FARTHEST * max((means[-1] for means in drawn), default=0)
+    axis.set_ylim(0, min(1.05 * highest, far) or None)
     axis.set(xlabel="training step", title=f"{METRICS[metric]},\nvalidation")
     axis.grid(alpha=0.3)
 
 
-def curve(axis: Any, runs: list[Record], metric: str, style: Style) -> float | None:
-    """Mean over seeds; returns the last one, if there is one."""
+def curve(axis: Any, runs: list[Record], metric: str, style: Style) -> list[float]:
+    """Draw means over seeds where every seed has a number; returns them."""
     at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
     measured = [(step, float(np.mean(values))) for step, values in at_steps if values and np.isfinite(values).all()]
     axis.plot([step for step, _ in measured], [mean for _, mean in measured], marker=".", **style)
-    return measured[-1][1] if measured else None
+    return [mean for _, mean in measured]
 
 
 def draw_errors(axis: Any, styled: Styled, splits: Sequence[str]) -> None:

@@ -135,9 +135,9 @@ def decoding_rows(dataset: str, groups: Groups, model: str = "llama") -> Iterato
         for where in (split, median):
             for runs in filter(None, (plain, ours)):
                 cells = [spread(values_of(runs, where, metric)) for metric in DECODED]
-                for other in (plain, ours):
-                    is_same = runs is other and where == split
-                    found = [None if is_same else compare(runs, other, where, metric, split) for metric in DECODED]
+                is_plain, is_median = runs is plain, where != split
+                for other, is_shown in ((plain, is_median or not is_plain), (ours, is_median)):
+                    found = [compare(runs, other, where, metric, split) if is_shown else None for metric in DECODED]
                     cells += map(told, found, DECODED)
                 yield [f"{words(dataset)}, {split}", f"{runs[0]['loss']}, {answers(split, where)}", *cells]
 
