@@ -64,7 +64,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     if min(values, default=1) <= 0:
         return nothing("0 in some runs has no ratio", len(ours))
     found = mean_of([math.log(one / other) for one, other in zip(ours, theirs, strict=True)])
-    return found._replace(**{name: per_cent(getattr(found, name)) for name in ("mean", "low", "high")})
+    return found._replace(mean=per_cent(found.mean), low=per_cent(found.low), high=per_cent(found.high))
 
 
 def mean_of(each: Sequence[float]) -> Difference:
