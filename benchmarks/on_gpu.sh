@@ -151,8 +151,8 @@ quality() {
         started=$SECONDS
         run "$python" -m benchmarks.quality "${settings[@]}" "model=$1" loss=ce,ntl_was "seed=$seed" \
             +trainer.arguments.disable_tqdm=true "hydra.sweep.dir=$runs/plain" -m || break
-        run "$python" -m benchmarks.quality "${settings[@]}" "model=$1" loss=ntl_was loss.reweigh=false "seed=$seed" \
-            +trainer.arguments.disable_tqdm=true "hydra.sweep.dir=$runs/reweigh-false" -m || break
+        run "$python" -m benchmarks.quality "${settings[@]}" "model=$1" loss=ntl_was loss.reweigh=true "seed=$seed" \
+            +trainer.arguments.disable_tqdm=true "hydra.sweep.dir=$runs/reweighed" -m || break
         longest=$((SECONDS - started > longest ? SECONDS - started : longest))
     done
     limit=$((limit + reserve))

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = Path(__file__).parent / "pages"
 
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
@@ -140,13 +141,22 @@ def embedded(prose: str, folder: Path) -> str:
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:
-    """A link of a report, as a page of the site can follow it: figures are copied, headings of the reports of a folder
-    stand on one page, other files are only named.
+    """A link of a report, as a page of the site can follow it: figures are copied, reports are pages or parts of them,
+    other files are only named.
     """
     file, _, heading = match[3].partition("#")
-    if heading:
-        return f"[{match[2]}](#{heading})"
     target = (folder / file).resolve()
     if match[1] and target.is_relative_to(RESULTS):
         return f"![{match[2]}](results/{target.relative_to(RESULTS)})"
+    if page := page_with(target):
+        return f"[{match[2]}]({page}{'#' if heading else ''}{heading})"
     return f"`{target.relative_to(ROOT)}`" if target.is_relative_to(ROOT) else match[0]
+
+
+def page_with(report: Path) -> str | None:
+    """The page at the top of the site that includes the whole of a report."""
+    for page in sorted(PAGES.glob("*.md")):
+        for path, left_out, section in INCLUDE.findall(page.read_text()):
+            if not section and report in matching(path, left_out):
+                return page.name
+    return None

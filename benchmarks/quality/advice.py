@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .losses import title
+from .losses import NTL, was
+from .names import LONG, RENTS, SHORT
 
 
 class Evidence(NamedTuple):
@@ -18,81 +19,93 @@ class Evidence(NamedTuple):
     split: str = "test"
     model: str = "llama"
     beside: str = "CE"
+    beside_split: str | None = None
+    """Of the other runs, where it is another one: that of the medians of drawn answers, or the greedy ones."""
 
 
 def about(
-    dataset: str, loss: str, beside: str = "CE", split: str = "test", model: str = "llama", **verdicts: str
+    dataset: str,
+    loss: str,
+    beside: str = "CE",
+    split: str = "test",
+    model: str = "llama",
+    beside_split: str | None = None,
+    **verdicts: str,
 ) -> list[Evidence]:
     """What is claimed of some metrics of one loss beside another."""
-    return [Evidence(dataset, loss, metric, verdict, split, model, beside) for metric, verdict in verdicts.items()]
+    return [
+        Evidence(dataset, loss, metric, verdict, split, model, beside, beside_split)
+        for metric, verdict in verdicts.items()
+    ]
 
 
-def was(weight: float, reweigh: bool = True) -> str:
-    """What runs with NTL-WAS are called in tables."""
-    return title("ntl_was", {"weight": weight, "reweigh": reweigh})
-
-
-WEIGHED, UNWEIGHED = was(0.3), was(0.3, reweigh=False)
-STRONG, STRONG_UNWEIGHED, STRONGEST_UNWEIGHED = was(1), was(1, reweigh=False), was(3, reweigh=False)
-SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
+REWEIGHED = was(0.3, reweigh=True)
+STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
+BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (
-    "How the settings came about: CE + 1 NTL-WAS was chosen for rents after 300 steps when six of its ten runs of "
+    "CE + 1 NTL-WAS was chosen for rents after 300 steps when six of its ten runs of "
     "cross-entropy alone were known; 0.3 without reweighing was the best of ten settings after 800 steps, and was then "
     "run after 300 and 2,000; the two settings tried on diamonds are the best two of those ten."
 )
 """What a reader must know of how the headlines came about."""
+
+# {0} in a sentence is the difference that its first piece of evidence finds.
 ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
     (
-        "Use NTL-WAS where a number can only be estimated: answers come nearer to the truth, most so in short runs.",
+        "Use NTL-WAS where a number can only be estimated, and expect less of it the longer you train: beside CE, the "
+        "MAE of rents changes by {0} after 300 steps, {1} after 800 and {2} after 2,000. So expect gains of the first "
+        "size where training is short, as most fine-tuning is, and little in long pretraining; this is an "
+        "expectation, neither was measured.",
         (
-            *about(SHORT, UNWEIGHED, mae="lower", median_error="lower"),
-            *about(RENTS, UNWEIGHED, mae="lower", median_error="lower"),
-            *about(LONG, UNWEIGHED, mae="undecided"),
-            *about("diamonds", UNWEIGHED, median_error="lower", mae="undecided", run_on="lower"),
+            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, mae="lower")),
+            *about(LONG, NTL, mae="undecided"),
+            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, median_error="lower")),
+            *about("diamonds", NTL, median_error="lower", mae="undecided", run_on="lower"),
         ),
     ),
     (
         "Leave it out where the answer is exact, or where cross-entropy alone comes close to what can be known.",
         (
-            *about("arithmetic", UNWEIGHED, **SUMS, ce="higher", number_accuracy="undecided"),
-            *about("arithmetic", WEIGHED, **SUMS, ce="higher", number_accuracy="undecided", run_on="higher"),
-            *about("expressions", WEIGHED, split="extrapolate", ce="higher"),
-            *about("expressions", WEIGHED, split="interpolate", number_accuracy="undecided"),
-            *about("readings", UNWEIGHED, mae="undecided", median_error="undecided", log_mae="higher"),
-            *about("readings", WEIGHED, mae="undecided", median_error="undecided"),
+            *about("arithmetic", NTL, **SUMS, ce="higher", number_accuracy="undecided"),
+            *about("arithmetic", REWEIGHED, **SUMS, ce="higher", number_accuracy="undecided", run_on="higher"),
+            *about("expressions", REWEIGHED, split="extrapolate", ce="higher"),
+            *about("expressions", REWEIGHED, split="interpolate", number_accuracy="undecided"),
+            *about("readings", NTL, mae="undecided", median_error="undecided", log_mae="higher"),
+            *about("readings", REWEIGHED, mae="undecided", median_error="undecided"),
         ),
     ),
     (
         "Take lambda = 0.3: more never brought answers surely nearer, and costs likelihood.",
         (
-            *about(SHORT, STRONG_UNWEIGHED, UNWEIGHED, mae="undecided", ce="higher"),
-            *about(SHORT, UNWEIGHED, ce="undecided"),
-            *about(RENTS, STRONG_UNWEIGHED, UNWEIGHED, mae="undecided", ce="higher"),
-            *about(RENTS, STRONG, WEIGHED, mae="higher"),
-            *about(RENTS, STRONGEST_UNWEIGHED, mae="undecided", ce="higher"),
+            *about(SHORT, STRONG, NTL, mae="undecided", ce="higher"),
+            *about(SHORT, NTL, ce="undecided"),
+            *about(RENTS, STRONG, NTL, mae="undecided", ce="higher"),
+            *about(RENTS, STRONG_REWEIGHED, REWEIGHED, mae="higher"),
+            *about(RENTS, STRONGEST, mae="undecided", ce="higher"),
         ),
     ),
     (
-        "Prefer reweigh=False: reweighed, numbers run on, and at lambda = 0.3 estimates come no nearer to the truth.",
+        "Leave reweigh at its default, False: reweighed, numbers run on, and at lambda = 0.3 estimates come no nearer "
+        "to the truth than without reweighing.",
         (
-            *about("arithmetic", WEIGHED, UNWEIGHED, **SUMS, run_on="higher", log_mae="lower"),
-            *about(SHORT, WEIGHED, UNWEIGHED, run_on="higher", mae="undecided"),
-            *about(RENTS, WEIGHED, UNWEIGHED, run_on="undecided", mae="undecided"),
-            *about(RENTS, STRONG, STRONG_UNWEIGHED, mae="higher"),
-            *about("readings", WEIGHED, UNWEIGHED, run_on="undecided", mae="undecided"),
-            *about("diamonds", WEIGHED, UNWEIGHED, run_on="undecided", median_error="undecided"),
+            *about("arithmetic", REWEIGHED, NTL, **SUMS, run_on="higher", log_mae="lower"),
+            *about(SHORT, REWEIGHED, NTL, run_on="higher", mae="undecided"),
+            *about(RENTS, REWEIGHED, NTL, run_on="undecided", mae="undecided"),
+            *about(RENTS, STRONG_REWEIGHED, STRONG, mae="higher"),
+            *about("readings", REWEIGHED, NTL, run_on="undecided", mae="undecided"),
+            *about("diamonds", REWEIGHED, NTL, run_on="undecided", median_error="undecided"),
         ),
     ),
     (
         "NTL-MSE, NTL-Huber and the number-level loss brought answers not surely nearer; label_sigma changed nothing.",
         (
-            *about(RENTS, "CE + 0.3 NTL-MSE", mae="undecided"),
-            *about(RENTS, "CE + 0.3 NTL-Huber", mae="undecided"),
-            *about(RENTS, "CE + 0.3 number-level", mae="undecided"),
-            *about(RENTS, "CE + 0.3 NTL-WAS (label_sigma=1)", mae="lower"),
-            *about(RENTS, "CE + 0.3 NTL-WAS (label_sigma=1)", WEIGHED, mae="undecided"),
+            *about(RENTS, "CE + 0.3 NTL-MSE (reweigh=True)", mae="undecided"),
+            *about(RENTS, "CE + 0.3 NTL-Huber (reweigh=True)", mae="undecided"),
+            *about(RENTS, "CE + 0.3 number-level (reweigh=True)", mae="undecided"),
+            *about(RENTS, BLURRED, mae="lower"),
+            *about(RENTS, BLURRED, REWEIGHED, mae="undecided"),
         ),
     ),
 )

@@ -18,18 +18,20 @@ from transformers.utils.logging import set_verbosity_error
 
 from ..errors import InputError, in_one_line, writable
 from . import plots, records
-from .advice import SHORT, UNWEIGHED
 from .configuration import configure, run_name
 from .experiment import run
+from .losses import NTL
+from .names import METRICS, SHORT, words
 from .records import Record, by_dataset, values_of
-from .report import FOLDER, METRICS, markdown, spread, told
+from .report import FOLDER
 from .statistics import compare
+from .tables import markdown, spread, told
 
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
-PLAIN, OURS = ("loss=ce",), ("loss=ntl_was", "loss.reweigh=false")
+PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
 """The advice for answers that can only be estimated."""
-RECORDED = ("llama", UNWEIGHED), ("llama", "CE")
+RECORDED = ("llama", NTL), ("llama", "CE")
 SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 
@@ -115,12 +117,12 @@ def main(arguments: Sequence[str]) -> int:
     found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
-    plots.draw(groups, f"{dataset}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")
+    plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")
     data.write_text(json.dumps(found, indent=1) + "\n")
-    arguments_of_trainer = found[0]["config"]["trainer"]["arguments"]
+    chosen_steps = found[0]["config"]["trainer"]["arguments"]
     print(
-        f"\n{dataset}: {found[0]['sizes']['train']:,} training pairs, {arguments_of_trainer['max_steps']:,} steps of "
-        f"{arguments_of_trainer['per_device_train_batch_size']}, {found[0]['parameters']:,} parameters, "
+        f"\n{words(dataset)}: {found[0]['sizes']['train']:,} training pairs, {chosen_steps['max_steps']:,} steps of "
+        f"{chosen_steps['per_device_train_batch_size']}, {found[0]['parameters']:,} parameters, "
         f"{sum(record['seconds'] for record in found):.0f} s\n\n{tables(found)}\n"
     )
     print(certainty(chosen.seeds, is_main_job=not chosen.overrides))

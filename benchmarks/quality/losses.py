@@ -19,7 +19,7 @@ TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "ce_mse": "CE + MSE", "mse": "MSE"}
 """What has no options of NTL, and its title."""
-EXTRAS = {"reweigh": True, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
+EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
 """Options beside the weight, with their defaults."""
 
 
@@ -48,6 +48,15 @@ def title(trained_by: str, loss: Mapping[str, Any]) -> str:
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
     extras = ", ".join(f"{key}={value:g}" if key != "reweigh" else f"{key}={value}" for key, value in changed.items())
     return f"{name} ({extras})" if extras else name
+
+
+def was(weight: float, **options: Any) -> str:
+    """What runs with NTL-WAS are called."""
+    return title("ntl_was", {"weight": weight, **options})
+
+
+NTL = was(0.3)
+"""The setting that is advised, and that headlines and targets are about."""
 
 
 class CodecNumberLevelLoss(NumberLevelLoss):

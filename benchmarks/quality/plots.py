@@ -1,13 +1,20 @@
-"""Learning curves, what every seed has come to, distributions of errors, and differences by pairs."""
+"""Learning curves, errors, what every seed has come to, and differences by pairs.
+
+Pages show the pictures about 800 pixels wide, so that letters are large and lines few.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..published import pyplot, save
+from .losses import NTL
+from .names import EXACT, METRICS
 from .records import ERROR_BINS, Groups, Record, splits_of, steps_of, values_of
 from .statistics import Difference
 
@@ -15,120 +22,186 @@ Style = dict[str, Any]
 Styled = list[tuple[list[Record], Style]]
 """Runs of a group, and the style that all their marks share."""
 
-CURVES = {"mae": "MAE", "median_error": "median error", "r2": "R2"}
-LEAST_R2 = -0.5
-"""Where the axis of R2 ends; runs that have learned nothing are below."""
+WIDTH, DPI = 9.0, 100
+FONT = {"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 11, "lines.markersize": 5}
+CURVES = {False: ("mae", "median_error"), True: ("exact_match", "median_error")}
+"""Whether answers can be computed -> the metrics of the validation split that are drawn."""
+MOST_CURVES = 6
+"""Where there are more losses, those that headlines are about are drawn as curves, and all of them seed by seed."""
 FARTHEST = 4
 """Axes of errors reach to so many times the largest error at the end of training."""
 MOST_ANSWERS = 0.995
 """The plot of errors ends where so many of the answers are."""
-MOST_BANDS = 4
-"""More curves than these are drawn without bands, which would hide each other."""
-LARGEST_DIFFERENCE = 60
-"""Per cent; intervals that single wild answers have widened go on beyond, and means beyond are written at the edge."""
+CHANGES = (-90, -80, -70, -60, -50, -40, -30, -20, -10, 0, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 900, 1900)
+"""Changes in per cent that axes of ratios may name; the fewer the more they span."""
+MOST_TICKS = 9
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
-    """A data set's picture: learning curves of the answers to the validation questions, mean over seeds (with a band of
-    one standard deviation where few curves share a plot); every seed's MAE of the test answers; and their errors.
-    ``source`` goes into the PNG's metadata.
+    """A data set's picture: answers to the validation questions by steps, mean over seeds; errors of the test answers;
+    and every seed's test error, for all losses. ``source`` goes into the PNG's metadata.
     """
     styled = list(zip([runs for _, runs in sorted(groups.items())], styles_of(groups), strict=True))
-    figure = pyplot().figure(figsize=(14, 5 + 0.25 * len(groups)), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2 + 0.25 * len(groups)))
-    for axis, (metric, name) in zip(upper.subplots(1, len(CURVES)), CURVES.items(), strict=True):
-        draw_curves(axis, styled, metric)
-        axis.set(xlabel="training step", ylabel=f"{name}, validation")
-        axis.grid(alpha=0.3)
-    seeds, errors = lower.subplots(1, 2, width_ratios=(3, 2))
-    draw_seeds(seeds, styled, splits_of(groups)[-1])
-    draw_errors(errors, styled)
-    figure.suptitle(title)
-    save(figure, path, source, dpi=90)
+    curves = [each for each in styled if is_headline(each[0])] if len(styled) > MOST_CURVES else styled
+    is_exact = styled[0][0][0]["dataset"] in EXACT
+    with pyplot().rc_context(FONT):
+        below = 0.9 + 0.34 * len(styled)
+        figure = pyplot().figure(figsize=(WIDTH, 3.7 + below), layout="constrained")
+        upper, lower = figure.subfigures(2, 1, height_ratios=(3.7, below))
+        *axes, errors = upper.subplots(1, 3)
+        for axis, metric in zip(axes, CURVES[is_exact], strict=True):
+            draw_curves(axis, curves, metric)
+        draw_errors(errors, curves, splits_of(groups))
+        legend_below(upper, axes[0])
+        draw_seeds(lower.subplots(), styled, splits_of(groups)[-1], "log_mae" if is_exact else "mae")
+        figure.suptitle(title)
+        save(figure, path, source, dpi=DPI)
+
+
+def is_headline(runs: Sequence[Record]) -> bool:
+    return runs[0]["loss"] in ("CE", NTL, "MSE")
+
+
+def legend_below(figure: Any, axis: Any) -> None:
+    """One legend for all axes, beside none of their lines."""
+    handles, labels = axis.get_legend_handles_labels()
+    longest = max(map(len, labels), default=0)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2 if longest > 25 else 3, frameon=False)
 
 
 def styles_of(groups: Groups) -> list[Style]:
     """Colour, line and name of every sorted group; the model that most of them share is not named."""
     models = [model for model, _ in groups]
     usual = max(models, key=models.count)
-    names = [loss if model == usual else f"{model}, {loss}" for model, loss in sorted(groups)]
+    names = [loss if model == usual else f"{model}, {loss}".replace("_", " ") for model, loss in sorted(groups)]
     return [{"color": f"C{i % 10}", "linestyle": "-" if i < 10 else "--", "label": n} for i, n in enumerate(names)]
 
 
 def draw_curves(axis: Any, styled: Styled, metric: str) -> None:
-    """A metric over steps; what is far from where the curves end is cut off."""
-    ends = [end for runs, style in styled for end in curve(axis, runs, metric, style, len(styled) <= MOST_BANDS)]
-    if ends and metric == "r2":
-        axis.set_ylim(max(1 - 2 * (1 - min(ends)), LEAST_R2), 1.01)
-    elif ends:
-        axis.set_ylim(0, FARTHEST * max(ends) or None)
+    """A metric over steps, mean over seeds; what is far above where the curves end is cut off."""
+    drawn = [means for runs, style in styled if (means := curve(axis, runs, metric, style))]
+    highest = max((max(means) for means in drawn), default=0)
+    far = math.inf if metric == "exact_match" else FARTHEST * max((means[-1] for means in drawn), default=0)
+    axis.set_ylim(0, min(1.05 * highest, far) or None)
+    axis.set(xlabel="training step", title=f"{METRICS[metric]},\nvalidation")
+    axis.grid(alpha=0.3)
 
 
-def draw_seeds(axis: Any, styled: Styled, split: str) -> None:
-    """The MAE of every run's test answers, a line of dots for each loss, and their mean."""
+def curve(axis: Any, runs: list[Record], metric: str, style: Style) -> list[float]:
+    """Draw means over seeds where every seed has a number; returns them."""
+    at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
+    measured = [(step, float(np.mean(values))) for step, values in at_steps if values and np.isfinite(values).all()]
+    axis.plot([step for step, _ in measured], [mean for _, mean in measured], marker=".", **style)
+    return [mean for _, mean in measured]
+
+
+def draw_errors(axis: Any, styled: Styled, splits: Sequence[str]) -> None:
+    """How far greedy test answers are from the truth: the share of them that errs by at most so much."""
+    together = np.zeros(len(ERROR_BINS) - 1)
+    for runs, style in styled:
+        found = [run["errors"][split] for run in runs for split in splits]
+        counts = np.sum(found, axis=0).cumsum()
+        axis.plot([10**edge - 1 for edge in ERROR_BINS[1:]], counts / max(counts[-1], 1), **style)
+        together += counts
+    start, end = (int(np.searchsorted(together, share * together[-1])) for share in (0.05, MOST_ANSWERS))
+    axis.set(xscale="log", xlim=(10 ** ERROR_BINS[max(start, 1)] - 1, 10 ** ERROR_BINS[end + 1] - 1), ylim=(0, 1.02))
+    axis.set(xlabel="error, at most", title="share of answers,\ntest")
+    axis.grid(alpha=0.3)
+
+
+def draw_seeds(axis: Any, styled: Styled, split: str, metric: str) -> None:
+    """The error of every run's test answers, a line of dots for each loss, and their mean."""
     everything = []
     for place, (runs, style) in enumerate(styled):
-        values = [value for value in values_of(runs, split, "mae") if np.isfinite(value)]
+        values = [value for value in values_of(runs, split, metric) if np.isfinite(value)]
         axis.plot(values, [place] * len(values), "o", color=style["color"], alpha=0.6)
         if values:
-            axis.plot(np.mean(values), place, "|", color="black", markersize=18)
+            axis.plot(np.mean(values), place, "|", color="black", markersize=16)
         everything += values
     if everything and max(everything) > FARTHEST * min(everything) > 0:
         axis.set_xscale("log")
     axis.set_yticks(range(len(styled)), [style["label"] for _, style in styled])
-    axis.set(xlabel=f"MAE, {split}: every seed, and the mean", ylim=(len(styled) - 0.5, -0.5))
+    axis.set(xlabel=f"{METRICS[metric]}, {split}: every seed, and the mean", ylim=(len(styled) - 0.5, -0.5))
     axis.grid(alpha=0.3)
 
 
-def draw_errors(axis: Any, styled: Styled) -> None:
-    """How far the test answers are from the truth: the share of them that errs by at most so much."""
-    together = np.zeros(len(ERROR_BINS) - 1)
-    for runs, style in styled:
-        counts = np.sum([histogram for run in runs for histogram in run["errors"].values()], axis=0).cumsum()
-        axis.plot(ERROR_BINS[1:], counts / max(counts[-1], 1), **style)
-        together += counts
-    end = ERROR_BINS[int(np.searchsorted(together, MOST_ANSWERS * together[-1])) + 1]
-    axis.set(xlabel="log10(1 + |error|), tests", ylabel="share of the answers", xlim=(0, end))
-    axis.legend(fontsize="small", loc="lower right")
-    axis.grid(alpha=0.3)
+def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, path: Path, source: str) -> None:
+    """Changes in per cent with their 95 % intervals, as ratios: a line for each row, a colour for each metric."""
+    with pyplot().rc_context(FONT):
+        figure, axis = pyplot().subplots(figsize=(WIDTH, 0.55 * len(rows) + 1.4), layout="constrained")
+        axis.axvline(1, color="black", linewidth=0.8)
+        metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
+        shown = []
+        for number, metric in enumerate(metrics):
+            for place, row in enumerate(rows.values()):
+                if (found := row.get(metric)) and not found.gap:
+                    height = place + 0.24 * (list(row).index(metric) - (len(row) - 1) / 2)
+                    with_interval(axis, found, height, f"C{number}")
+                    shown += [found.low, found.high]
+            axis.plot([], [], "o", color=f"C{number}", label=metric)
+        changes_axis(axis, "x", shown)
+        axis.set_xlabel(label)
+        axis.set_yticks(range(len(rows)), list(rows))
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+        axis.grid(alpha=0.3)
+        figure.legend(loc="outside upper right", ncols=len(metrics), frameon=False)
+        save(figure, path, source, dpi=DPI)
 
 
-def draw_differences(rows: dict[str, dict[str, Difference | None]], path: Path, source: str) -> None:
-    """Differences to CE in per cent with their 95 % intervals: a line for each row, a colour for each metric."""
-    figure, axis = pyplot().subplots(figsize=(9, 0.5 * len(rows) + 1.2))
-    axis.axvline(0, color="black", linewidth=0.8)
-    metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
-    for number, metric in enumerate(metrics):
-        found = [(place, row[metric]) for place, row in enumerate(rows.values())]
-        known = [(place, each) for place, each in found if each is not None and np.isfinite(each.mean)]
-        heights = [place + 0.2 * (number - (len(metrics) - 1) / 2) for place, _ in known]
-        margins = [0 if np.isnan(each.low) else each.high - each.mean for _, each in known]
-        axis.errorbar([each.mean for _, each in known], heights, xerr=margins, fmt="o", capsize=3, label=metric)
-        for height, mean in zip(heights, [each.mean for _, each in known], strict=True):
-            if abs(mean) > LARGEST_DIFFERENCE:
-                end, side = (0.99, "right") if mean > 0 else (0.01, "left")
-                place = {"transform": axis.get_yaxis_transform(), "ha": side, "va": "center"}
-                axis.text(end, height, f"{mean:+.0f} %", **place, color=f"C{number}", backgroundcolor="white")
-    axis.set_xlabel("difference to CE at the same seed, per cent (95 % interval)")
-    axis.set_xlim(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
-    axis.set_yticks(range(len(rows)), list(rows))
-    axis.invert_yaxis()
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
-    figure.tight_layout()
-    save(figure, path, source, dpi=90)
+def with_interval(axis: Any, found: Difference, height: float, color: str) -> None:
+    """A dot with its interval, full where that excludes no change."""
+    mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
+    face = color if found.is_certain else "white"
+    axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], fmt="o", capsize=3, color=color, mfc=face)
 
 
-def curve(axis: Any, runs: list[Record], metric: str, style: Style, has_band: bool) -> list[float]:
-    """Mean over seeds, and a band of one standard deviation; returns the last mean, if there is one."""
-    at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
-    measured = [(step, values) for step, values in at_steps if values and np.isfinite(values).all()]
-    if not measured:
-        return []
-    steps = [step for step, _ in measured]
-    means = np.array([np.mean(values) for _, values in measured])
-    axis.plot(steps, means, marker=".", **style)
-    if has_band:
-        spread = np.array([np.std(values, ddof=len(values) > 1) for _, values in measured])
-        axis.fill_between(steps, means - spread, means + spread, color=style["color"], alpha=0.15, linewidth=0)
-    return [float(means[-1])]
+def as_ratio(change: float) -> float:
+    """A change in per cent as a ratio."""
+    return 1 + change / 100
+
+
+def changes_axis(axis: Any, which: str, changes: Sequence[float]) -> None:
+    """An axis of ratios, told as changes in per cent, as far as these reach: a half lies as far from 1 as a double."""
+    known = [change for change in changes if math.isfinite(change)]
+    low, high = min([-10, *known]), max([10, *known])
+    ticks = [change for change in CHANGES if low <= change <= high]
+    every = math.ceil(len(ticks) / MOST_TICKS)
+    thinned = [tick for place, tick in enumerate(ticks) if (place - ticks.index(0)) % every == 0]
+    bound = getattr(axis, f"{which}axis")
+    getattr(axis, f"set_{which}scale")("log")
+    getattr(axis, f"set_{which}lim")(as_ratio(low) / 1.05, as_ratio(high) * 1.05)
+    bound.set_ticks([as_ratio(tick) for tick in thinned], [f"{tick:+d} %" if tick else "0" for tick in thinned])
+    bound.set_minor_locator(pyplot().NullLocator())
+
+
+def draw_training(
+    budgets: Sequence[tuple[int, Difference]],
+    training: dict[str, list[tuple[int, Difference]]],
+    path: Path,
+    source: str,
+) -> None:
+    """The change of MAE beside CE after so many steps: at the ends of several budgets, and on the way of others."""
+    with pyplot().rc_context(FONT):
+        figure, (left, right) = pyplot().subplots(1, 2, figsize=(WIDTH, 4.2), layout="constrained")
+        for steps, found in budgets:
+            mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
+            face = "C0" if found.is_certain else "white"
+            left.errorbar([steps], [mean], yerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color="C0", mfc=face)
+        ends = [end for _, found in budgets for end in (found.low, found.high)]
+        changes_axis(left, "y", ends)
+        left.set(title="rents, end of each budget, test", ylabel="MAE beside CE")
+        for number, (name, points) in enumerate(training.items()):
+            color = f"C{number + 1}"
+            right.plot([step for step, _ in points], [as_ratio(f.mean) for _, f in points], color=color, label=name)
+            for step, found in points:
+                face = color if found.is_certain else "white"
+                right.plot(step, as_ratio(found.mean), "o", color=color, mfc=face)
+        changes_axis(right, "y", [found.mean for points in training.values() for _, found in points])
+        right.set(title="on the way, validation")
+        for axis in (left, right):
+            axis.axhline(1, color="black", linewidth=0.8)
+            axis.set_xlabel("training step")
+            axis.set_xlim(0, None)
+            axis.grid(alpha=0.3)
+        legend_below(figure, right)
+        save(figure, path, source, dpi=DPI)

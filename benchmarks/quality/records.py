@@ -20,6 +20,7 @@ from ..environment import without_paths
 from ..errors import InputError
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
+from .decoding import split_name
 from .losses import title
 
 FILE = "runs.jsonl"
@@ -135,7 +136,17 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
 
 
 def splits_of(groups: Groups) -> list[str]:
-    return sorted({split for runs in groups.values() for run in runs for split in run["metrics"]})
+    """The test splits with greedy answers."""
+    splits = {split for runs in groups.values() for run in runs for split in run["metrics"]}
+    return sorted(splits - set(median_splits(groups).values()))
+
+
+def median_splits(groups: Groups) -> dict[str, str]:
+    """Test split -> what the medians of answers drawn to its questions are filed under, where there are any."""
+    runs = [run for group in groups.values() for run in group]
+    pairs = {(split, split_name(split, run["config"].get("samples", 0))) for run in runs for split in run["metrics"]}
+    found = {split for run in runs for split in run["metrics"]}
+    return {split: median for split, median in sorted(pairs) if median in found}
 
 
 def steps_of(runs: Iterable[Record]) -> list[int]:

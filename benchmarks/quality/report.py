@@ -1,288 +1,146 @@
-"""Tables, plots and advice from the records of runs, and the README's section made of them.
-
-Losses by rows, metrics or budgets by columns: mean and standard deviation over seeds, and differences by pairs.
-"""
+"""Tables, plots and advice from the records of runs, and the README's section made of them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import NamedTuple
 
 from .. import published
 from ..environment import ROOT
 from ..errors import InputError, in_one_line, writable
-from ..published import README, Draw, Pages, commit_of, digest
-from . import plots, records
-from .advice import ADVICE, CHOICE, LONG, RENTS, SHORT, UNWEIGHED, WEIGHED, Evidence
-from .plots import CURVES
-from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
-from .statistics import IN_PER_CENT, IN_POINTS, Difference, baseline, compare, pairs_of
+from ..published import README, Draw, Pages, digest
+from . import headlines, plots, records
+from .advice import ADVICE, CHOICE, Evidence
+from .names import METRICS, anchor, in_order, words
+from .records import Groups, Record, by_dataset, splits_of
+from .statistics import Difference, compare
+from .tables import (
+    CURVES,
+    HIGHER,
+    LEGEND,
+    LOWER,
+    brief,
+    budget_table,
+    budgets,
+    decoding_table,
+    difference_table,
+    markdown,
+    provenance,
+    settings,
+    test_table,
+    told,
+)
+from .targets import targets
 
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
 SECTION = "quality"
-TIMING, TEXT, ADVICE_TEXT, DIFFERENCES = "timing.json", "report.md", "advice.md", "differences.png"
-METRICS = {
-    "exact_match": "exact match",
-    "number_accuracy": "right number",
-    "mae": "MAE",
-    "median_error": "median error",
-    "log_mae": "log MAE",
-    "r2": "R2",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "log_r2": "log R2",
-    "no_number": "no number",
-    "run_on": "run on",
-    "token_accuracy": "token accuracy",
-    "ce": "cross-entropy",
-    "perplexity": "perplexity",
-    "bleu": "BLEU",
-    "rougeL": "ROUGE-L",
-}
-COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
-"""The metrics whose differences by pairs are shown."""
-MOST_BUDGETS = 6
-markdown = partial(published.markdown, words=2)
-LOWER, HIGHER = "▼", "▲"
-MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
-"""Marks of a difference to CE whose interval excludes 0."""
-
-
-LEGEND = (
-    "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
-    "alone, of the same model, are taken in pairs: their mean, in per cent of CE's mean or in percentage points, "
-    f"its 95 % interval (Student's t), and how many seeds agree with its sign. {LOWER} and {HIGHER} mark those "
-    "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
-    "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
-    "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
-)
-
-
-class Headline(NamedTuple):
-    """A row of the README's table."""
-
-    dataset: str
-    task: str
-    model: str
-    loss: str
-    split: str
-
-
-HEADLINES = (
-    Headline(SHORT, "estimate rents, 300 steps", "llama", UNWEIGHED, "test"),
-    Headline(RENTS, "estimate rents, 800 steps", "llama", UNWEIGHED, "test"),
-    Headline(LONG, "estimate rents, 2,000 steps", "llama", UNWEIGHED, "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", UNWEIGHED, "test"),
-    Headline("diamonds", "estimate prices of diamonds", "llama", WEIGHED, "test"),
-    Headline("readings", "estimate from readings", "llama", UNWEIGHED, "test"),
-    Headline("expressions", "compute expressions", "llama", WEIGHED, "interpolate"),
-    Headline("arithmetic", "compute sums", "llama_pretrained", UNWEIGHED, "interpolate"),
-)
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation; the value alone where there is one. NaN where a run has no such number."""
-    if not values:
-        return "-"
-    mean = fmean(values)
-    if len(values) == 1 or not all(map(math.isfinite, values)):
-        return rounded(mean, 3)
-    return f"{rounded(mean, 3)} ± {rounded(stdev(values), 2)}"
-
-
-def rounded(value: float, digits: int) -> str:
-    """So many significant digits; in full below a million."""
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
-
-
-def told(found: Difference | None, metric: str) -> str:
-    """A difference to CE with its interval, its mark and the seeds that agree."""
-    if found is None or not math.isfinite(found.mean):
-        return "-"
-    unit = " %" if metric in IN_PER_CENT else " points" if metric in IN_POINTS else ""
-    interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
-    return f"{signed(found.mean)}{unit}{interval}{MARKS[found.verdict]} {found.agree}/{found.pairs}"
-
-
-def signed(value: float) -> str:
-    return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
-
-
-def test_table(groups: Groups, split: str) -> str:
-    """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
-    metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
-    rows = [
-        [*key, str(len(runs)), *(marked(groups, key, split, metric) for metric in metrics)]
-        for key, runs in sorted(groups.items())
-    ]
-    return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
-
-
-def difference_table(groups: Groups, split: str) -> str:
-    """Differences to CE of the same model by pairs, after the last step; nothing where there is no CE."""
-    rows = []
-    for key in sorted(groups):
-        cells = [told(to_baseline(groups, key, split, metric), metric) for metric in COMPARED]
-        if set(cells) != {"-"}:
-            rows.append([*key, *cells])
-    return markdown(["model", "loss", *(METRICS[metric] for metric in COMPARED)], rows) if rows else ""
-
-
-def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> str:
-    """Mean and standard deviation, with the mark of a difference to CE that is certain."""
-    found = to_baseline(groups, key, where, metric)
-    return spread(values_of(groups[key], where, metric)) + (MARKS[found.verdict] if found else "")
-
-
-def to_baseline(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> Difference | None:
-    """The difference to CE of the same model; None for CE itself and where there is none."""
-    plain = baseline(groups, key[0])
-    return None if plain is groups[key] else compare(groups[key], plain, where, metric)
-
-
-def budget_table(groups: Groups, metric: str) -> str:
-    """A metric on the validation split after several numbers of steps: mean and standard deviation, marked by pairs."""
-    steps = budgets(groups)
-    rows = [[*key, *(marked(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
-    return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
-
-
-def budgets(groups: Groups) -> list[int]:
-    """At most :data:`MOST_BUDGETS` of the steps at which all runs were measured, evenly spread, the last among them."""
-    steps = steps_of(run for runs in groups.values() for run in runs)
-    count = min(MOST_BUDGETS, len(steps))
-    return [steps[(index + 1) * len(steps) // count - 1] for index in range(count)]
-
-
-def settings(groups: Groups) -> str:
-    """What the runs of a data set share."""
-    runs = [run for group in groups.values() for run in group]
-    sizes: dict[str, list[int]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run["model"]):
-        sizes[run["model"]].append(run["parameters"])
-    models = [
-        f"{model} of {min(found):,}" + (f" to {max(found):,}" if min(found) < max(found) else "") + " parameters"
-        for model, found in sizes.items()
-    ]
-    arguments = [run["config"]["trainer"]["arguments"] for run in runs]
-    train = listed(run["sizes"]["train"] for run in runs)
-    steps, batch = (listed(a[name] for a in arguments) for name in ("max_steps", "per_device_train_batch_size"))
-    seconds = [run["seconds"] for run in runs]
-    return (
-        f"{', '.join(models)}; {train} training pairs, {steps} steps of {batch}; "
-        f"{min(seconds):.0f} to {max(seconds):.0f} s a run."
-    )
-
-
-def listed(values: Iterable[int]) -> str:
-    """The numbers that occur."""
-    return " or ".join(f"{value:,}" for value in sorted(set(values)))
-
-
-def provenance(runs: Iterable[Record]) -> str:
-    """Commands, commits, versions and machines, each once, with the date of the last run."""
-    lines = {}
-    for known in (run["environment"] for run in runs):
-        versions, day = known["versions"], known["date"].split()[0]
-        told_apart_by = [known[key] for key in ("command", "commit", "changed_files", "versions", "device", "threads")]
-        lines[json.dumps(told_apart_by)] = (
-            f"- `{known['command']}`  \n  {commit_of(known)}, {day}, torch {versions['torch']}, transformers "
-            f"{versions['transformers']}, Python {known['python']}, {known['device']}, {known['threads']} thread(s)"
-        )
-    return "\n".join(sorted(lines.values()))
-
-
-def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
-    """The project's targets, each with what was measured: claim, measured, verdict."""
-    groups = by_dataset(runs)
-    rows = [*arithmetic_targets(groups.get("arithmetic", {})), *regression_targets(groups), *timing_targets(timing)]
-    return [[claim, measured, "met" if met else "**missed**"] for claim, measured, met in rows]
-
-
-def arithmetic_targets(groups: Groups) -> Iterator[tuple[str, str, bool]]:
-    """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
-    for (model, loss), runs in sorted(groups.items()):
-        mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
-        if "NTL-WAS" not in loss or mae is None or r2 is None:
-            continue
-        claim = f"arithmetic, interpolate, {model}: {loss} has a lower MAE and a higher R2 than CE"
-        yield claim, f"MAE {told(mae, 'mae')}, R2 {told(r2, 'r2')}", (mae.verdict, r2.verdict) == ("lower", "higher")
-
-
-def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
-    """MAE of a token head with NTL within 5 % of the regression head's, at the same seeds."""
-    for dataset, groups in sorted(datasets.items()):
-        heads = groups.get(("regression_head", "MSE"), [])
-        for split in splits_of(groups):
-            ratios = {}
-            for key, runs in groups.items():
-                if "NTL" in key[1] and (pairs := pairs_of(runs, heads, models=False)):
-                    ours, theirs = (fmean(values_of(side, split, "mae")) for side in zip(*pairs, strict=True))
-                    ratios[key] = ours / theirs
-            if ratios:
-                (model, loss), best = min(ratios.items(), key=lambda item: item[1])
-                claim = f"{dataset}, {split}: MAE of a token head with NTL / of the regression head ≤ 1.05"
-                yield claim, f"{best:.3f} ({model}, {loss})", best <= 1.05
-
-
-def timing_targets(timing: Record | None) -> Iterator[tuple[str, str, bool]]:
-    """A training step with CE + NTL over one with CE."""
-    for base, ratio in (timing or {}).get("ratios", {}).items():
-        what = {"stock": "the stock Trainer's CE", "ce": "our CE"}[base]
-        measured = f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
-        yield f"training step with CE + NTL-WAS / with {what} ≤ 1.01", measured, ratio["median"] <= 1.01
+TIMING = "timing.json"
+ADVICE_TEXT, TEXT, COMMANDS = "advice.md", "report.md", "commands.md"
+DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 
 def report(runs: Sequence[Record], timing: Record | None, advised: bool) -> str:
     """All tables, as Markdown; ``advised``: with the advice, which is about the committed records."""
+    datasets = by_dataset(runs)
     parts = ["# Does the Number Token Loss help?"]
     if advised:
         parts += [f"When to use it, and with which options: [advice]({ADVICE_TEXT})."]
-    parts.append(LEGEND)
+    parts += [f"How each run was made: [commands]({COMMANDS}).", LEGEND]
     if rows := targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
-    for dataset, groups in sorted(by_dataset(runs).items()):
-        parts += [f"## {dataset}", settings(groups), f"![{dataset}]({dataset}.png)"]
-        for split in splits_of(groups):
-            parts.append(f"{split}, at the end:\n\n{test_table(groups, split)}")
-            if table := difference_table(groups, split):
-                parts.append(f"{split}, at the end, beside CE by pairs:\n\n{table}")
-        if budgets(groups):
-            parts += [f"Validation, by steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
-        parts.append("Made by\n\n" + provenance([run for group in groups.values() for run in group]))
+    if table := decoding_table(datasets):
+        parts += ["## What decoding does", DECODING, table]
+    for dataset in in_order(datasets):
+        parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"
+
+
+DECODING = (
+    "NTL-WAS draws answers to the median, and so does the median of answers drawn at random from a model that was "
+    "trained with cross-entropy alone. Here is the one beside the other, of the same trained models."
+)
+
+
+def tables_of(dataset: str, groups: Groups) -> list[str]:
+    """Picture and tables of a data set."""
+    parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
+    for split in splits_of(groups):
+        parts.append(f"{split}, at the end:\n\n{test_table(groups, split)}")
+        if table := difference_table(groups, split):
+            parts.append(f"{split}, at the end, beside CE by pairs:\n\n{table}")
+    if budgets(groups):
+        parts += [f"Validation, by steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
+    return parts
+
+
+def commands(runs: Sequence[Record]) -> str:
+    """The command of every run, as Markdown."""
+    datasets = by_dataset(runs)
+    parts = ["# How the runs were made", AT_THEIR_COMMIT]
+    for dataset in in_order(datasets):
+        made = [run for group in datasets[dataset].values() for run in group]
+        parts += [f"## {words(dataset)}", provenance(made)]
+    return "\n\n".join(parts) + "\n"
+
+
+AT_THEIR_COMMIT = (
+    "A command is one of its commit. Until commit 7804ee7 runs were reweighed by default, so those without "
+    "`loss.reweigh` were; tables call runs by their configuration. `DATA` is a folder outside the project."
+)
 
 
 def advice(runs: Sequence[Record]) -> str:
     """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
-    parts = ["# When the Number Token Loss helps", headlines(runs), f"![Differences]({DIFFERENCES})", CHOICE, LEGEND]
-    parts += [f"{sentence}\n\n{evidence_table(runs, evidence)}" for sentence, evidence in ADVICE]
-    return "\n\n".join([*parts, f"All tables and the commands: [report]({TEXT})."]) + "\n"
+    parts = ["# When the Number Token Loss helps", headlines.tables(runs), IN_SHORT]
+    parts += [f"![What CE + NTL changes beside CE]({DIFFERENCES})", SHRINKS, f"![By training steps]({TRAINING})"]
+    parts += [folded("How to read the tables", LEGEND), folded("How the settings came about", CHOICE)]
+    for sentence, evidence in ADVICE:
+        table = evidence_table(runs, evidence)
+        parts += [f"**{filled(sentence, evidence, runs)}**", folded(f"{len(evidence)} differences behind it", table)]
+    return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
+
+
+IN_SHORT = (
+    "Beside cross-entropy alone at the same seeds: errors as a change in per cent, right numbers in percentage points, "
+    f"with the 95 % interval and the seeds that agree; {LOWER} and {HIGHER}: the interval excludes 0 (in the picture: "
+    "full dots)."
+)
+SHRINKS = (
+    "The difference of MAE to CE, by pairs, as training goes on. Left, test answers at the end of three budgets, each "
+    "with a learning rate that falls to 0; right, validation answers on the way. Full dots: the interval excludes 0."
+)
+
+
+def folded(title: str, text: str) -> str:
+    """Text that a click unfolds, on GitHub and on the site."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
+
+
+def filled(sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record]) -> str:
+    """A sentence with the differences that it names by their place in its evidence."""
+    return sentence.format(*(brief(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     """What the records say of a sentence's claims."""
     rows = []
     for each in evidence:
-        task, loss = f"[{each.dataset}]({TEXT}#{each.dataset}), {each.split}", f"{each.loss} beside {each.beside}"
-        rows.append([task, loss, METRICS[each.metric], told(evidence_of(by_dataset(runs), each), each.metric)])
+        task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
+        beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
+        found = told(evidence_of(by_dataset(runs), each), each.metric)
+        rows.append([task, f"{each.loss} beside {beside}", METRICS[each.metric], found])
     return markdown(["task", "loss", "metric", "difference by pairs"], rows)
 
 
 def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
     """What the records say of a claim."""
     groups = datasets.get(evidence.dataset, {})
-    runs = groups.get((evidence.model, evidence.loss), [])
-    found = compare(runs, groups.get((evidence.model, evidence.beside), []), evidence.split, evidence.metric)
+    runs, others = (groups.get((evidence.model, loss), []) for loss in (evidence.loss, evidence.beside))
+    found = compare(runs, others, evidence.split, evidence.metric, evidence.beside_split)
     if found is None:
         raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} behind the advice")
     return found
@@ -290,9 +148,8 @@ def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
 
 def wrong_advice(runs: Sequence[Record]) -> list[str]:
     """Claims that the records do not bear out."""
-    claims = [
-        (sentence, each, evidence_of(by_dataset(runs), each)) for sentence, evidence in ADVICE for each in evidence
-    ]
+    datasets = by_dataset(runs)
+    claims = [(sentence, each, evidence_of(datasets, each)) for sentence, evidence in ADVICE for each in evidence]
     return [
         f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {found.verdict}"
         for sentence, each, found in claims
@@ -300,46 +157,16 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
     ]
 
 
-def headlines(runs: Sequence[Record]) -> str:
-    """The README's table."""
-    rows = []
-    for row, ours, plain in headline_pairs(runs):
-        errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
-        found = [compare(ours, plain, row.split, metric) for metric in ("median_error", "mae")]
-        rows.append([row.task, row.loss, " → ".join(errors), *(told(each, "mae") for each in found)])
-    header = ["task", "loss", "median error, CE → with NTL", "median error by pairs", "MAE by pairs"]
-    return markdown(header, rows)
-
-
-def headline_pairs(runs: Sequence[Record]) -> Iterator[tuple[Headline, list[Record], list[Record]]]:
-    """(row, its runs, those of CE with the same seeds)."""
-    groups = by_dataset(runs)
-    for row in HEADLINES:
-        pairs = pairs_of(groups[row.dataset][row.model, row.loss], baseline(groups[row.dataset], row.model))
-        ours, plain = map(list, zip(*pairs, strict=True))
-        yield row, ours, plain
-
-
-def draw_headlines(runs: Sequence[Record], path: Path, source: str) -> None:
-    """The README's plot."""
-    rows = {
-        f"{row.task}: {row.loss}": {METRICS[m]: compare(ours, plain, row.split, m) for m in ("median_error", "mae")}
-        for row, ours, plain in headline_pairs(runs)
-    }
-    plots.draw_differences(rows, path, source)
-
-
 def section(folder: Path) -> str:
     """The README's text on quality: one table, one plot, the advice."""
     runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
     parts = [
-        headlines(runs),
-        "Differences to cross-entropy alone at the same seeds, with their 95 % interval and the seeds that agree; "
-        f"{LOWER} and {HIGHER}: the interval excludes 0. The table behind each sentence: "
-        f"[advice]({where}/{ADVICE_TEXT}); every run and its command: [report]({where}/{TEXT}).",
+        headlines.tables(runs),
+        f"{IN_SHORT} What each sentence rests on: [advice]({where}/{ADVICE_TEXT}); all tables: "
+        f"[report]({where}/{TEXT}).",
         f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
-        "\n".join(f"- {sentence}" for sentence, _ in ADVICE),
+        "\n".join(f"- {filled(sentence, evidence, runs)}" for sentence, evidence in ADVICE),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -351,11 +178,15 @@ def pages(folder: Path) -> Pages:
     drawn: dict[Path, tuple[str, Draw]] = {}
     for dataset, groups in by_dataset(runs).items():
         source = digest([each for _, each in sorted(groups.items())])
-        drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, dataset)
-    if not is_committed(folder):
-        return Pages(SECTION, folder, {folder / TEXT: report(runs, timing, advised=False)}, drawn, None)
-    drawn[folder / DIFFERENCES] = digest(headlines(runs)), partial(draw_headlines, runs)
-    texts = {folder / TEXT: report(runs, timing, advised=True), folder / ADVICE_TEXT: advice(runs)}
+        drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
+    is_published = is_committed(folder)
+    texts = {folder / TEXT: report(runs, timing, advised=is_published), folder / COMMANDS: commands(runs)}
+    if not is_published:
+        return Pages(SECTION, folder, texts, drawn, None)
+    drawn[folder / DIFFERENCES] = digest(headlines.tables(runs)), partial(headlines.draw_differences, runs)
+    followed = digest([headlines.budgets(runs), headlines.training(runs)])
+    drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
+    texts[folder / ADVICE_TEXT] = advice(runs)
     return Pages(SECTION, folder, texts, drawn, section(folder))
 
 

@@ -28,7 +28,7 @@ def test_both_losses_share_all_but_the_loss() -> None:
     (_, plain), (_, ours) = compare.configurations(["model.size=test", "loss.weight=2"], seeds=1)
     assert (plain.loss.name, ours.loss.name, ours.loss.weight, ours.loss.reweigh) == ("ce", "ntl_was", 2, False)
     (_, _), (_, other) = compare.configurations(["loss=ntl_mse"], seeds=1)
-    assert (other.loss.name, other.loss.weight, other.loss.reweigh) == ("ntl_mse", 0.3, True), "all of it is chosen"
+    assert (other.loss.name, other.loss.weight, other.loss.reweigh) == ("ntl_mse", 0.3, False), "all of it is chosen"
     assert "weight" not in plain.loss
     assert {key: plain[key] for key in plain if key != "loss"} == {key: ours[key] for key in ours if key != "loss"}
     (_, short), _ = compare.configurations(["trainer=debug"], seeds=1)
@@ -46,7 +46,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
         "| test",
         "| ---",
         "| CE",
-        "| CE + 0.3 NTL-WAS (reweigh=False)",
+        "| CE + 0.3 NTL-WAS",
         "| difference",
     ]
     assert "run on" in lines[0] and "/3 |" in lines[-1]
@@ -55,7 +55,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
     records = json.loads((tmp_path / "comparison.json").read_text())
     assert [(record["loss"], record["seed"]) for record in records[:2]] == [
         ("CE", 1),
-        ("CE + 0.3 NTL-WAS (reweigh=False)", 1),
+        ("CE + 0.3 NTL-WAS", 1),
     ]
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert f"Plot: {tmp_path / 'comparison.png'}\nJSON: {tmp_path / 'comparison.json'}" in printed

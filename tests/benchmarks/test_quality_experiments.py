@@ -244,7 +244,7 @@ def test_plain_cross_entropy_has_no_weight_to_override(tmp_path: Path) -> None:
     "other",
     [
         "loss.weight=3",
-        "loss.reweigh=false",
+        "loss.reweigh=true",
         "loss.squash_factor=2",
         "loss.label_sigma=0.5",
         "model.size=mini",

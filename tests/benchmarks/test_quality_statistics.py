@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from benchmarks.errors import InputError
-from benchmarks.quality.statistics import Difference, compare, difference, pairs_of, scale_of
+from benchmarks.quality.statistics import Difference, compare, difference, pairs_of, ratio
 
 FLOATS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
 
@@ -64,15 +64,71 @@ def test_what_cannot_be_said_is_nan() -> None:
     alone = difference([1.0], [2.0])
     assert alone.mean == -1 and math.isnan(alone.low) and alone.agree == 1
     broken = difference([1.0, math.nan, 2.0], [2.0, 1.0, 4.0])
-    assert math.isnan(broken.mean) and not broken.is_certain
-    with pytest.raises(ValueError, match="no pair"):
-        difference([], [])
+    assert math.isnan(broken.mean) and not broken.is_certain and broken.gap
+    for compared in (difference, ratio):
+        with pytest.raises(ValueError, match="no pair"):
+            compared([], [])
 
 
-def test_units() -> None:
-    assert scale_of("mae", [40.0, 60.0]) == 2
-    assert scale_of("run_on", [0.5]) == 100 and scale_of("r2", [0.5]) == 1
-    assert math.isnan(scale_of("mae", [0.0]))
+POSITIVE = st.floats(1e-6, 1e6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=12))
+def test_ratios_are_a_paired_t_test_of_logarithms(pairs: list[tuple[float, float]]) -> None:
+    ours, theirs = (np.array(side) for side in zip(*pairs, strict=True))
+    found = ratio(ours, theirs)
+    assert -100 <= found.low <= found.mean <= found.high
+    logarithms = np.log(ours) - np.log(theirs)
+    assert found.mean == pytest.approx(100 * (np.exp(logarithms.mean()) - 1), rel=1e-6, abs=1e-6)
+    if np.ptp(logarithms) > 1e-9:
+        with np.errstate(over="ignore"):
+            expected = 100 * np.expm1(ttest_rel(np.log(ours), np.log(theirs)).confidence_interval(0.95))
+        assert (found.low, found.high) == pytest.approx(tuple(expected), rel=1e-4, abs=1e-4)
+
+
+def test_ratios_by_hand() -> None:
+    found = ratio([50.0, 200.0, 100.0], [100.0, 100.0, 100.0])
+    assert found.mean == 0 and found.agree == 0, "half and double cancel"
+    assert (1 + found.low / 100) * (1 + found.high / 100) == pytest.approx(1), "as far down as up"
+    assert ratio([80.0, 80.0, 80.0], [100.0, 100.0, 100.0])[:4] == pytest.approx((-20, -20, -20, 3))
+    wild = ratio([10.0, 10.0, 4000.0], [10.0, 10.0, 10.0])
+    assert wild.low > -100 and not wild.is_certain
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gap"),
+    [
+        ([1.0, 0.0, 2.0], [1.0, 1.0, 1.0], "0 in some runs has no ratio"),
+        ([1.0, 1.0, 2.0], [1.0, 0.0, 1.0], "0 in some runs has no ratio"),
+        ([0.0], [0.0], "0 in some runs has no ratio"),
+        ([1.0, math.nan], [1.0, 1.0], "no number in some runs"),
+        ([1.0, 0.0], [math.inf, 1.0], "no number in some runs"),
+    ],
+)
+def test_what_has_no_ratio_is_not_left_out_in_silence(ours: list[float], theirs: list[float], gap: str) -> None:
+    found = ratio(ours, theirs)
+    assert math.isnan(found.mean) and found.verdict == "undecided"
+    assert (found.gap, found.pairs, found.agree) == (gap, len(ours), 0)
+
+
+def of_metric(metric: str, seed: int, loss: str, **splits: float) -> dict[str, Any]:
+    return {**record(seed, loss), "metrics": {split: {metric: value} for split, value in splits.items()}}
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("mae", -20), ("run_on", -0.1 * 100), ("r2", -0.1)])
+def test_units(metric: str, expected: float) -> None:
+    ours = [of_metric(metric, seed, "ntl_was", test=0.4) for seed in (1, 2)]
+    theirs = [of_metric(metric, seed, "ce", test=0.5) for seed in (1, 2)]
+    found = compare(ours, theirs, "test", metric)
+    assert found is not None and found.mean == pytest.approx(expected)
+
+
+def test_splits_of_the_same_runs_are_compared() -> None:
+    runs = [of_metric("mae", seed, "ce", test=2.0, drawn=1.0) for seed in (1, 2, 3)]
+    found = compare(runs, runs, "drawn", "mae", "test")
+    assert found is not None and found.mean == pytest.approx(-50) and found.pairs == 3
+    assert compare(runs, runs, "drawn", "mae", "nowhere") is None
 
 
 def record(seed: int, loss: str, **changes: Any) -> dict[str, Any]:
@@ -115,4 +171,5 @@ def test_pairs_share_all_but_the_loss(changes: dict[str, Any], named: str) -> No
     with pytest.raises(InputError, match=f"d, m, ntl_was, seed 1 cannot be compared with ce: {named}"):
         pairs_of([record(1, "ntl_was", **changes)], [record(1, "ce")])
     if named == "model.size":
+        assert compare([record(1, "ntl_was", **changes)], [record(1, "ce")], "test", "mae", models=False)
         assert pairs_of([record(1, "ntl_was", **changes)], [record(1, "ce")], models=False)

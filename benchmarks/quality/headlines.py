@@ -1,0 +1,115 @@
+"""What a reader sees first: one row of numbers for each task, and what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from . import plots
+from .advice import REWEIGHED
+from .losses import NTL
+from .names import EXACT, LONG, METRICS, RENTS, SHORT, words
+from .records import Groups, Record, by_dataset, steps_of, values_of
+from .statistics import Difference, baseline, compare, pairs_of
+from .tables import markdown, rounded, told
+
+
+class Headline(NamedTuple):
+    """A row: runs of a loss, beside CE of the same model."""
+
+    dataset: str
+    loss: str = NTL
+    model: str = "llama"
+    split: str = "test"
+
+
+HEADLINES = (
+    Headline(SHORT),
+    Headline(RENTS),
+    Headline(LONG),
+    Headline("housing"),
+    Headline("taxis"),
+    Headline("diamonds"),
+    Headline("readings"),
+    Headline("expressions", REWEIGHED, split="interpolate"),
+    Headline("arithmetic", model="llama_pretrained", split="interpolate"),
+)
+TRAINED = ("housing", "taxis", "diamonds", RENTS)
+"""The data sets whose difference is followed through training."""
+Pair = tuple[Headline, list[Record], list[Record]]
+"""A row, its runs, and those of CE with the same seeds."""
+
+
+def pairs(runs: Sequence[Record]) -> list[Pair]:
+    """The rows that there are runs for."""
+    datasets = by_dataset(runs)
+    return [found for row in HEADLINES if (found := pair_of(row, datasets.get(row.dataset, {})))]
+
+
+def pair_of(row: Headline, groups: Groups) -> Pair | None:
+    both = pairs_of(groups.get((row.model, row.loss), []), baseline(groups, row.model))
+    return (row, [one for one, _ in both], [other for _, other in both]) if both else None
+
+
+def tables(runs: Sequence[Record]) -> str:
+    """A table of what can only be estimated, and one of what can be computed: right or wrong, and how far off."""
+    estimated = [estimate_row(*pair) for pair in pairs(runs) if pair[0].dataset not in EXACT]
+    computed = [computed_row(*pair) for pair in pairs(runs) if pair[0].dataset in EXACT]
+    headers = {
+        "can only be estimated": ("median error, CE → with NTL", "median error by pairs", "MAE by pairs"),
+        "can be computed": ("right numbers, CE → with NTL", "right numbers by pairs", "log MAE by pairs"),
+    }
+    both = zip(headers.items(), (estimated, computed), strict=True)
+    return "\n\n".join(markdown([first, "loss", *others], rows) for (first, others), rows in both if rows)
+
+
+def estimate_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
+    errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
+    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("median_error", "mae")]
+    return [words(row.dataset), row.loss, " → ".join(errors), *found]
+
+
+def computed_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
+    shares = [rounded(100 * fmean(values_of(side, row.split, "number_accuracy")), 3) for side in (plain, ours)]
+    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("number_accuracy", "log_mae")]
+    return [words(row.dataset), row.loss, " → ".join(shares) + " %", *found]
+
+
+def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
+    """The rows' differences that are ratios."""
+    rows = {}
+    for row, ours, plain in pairs(runs):
+        metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
+        label = words(row.dataset) + (f"\n{row.loss}" if row.loss != NTL else "")
+        rows[label] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
+    plots.draw_differences(rows, f"change of the error with {NTL} beside CE (95 % interval)", path, source)
+
+
+def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:
+    """How much of the gain is left after how many steps."""
+    plots.draw_training(budgets(runs), training(runs), path, source)
+
+
+def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
+    """(steps, difference of MAE to CE on the test split) of rents, whose budgets each have a schedule of their own."""
+    found = [(row, compare(ours, plain, row.split, "mae"), ours) for row, ours, plain in pairs(runs)]
+    return [
+        (ours[0]["config"]["trainer"]["arguments"]["max_steps"], difference)
+        for row, difference, ours in found
+        if row.dataset in (SHORT, RENTS, LONG) and difference
+    ]
+
+
+def training(runs: Sequence[Record]) -> dict[str, list[tuple[int, Difference]]]:
+    """Data set -> (step, difference of MAE to CE on the validation split) at each evaluation."""
+    return {
+        words(row.dataset): list(differences(ours, plain)) for row, ours, plain in pairs(runs) if row.dataset in TRAINED
+    }
+
+
+def differences(ours: list[Record], plain: list[Record]) -> Iterator[tuple[int, Difference]]:
+    for step in steps_of([*ours, *plain]):
+        if (found := compare(ours, plain, step, "mae")) and not found.gap:
+            yield step, found
