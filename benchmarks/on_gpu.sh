@@ -127,7 +127,8 @@ tune() {
     if [[ -n ${DRY:-} ]]; then
         run "$python" -m benchmarks.speed tune --dry --device cpu --workloads vocab-32000-fp32 --out "$folder"
     else
-        run "$python" -m benchmarks.speed tune --device cuda --seconds 40 --workloads 'vocab-*-bf16' --out "$folder"
+        # The vocabularies, of which one is that of the workload logits-bf16
+        run "$python" -m benchmarks.speed tune --device cuda --seconds 40 --workloads '[lv]o*-bf16' --out "$folder"
     fi
 }
 

@@ -13,7 +13,7 @@ import torch
 from ..environment import ROOT
 from ..errors import InputError, in_one_line
 from ..published import verdict
-from . import results, workloads
+from . import memory, neighbours, results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""
@@ -31,12 +31,13 @@ def parser() -> argparse.ArgumentParser:
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
-    run.add_argument("--quick", action="store_true", help="every family once, small: under two minutes on two cores")
+    run.add_argument("--quick", action="store_true", help="every family once, small: some minutes on two cores")
     run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its workloads also without one")
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
     add_choice(run, "*", f"{committed}; quick and dry: {scratch}")
     run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
-    run.add_argument("--seconds", type=float, help="time for the samples of a main workload (8; quick: 4)")
+    run.add_argument("--seconds", type=float, help="time for the samples of a main workload (8; quick: 2)")
+    add_memory(run)
     add_device(run)
 
     host = commands.add_parser(
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add_choice(host, "*", f"{committed}; dry: {scratch}")
     host.add_argument("--providers", default="*", metavar="PATTERN")
     host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
+    add_memory(host)
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
-    tune.set_defaults(quick=True, families=("logits",))
+    tune.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
     add_choice(tune, "vocab-*", str(scratch))
     tune.add_argument("--seconds", type=float, default=20.0, help="as of run: each workload takes a fifth")
     add_device(tune)
@@ -69,7 +71,17 @@ def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> Non
         "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
     )
     command.add_argument("--dry", action="store_true", help="every workload tiny and once: measures nothing")
+    command.add_argument("--busy", action="store_true", help="measure although other processes keep the CPU busy")
     command.add_argument("--out", type=Path, help=f"default: {folder}")
+
+
+def add_memory(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--memory",
+        choices=(*memory.WAYS, memory.BOTH),
+        default=memory.BOTH,
+        help="on a CPU: freed memory is mapped anew at every step, as by default, or kept (both)",
+    )
 
 
 def add_device(command: argparse.ArgumentParser) -> None:
@@ -83,13 +95,17 @@ def measure(options: argparse.Namespace) -> int:
     if options.name == "run":
         if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
             raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
-        options.seconds = options.seconds or (4.0 if options.quick else 8.0)
+        options.seconds = options.seconds or (2.0 if options.quick else 8.0)
         options.suite = "quick" if options.quick else options.suite
     from .run import Settings  # here, since it imports torch's compiler, which takes seconds
 
     settings = Settings(
         **{field.name: vars(options)[field.name] for field in fields(Settings) if field.name in options}
     )
+    if options.device.type == "cpu" and not options.dry:
+        memory.refuse_settings()
+        if not options.busy:
+            neighbours.refuse_if_busy()
     folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
     command = getattr(import_module(f".{options.name}", __package__), options.name)
     print(f"results: {command(settings, folder)}")

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..published import markdown
-from .results import Record, Records, medians, timed
-from .tables import label, problem, scaled
+from .memory import FRESH, KEPT
+from .results import Record, Records, medians, of_group, of_way, preferred, timed
+from .tables import MARK, is_disturbed, label, problem, scaled
+from .workloads import SHORT
 
 MOST_ROWS = 8
+SWEEP = "vocabulary-"
+"""How the groups of the vocabularies begin, before the dtype."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +31,21 @@ class Headline:
     peers: tuple[str, ...] = ()
     """Fused cross-entropies without NTL: the fastest that was timed."""
 
-    def row(self, record: Record, device: str) -> list[str]:
-        """The cells; ``device`` is empty where there is but one."""
+    def row(self, record: Record, fresh: Record | None, device: str) -> list[str]:
+        """The cells, of kept memory where there is a choice; ``device`` is empty where there is but one."""
         entries, times = timed(record), medians(record)
         mine = times[self.ours]
         others = [beside(times[name], mine) if name in times else "" for name in (self.plain, self.package)]
         peer = min((name for name in self.peers if name in times), key=times.__getitem__, default=None)
         fused = "" if peer is None else f"{beside(times[peer], mine)} {label(record, peer)}"
         peaks = [entries.get(name, {}).get("peak_bytes") for name in (self.ours, self.plain)]
-        memory = f"{peaks[0] / peaks[1]:.2f}" if all(peaks) else ""
+        peak = f"{peaks[0] / peaks[1]:.2f}" if all(peaks) else ""
+        mapped = medians(fresh) if fresh and record["memory"] == KEPT else {}
+        in_fresh = f"{mapped[self.plain] / mapped[self.ours]:.2f} x" if {self.plain, self.ours} <= set(mapped) else ""
         words = f"{device}: {self.words}" if device else self.words
         size = problem(record).split(", K =")[0]  # [N, V] or [N, H] x [V, H], and the dtype
-        return [f"{words}: {size}", scaled(mine), *others, fused, memory]
+        mark = MARK * any(is_disturbed(found) for found in (record, fresh) if found)
+        return [f"{words}: {size}{mark}", scaled(mine), *others, fused, in_fresh, peak]
 
 
 LINEAR = {"plain": "torch_linear", "package": "torch_linear_ntloss"}
@@ -58,8 +65,6 @@ HEADLINES = {
         Headline("hidden-fp32", "hidden states", **LINEAR),
         Headline("step-fp32", "training step of a small Llama", **STEP),
         Headline("eager-4x64-fp32", "logits, one thread"),
-        Headline("host-logits", "host time of a GPU call that runs nothing", peers=("liger_ce",)),
-        Headline("host-hidden", "the same", "ours_linear", **LINEAR, peers=("liger_linear",)),
     ),
 }
 """By kind of device, in the order of what matters."""
@@ -69,23 +74,58 @@ HEADER = [
     "CE alone",
     "CE + `ntloss`",
     "fused CE without NTL",
+    "CE alone, fresh memory",
     "peak memory / CE alone",
 ]
 
 
 def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
     """The table of (name, kind, records) of each device, in this order; nothing where nothing was timed."""
-    rows = [
-        headline.row(records[headline.workload], name if len(devices) > 1 else "")
-        for name, kind, records in devices
-        for headline in HEADLINES[kind]
-        if headline.workload in records and headline.ours in timed(records[headline.workload])
-    ]
+    rows = []
+    for name, kind, records in devices:
+        found, fresh = preferred(records), of_way(records, FRESH)
+        rows += [
+            headline.row(found[headline.workload], fresh.get(headline.workload), name if len(devices) > 1 else "")
+            for headline in HEADLINES[kind]
+            if headline.workload in found and headline.ours in timed(found[headline.workload])
+        ]
     if not rows:
         return ""
     columns = zip(HEADER, *rows[:MOST_ROWS], strict=True)
     header, *filled = zip(*(column for column in columns if any(column[1:])), strict=True)
     return markdown(header, filled)
+
+
+def ratio_lines(records: Records) -> str:
+    """What the table's memory is, and how far ours over cross-entropy alone reaches with each way of it."""
+    ways = [(way, ratios_in_words(of_way(records, way))) for way in (KEPT, FRESH)]
+    found = [f"with {way} memory {words}" for way, words in ways if words]
+    if not found:
+        return ""
+    way = KEPT if of_way(records, KEPT) else FRESH
+    vocabularies = [record["vocab"] for record in records.values() if record["group"].startswith(SWEEP)]
+    return (
+        f"Times are with {way} memory. Kept: what a step frees stays with the process; fresh: memory that the "
+        "allocator maps anew at every step, the default of PyTorch on Linux for large tensors. Ours / CE alone over "
+        f"vocabularies from {min(vocabularies)} to {max(vocabularies)}: {'; '.join(found)}."
+    )
+
+
+def ratios_in_words(records: Records) -> str:
+    """Ours over `F.cross_entropy` by dtype: over the vocabularies, and beside a process that keeps all cores busy."""
+    sweeps = {short: ratios(of_group(records, SWEEP + short)) for short in SHORT.values()}
+    spans = [f"{min(found):.2f} to {max(found):.2f} in {short}" for short, found in sweeps.items() if found]
+    loaded = [
+        f"{ratio:.2f} in {SHORT[record['dtype']]}" for record in of_group(records, "load") for ratio in ratios([record])
+    ]
+    beside_load = f" (beside a process that keeps all cores busy {' and '.join(loaded)})" if loaded and spans else ""
+    return " and ".join(spans) + beside_load
+
+
+def ratios(records: Sequence[Record]) -> list[float]:
+    """Ours over cross-entropy alone on each workload that has both."""
+    times = [medians(record) for record in records]
+    return [found["ours"] / found["torch_ce"] for found in times if {"ours", "torch_ce"} <= set(found)]
 
 
 def beside(other: float, mine: float) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from . import measure, workloads
+from . import workloads
 from .idle import idle_device
+from .measure import count_leaves, trace_of
 from .providers import providers_of
 from .results import Record
-from .run import Settings, cpu_threads, prepare, quiet, run_workload, timed_entry, write_records
+from .run import Settings, apart, cpu_threads, prepare, quiet, undisturbed, write_records
 from .steps import Step
 from .workloads import Workload
 
@@ -28,28 +29,31 @@ def host(settings: Settings, folder: Path) -> Path:
     return write_records(chosen, settings, folder, measured, FILE)[0]
 
 
-def measured(workload: Workload, settings: Settings) -> Record:
-    """The record of a workload; if it is of the family "host", of times, launches and waits without any kernel."""
+def measured(workload: Workload, settings: Settings) -> list[Record]:
+    """The records of a workload; if it is of the family "host", of times, launches and waits without any kernel.
+
+    How memory is treated makes no difference to those, as their tensors are a few KB.
+    """
     if workload.family != "host":
-        return run_workload(workload, settings)
+        return apart(workload, settings)
     chosen = settings.providers_among(providers_of("host", workload.providers))
     # There is nothing to check where nothing is computed.
     chosen = [replace(provider, objective=None, overwrites=True) for provider in chosen]
     with quiet(), cpu_threads(settings.threads), idle_device() as launched:
         case = workloads.make_case(workload, torch.device("cpu"))
         entries, steps = prepare(case, chosen, 0 if settings.dry else WARM_UP)
-        timed = measure.time_alternately(steps, measure.WallClock(), *settings.samples_of(workload))
-        for name, sampled in timed.items():
-            entries[name] = timed_entry(*sampled) | calls(steps[name], launched)
-    return {**asdict(workload), "providers": entries}
+        timed, share = undisturbed(steps, workload, settings)
+        for name, entry in timed.items():
+            entries[name] = entry | calls(steps[name], launched)
+    return [{**asdict(workload), "memory": None, "others_share": share, "providers": entries}]
 
 
 def calls(step: Step, launched: list[str]) -> dict[str, int]:
     """What one step launches, how often it waits for the device, and how many torch operators it calls."""
     before = len(launched)
-    events = measure.trace_of(step, torch.device("cpu"))
+    events = trace_of(step, torch.device("cpu"))
     return {
         "launches": len(launched) - before,
         "host_waits": sum(event.get("cat") == "cpu_op" and event["name"] in WAITS for event in events),
-        "operators": measure.count_leaves(events),
+        "operators": count_leaves(events),
     }

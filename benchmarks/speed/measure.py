@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from .memory import faults
 from .steps import Step
 
 LEAST_SAMPLE_S = 2e-3
@@ -27,6 +28,17 @@ STEP = "measured step"
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "ModuleLaunch")
 COPIES = ("Memcpy", "Memset")
 WAITS = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize")
+
+
+class Sampled(NamedTuple):
+    """The samples of a step."""
+
+    repeats: int
+    """Steps in a sample."""
+    seconds: list[float]
+    """Per step."""
+    faults: float
+    """Pages mapped per step."""
 
 
 class WallClock:
@@ -89,8 +101,8 @@ def cache_bytes(device: torch.device) -> int:
 
 def time_alternately(
     steps: Mapping[str, Step], clock: Clock, seconds: float, least: int, most: int
-) -> dict[str, tuple[int, list[float]]]:
-    """(repeats, samples in seconds per step) of each step, taken in turn, so that a disturbance meets all alike.
+) -> dict[str, Sampled]:
+    """The samples of each step, taken in turn, so that a disturbance meets all alike.
 
     Each step gets an equal share of ``seconds``, at least ``least`` and at most ``most`` samples, spread evenly over
     the rounds; every other round runs in the opposite order.
@@ -103,6 +115,7 @@ def time_alternately(
         plans[name] = repeats, min(max(samples, least), most)
     rounds = max((samples for _, samples in plans.values()), default=0)
     taken: dict[str, list[float]] = {name: [] for name in steps}
+    mapped = dict.fromkeys(steps, 0)
     gc.collect()
     gc.disable()  # which would else run within some samples
     try:
@@ -110,10 +123,15 @@ def time_alternately(
             for name in list(steps)[:: 1 if turn % 2 else -1]:
                 repeats, samples = plans[name]
                 if (turn + 1) * samples // rounds > turn * samples // rounds:
+                    before = faults()
                     taken[name].append(clock.sample(steps[name], turn * repeats, repeats))
+                    mapped[name] += faults() - before
     finally:
         gc.enable()
-    return {name: (plans[name][0], samples) for name, samples in taken.items()}
+    return {
+        name: Sampled(repeats, taken[name], mapped[name] / max(repeats * len(taken[name]), 1))
+        for name, (repeats, _) in plans.items()
+    }
 
 
 def observe(step: Step, device: torch.device) -> dict[str, int]:

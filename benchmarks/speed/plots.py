@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..published import pyplot, save
-from .results import Record, Records, median, of_group, percentiles, timed
+from .memory import FRESH
+from .results import Record, Records, median, medians, of_group, of_way, percentiles, preferred, timed
 from .tables import label, objective, problem, rate
 
 GROUND, INK, GRID = "#fbfbf8", "#26262b", "#d4d4cf"
@@ -17,7 +18,7 @@ STYLE = (
     | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     | dict.fromkeys(("grid.color", "legend.edgecolor"), GRID)
     | dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
-    | {"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 11, "legend.fontsize": 7, "axes.axisbelow": True}
+    | {"font.size": 11, "axes.titlesize": 11, "figure.titlesize": 13, "legend.fontsize": 10, "axes.axisbelow": True}
     | {"figure.constrained_layout.use": True, "savefig.dpi": 120, "savefig.bbox": "tight"}
 )
 PROVIDERS_OF = {
@@ -44,6 +45,7 @@ TITLES = {
     "vocabulary": "Share of the bandwidth of a copy, by vocabulary",
 }
 """File -> what its plot shows. The first three are of families, and have a provider beside the other."""
+PALE = 0.3
 BAR_GROUPS = ("main", "host")
 """The groups of workloads whose providers are drawn side by side."""
 SWEEPS = ("vocabulary-fp32", "vocabulary-bf16")
@@ -51,11 +53,12 @@ SWEEPS = ("vocabulary-fp32", "vocabulary-bf16")
 
 def figures(records: Records) -> dict[str, Callable[[], Any]]:
     """File name -> what makes its figure, for every plot that the results allow."""
+    records, fresh = preferred(records), of_way(records, FRESH)
     found = {}
     for family in ("logits", "hidden", "host"):
         chosen = [r for group in BAR_GROUPS for r in of_group(records, group) if r["family"] == family]
         if chosen:
-            found[family] = partial(bars, TITLES[family], chosen)
+            found[family] = partial(bars, TITLES[family], chosen, fresh)
     sweeps = {group: [r for r in of_group(records, group) if "copy" in timed(r)] for group in SWEEPS}
     sweeps = {group: chosen for group, chosen in sweeps.items() if chosen}
     return {**found, "vocabulary": partial(copy_shares, sweeps)} if sweeps else found
@@ -67,47 +70,61 @@ def draw(make: Callable[[], Any], path: Path, source: str) -> None:
         save(make(), path, source)
 
 
-def bars(title: str, chosen: list[Record]) -> Any:
-    """Median time of each provider on some workloads, with the 20th to 80th percentile."""
+def bars(title: str, chosen: list[Record], fresh: Records) -> Any:
+    """Median time of each provider on some workloads, with the 20th to 80th percentile.
+
+    Where that is with kept memory, a paler bar reaches as far as the time with fresh memory.
+    """
     heights = [len(timed(record)) for record in chosen]
-    size = (8, 0.9 * len(chosen) + 0.28 * sum(heights))
+    size = (9, 1.2 * len(chosen) + 0.3 * sum(heights))
     figure, grid = pyplot().subplots(len(chosen), 1, squeeze=False, figsize=size, height_ratios=heights)
     figure.suptitle(title)
     for axes, record in zip(grid[:, 0], chosen, strict=True):
-        draw_bars(axes, record)
+        mapped = fresh.get(record["name"], record)
+        draw_bars(axes, record, {} if mapped is record else medians(mapped))
     return figure
 
 
-def draw_bars(axes: Any, record: Record) -> None:
-    """One workload: the fastest on top."""
+def draw_bars(axes: Any, record: Record, fresh: dict[str, float]) -> None:
+    """One workload: the fastest on top. ``fresh`` has the times with fresh memory where the record is of the other."""
     entries = sorted(timed(record).items(), key=lambda pair: -median(pair[1]))
     times = [[1e3 * value for value in percentiles(found["samples_s"])] for _, found in entries]
-    medians = [middle for _, middle, _ in times]
+    middles = [middle for _, middle, _ in times]
     errors = [[middle - low for low, middle, _ in times], [high - middle for _, middle, high in times]]
     names = [f"{label(record, name)} ({objective(record, name)})" for name, _ in entries]
     colours = [COLOURS.get(name, INK) for name, _ in entries]
-    axes.barh(names, medians, xerr=errors, color=colours, error_kw={"ecolor": INK, "elinewidth": 1})
-    for position, (_, middle, high) in enumerate(times):
-        axes.text(high, position, f"  {middle:.3g}", va="center")
-    axes.set_xlim(0, 1.12 * max(high for *_, high in times))
+    beyond = [1e3 * fresh.get(name, 0.0) for name, _ in entries]
+    if fresh:
+        axes.barh(names, beyond, color=colours, alpha=PALE)
+    axes.barh(names, middles, xerr=errors, color=colours, error_kw={"ecolor": INK, "elinewidth": 1})
+    ends = [max(high, reached) for (*_, high), reached in zip(times, beyond, strict=True)]
+    for position, (middle, reached, end) in enumerate(zip(middles, beyond, ends, strict=True)):
+        axes.text(end, position, f"  {middle:.3g}" + (f", fresh {reached:.3g}" if reached else ""), va="center")
+    axes.set_xlim(0, (1.35 if fresh else 1.12) * max(ends))
     axes.grid(axis="x")
-    axes.set_xlabel("median ms, with the 20th to 80th percentile")
-    axes.set_title(f"{record['name']}: {problem(record)}", loc="left")
+    kept = "; kept memory, pale: fresh" if fresh else ""
+    axes.set_xlabel(f"median ms, with the 20th to 80th percentile{kept}")
+    axes.set_title(problem(record), loc="left")
 
 
 def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
     """Effective bandwidth over that of a copy, by vocabulary."""
-    figure, grid = pyplot().subplots(1, len(sweeps), squeeze=False, sharey=True, figsize=(4.2 * len(sweeps), 3.4))
-    for axes, (group, chosen) in zip(grid[0], sweeps.items(), strict=True):
-        draw_shares(axes, chosen)
-        axes.set_title(group.removeprefix("vocabulary-"))
-    grid[0][0].set_ylabel("share of the bandwidth of a copy")
-    figure.suptitle("Forward + backward, one read and one write of the logits counted", fontsize=10)
+    size = (9, 3.6 * len(sweeps))
+    figure, grid = pyplot().subplots(len(sweeps), 1, squeeze=False, sharex=True, figsize=size)
+    for axes, (group, chosen) in zip(grid[:, 0], sweeps.items(), strict=True):
+        draw_shares(axes, chosen, group)
+        axes.set_title(chosen[0]["dtype"], loc="left")
+        axes.set_ylabel("share of a copy's")
+    grid[-1][0].set_xlabel("vocabulary V")
+    figure.suptitle("Bandwidth of forward + backward, one read and one write of the logits counted")
     return figure
 
 
-def draw_shares(axes: Any, chosen: list[Record]) -> None:
-    names = list(dict.fromkeys(name for record in chosen for name in timed(record) if name != "copy"))
+def draw_shares(axes: Any, chosen: list[Record], group: str) -> None:
+    """A line for each provider of the group; a workload with a plot of its own has more."""
+    own = [record for record in chosen if record["group"] == group]
+    names = list(dict.fromkeys(name for record in own for name in timed(record) if name != "copy"))
+    chosen = sorted(chosen, key=lambda record: record["vocab"])
     for name in names:
         points = [record for record in chosen if name in timed(record)]
         shares = [rate(record, timed(record)[name]) / rate(record, timed(record)["copy"]) for record in points]
@@ -119,5 +136,4 @@ def draw_shares(axes: Any, chosen: list[Record]) -> None:
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.grid()
-    axes.set_xlabel("vocabulary V")
     axes.legend()

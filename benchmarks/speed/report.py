@@ -12,7 +12,8 @@ from ..environment import ROOT
 from ..errors import InputError
 from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, tables
-from .headlines import headline_table
+from .headlines import headline_table, ratio_lines
+from .neighbours import LIMIT
 from .results import FOLDER, Records, devices, load, of_group
 
 SECTION = "speed"
@@ -25,7 +26,15 @@ IDLE = (
     "nothing. A wait is a call that on a GPU returns only when all work before it is done."
 )
 
-
+MEMORY_TEXT = (
+    "Kept memory: what a step frees stays with the process, so that the next step finds it there (PyTorch does so with "
+    "`MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592` in its environment). Fresh memory: memory "
+    "that the allocator maps anew at every step, the default of PyTorch on Linux for large tensors. "
+)
+DISTURBED_TEXT = (
+    f"{tables.MARK.strip()} Disturbed: other processes took more than {LIMIT:.0%} of the time of all cores while this "
+    "was measured, in the least disturbed of several attempts:"
+)
 HOST_BOUND_TEXT = (
     f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
     "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
@@ -61,6 +70,7 @@ def section(found: dict[Path, Records]) -> str:
     parts = [headline_table([(title(records), kind_of(records), records) for _, records in ordered])]
     first, records = ordered[0]
     where = first.resolve().relative_to(ROOT)
+    parts += [ratio_lines(records) for _, records in ordered]
     parts += [f"![{plots.TITLES[name]}]({where / name}.png)" for name in list(plots.figures(records))[:1]]
     parts += [sources(device, records) for device, records in ordered]
     if kind_of(records) != "gpu":
@@ -94,24 +104,39 @@ def device_report(records: Records, device: Path) -> str:
     """Everything there is of a device."""
     path = device / CAUSES
     causes = json.loads(path.read_text()) if path.exists() else {}
-    mains, hosts = of_group(records, "main"), of_group(records, "host")
+    mains = {record["name"]: record for record in of_group(records, "main")}
+    hosts = of_group(records, "host")
     parts = [
         f"# Speed: {title(records)}",
         f"{provenance(records)} Times are of one forward and backward pass; peak memory is what a step holds at most "
         "beyond its inputs, its gradients among it; the gradient error is relative to float64, in the Frobenius norm.",
-        tables.target_table(records, kind_of(records), causes),
-        *(f"## {record['name']}: {tables.problem(record)}\n\n{tables.provider_table(record)}" for record in mains),
-        *(headed(f"## {heading}", tables.group_table(records, group)) for group, heading in tables.GROUPS.items()),
+        MEMORY_TEXT + "A page has 4 KiB." if has_ways(records) else "",
+        headed(DISTURBED_TEXT, tables.disturbed(records)),
+        *(f"## {name}: {tables.problem(record)}\n\n{main_tables(records, name)}" for name, record in mains.items()),
+        *(
+            headed(f"## {heading}", tables.each_way(records, partial(tables.group_table, group=group)))
+            for group, heading in tables.GROUPS.items()
+        ),
         # What calls cost the host: where kernels do not run, and where there is little to compute.
         headed("## Host time of a call whose kernels do not run", IDLE if hosts else ""),
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
-        headed("## Small problems on one CPU thread", tables.eager_table(records)),
+        headed("## Small problems on one CPU thread", tables.each_way(records, tables.eager_table)),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
         headed(HOST_BOUND_TEXT, tables.host_bound(records)),
         headed("Not timed:", tables.not_timed(records)),
+        headed("## Targets", tables.target_table(records, kind_of(records), causes)),
         f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
     return joined(parts)
+
+
+def main_tables(records: Records, name: str) -> str:
+    """The tables of one of the main workloads."""
+    return tables.each_way(records, lambda found: tables.provider_table(found[name]) if name in found else "")
+
+
+def has_ways(records: Records) -> bool:
+    return any(record["memory"] for record in records.values())
 
 
 def headed(heading: str, text: str) -> str:

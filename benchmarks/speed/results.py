@@ -1,4 +1,4 @@
-"""The result files: ``<folder>/<device>/<family or "host">.json``, a record per workload."""
+"""The result files: ``<folder>/<device>/<family or "host">.json``, a record per workload and way of memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from .memory import FRESH, KEPT
 from .workloads import FAMILIES
 
-SCHEMA = 1
+SCHEMA = 2
 FILES = (*FAMILIES, "host")
 FOLDER = Path(__file__).parents[1] / "results"
 
 Record = dict[str, Any]
 Records = dict[str, Record]
-"""Workload name -> record."""
+"""Key -> record; of records of one way of memory, workload name -> record."""
+WAYS = (KEPT, None, FRESH)
+"""The ways of memory, the one first that stands for a workload where one has to. None: of a GPU, or of no account."""
+
+
+def key(name: str, memory: str | None) -> str:
+    """Names a record in its file."""
+    return f"{name} ({memory} memory)" if memory else name
 
 
 def add(folder: Path, name: str, record: Record, replace: bool) -> None:
@@ -26,23 +34,23 @@ def add(folder: Path, name: str, record: Record, replace: bool) -> None:
     path = folder / f"{name}.json"
     known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumps({**known, record["name"]: record}))
+    path.write_text(dumps({**known, key(record["name"], record["memory"]): record}))
 
 
 def dumps(records: Records) -> str:
     """JSON with a line per provider, so that a change of results reads well."""
     parts = []
-    for name, record in records.items():
-        plain = {key: value for key, value in record.items() if key not in ("providers", "name")}
+    for title, record in records.items():
+        plain = {field: value for field, value in record.items() if field != "providers"}
         providers = ",\n".join(members(record["providers"], "   "))
-        lines = [*members({"name": name, **plain}, "  "), f'  "providers": {{\n{providers}\n  }}']
-        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+        lines = [*members(plain, "  "), f'  "providers": {{\n{providers}\n  }}']
+        parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
     return f'{{"schema": {SCHEMA}, "workloads": {{\n' + ",\n".join(parts) + "\n}}\n"
 
 
 def members(entries: Record, indent: str) -> list[str]:
     """A line for each member of a JSON object."""
-    return [f"{indent}{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+    return [f"{indent}{json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items()]
 
 
 def read(path: Path) -> Records:
@@ -59,7 +67,18 @@ def read(path: Path) -> Records:
 def load(folder: Path) -> Records:
     """All records of a device, in the files' order."""
     paths = [folder / f"{name}.json" for name in FILES]
-    return {name: record for path in paths if path.exists() for name, record in read(path).items()}
+    return {title: record for path in paths if path.exists() for title, record in read(path).items()}
+
+
+def of_way(records: Records, memory: str | None) -> Records:
+    """The records of one way of memory, by workload."""
+    return {record["name"]: record for record in records.values() if record["memory"] == memory}
+
+
+def preferred(records: Records) -> Records:
+    """A record of each workload, by its name: of kept memory, if there are several."""
+    ordered = [of_way(records, memory) for memory in reversed(WAYS)]
+    return {name: record for found in ordered for name, record in found.items()}
 
 
 def devices(folder: Path) -> list[Path]:
@@ -89,5 +108,6 @@ def medians(record: Record) -> dict[str, float]:
 
 
 def of_group(records: Records, group: str) -> list[Record]:
-    """The workloads of a group on which any provider was timed."""
-    return [record for record in records.values() if record["group"] == group and timed(record)]
+    """The records in a group's table on which any provider was timed."""
+    members = [record for record in records.values() if group in (record["group"], *record["also"])]
+    return [record for record in members if timed(record)]

@@ -1,14 +1,20 @@
-"""Measure: workload by workload, every provider beside the others, and write what came out."""
+"""Measure: workload by workload, every provider beside the others, and write what came out.
+
+On a CPU each workload has a process of its own: what an earlier one left in the allocator would decide how fresh the
+memory of the next one is.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +25,10 @@ from ntl_kernels.linear import default_chunk_size
 
 from .. import environment
 from ..errors import InputError, writable
-from . import gate, measure, results, workloads
+from . import gate, measure, neighbours, results, workloads
+from .load import all_cores_busy
+from .measure import Sampled
+from .memory import BOTH, KEPT, PREPARING, faults, treated, ways
 from .providers import Provider, providers_of
 from .results import Record
 from .steps import Outcome, Step
@@ -28,6 +37,10 @@ from .workloads import Case, Workload
 WARM_UP = 3
 CPU_WARM_UP = 1
 """The gate has run every step once already, and a CPU has no clock to raise."""
+SETTLING, SETTLED_PAGES = 6, 256
+"""Rounds of steps until kept memory holds what they need, or sooner where a round maps hardly any pages."""
+ATTEMPTS = 3
+"""To measure a workload without other processes in between."""
 LEAST, MOST = 5, 100
 """Samples that every provider gets, however slow or fast it is."""
 
@@ -39,18 +52,21 @@ class Settings:
     """"full", "gpu" or "quick"."""
     threads: int = 2
     seconds: float = 8.0
-    """Time for the samples of one of the main workloads, shared by its providers; the others get a fifth."""
+    """Time for the samples of one of the main workloads, shared by its providers; others but those beside a load get a
+    fifth."""
     families: Sequence[str] = workloads.FAMILIES
     names: str = "*"
     """Which workloads, as a shell pattern."""
     providers: str = "*"
+    memory: str = BOTH
+    """On a CPU: "fresh", "kept" or "both"."""
     dry: bool = False
     """Every workload, as small as can be and once: no measurement, but every line of code."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing of the chosen families is left out."""
-        return self.names == "*" and self.providers == "*"
+        return self.names == "*" and self.providers == "*" and self.memory == BOTH
 
     def chosen(self, table: Sequence[Workload]) -> list[Workload]:
         """The workloads that the pattern names, small in a dry run."""
@@ -70,7 +86,7 @@ class Settings:
     def samples_of(self, workload: Workload) -> tuple[float, int, int]:
         """(seconds, least, most) of the samples of a workload."""
         counts = (1, 1) if self.dry else (LEAST, MOST)
-        return self.seconds if workload.group == "main" else self.seconds / 5, *counts
+        return self.seconds if workload.group in ("main", "load") else self.seconds / 5, *counts
 
 
 def suite_of(settings: Settings) -> list[Workload]:
@@ -94,18 +110,18 @@ def run(settings: Settings, folder: Path) -> Path:
 
     Results of a whole suite replace what the files of its families held, those of some workloads only these.
     """
-    return write_records(suite_of(settings), settings, folder, run_workload)[0]
+    return write_records(suite_of(settings), settings, folder, apart)[0]
 
 
 def write_records(
     chosen: Sequence[Workload],
     settings: Settings,
     folder: Path,
-    measured: Callable[[Workload, Settings], Record],
+    measured: Callable[[Workload, Settings], list[Record]],
     file: str | None = None,
     fresh: bool = False,
 ) -> tuple[Path, list[Record]]:
-    """Measure one workload after another, and write each record: (``folder/<device>``, the records).
+    """Measure one workload after another, and write its records: (``folder/<device>``, all records).
 
     They go into one ``file``, or into one per family, which loses what it held if all is measured, or is ``fresh``.
     """
@@ -116,37 +132,93 @@ def write_records(
     begun: set[str] = set()
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
-        records.append(measured(workload, settings) | {"environment": described})
-        print(*summary(records[-1]), sep="\n", flush=True)
-        name = file or workload.family
-        results.add(target, name, records[-1], replace=fresh and name not in begun)
-        begun.add(name)
+        for record in measured(workload, settings):
+            records.append(record | {"environment": described})
+            print(*summary(record), sep="\n", flush=True)
+            name = file or workload.family
+            results.add(target, name, records[-1], replace=fresh and name not in begun)
+            begun.add(name)
     return target, records
 
 
-def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> Record:
-    """The record of one workload: its sizes, and of each provider samples, memory and counts, or why there are none.
+def apart(workload: Workload, settings: Settings) -> list[Record]:
+    """The records of one workload, on a CPU from a process of its own."""
+    if settings.device.type != "cpu" or settings.dry:
+        return run_workload(workload, settings)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(run_workload, workload, settings).result()
+
+
+def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> list[Record]:
+    """A record per way of memory: sizes, and of each provider samples, peak and counts, or why there are none.
 
     Without ``providers`` they are those the workload asks for.
     """
     chosen = providers_of(workload.family, workload.providers) if providers is None else providers
     chosen = settings.providers_among(chosen)
     device = settings.device
+    chosen_ways = ways(device, settings.memory)
+    found = []
     with quiet(), cpu_threads(workload.threads or settings.threads), compiler_settings():
-        sets = measure.rotating_sets(device, workload.logits_bytes, measure.cache_bytes(device))
-        case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
-        warm_up = 0 if settings.dry else CPU_WARM_UP if device.type == "cpu" else WARM_UP
-        entries, steps = prepare(case, chosen, warm_up)
-        clock = measure.make_clock(device, workload.clock)
+        with treated(PREPARING if any(chosen_ways) else None):
+            sets = measure.rotating_sets(device, workload.logits_bytes, measure.cache_bytes(device))
+            case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
+            warm_up = 0 if settings.dry else CPU_WARM_UP if device.type == "cpu" else WARM_UP
+            entries, steps = prepare(case, chosen, warm_up)
+            for name, step in steps.items():
+                entries[name] |= measure.observe(step, device)
+        for way in chosen_ways:
+            with treated(way), all_cores_busy() if workload.beside_load else nullcontext():
+                if way == KEPT:
+                    settle(steps)
+                timed, share = undisturbed(steps, workload, settings)
+            provided = {name: entry | timed.get(name, {}) for name, entry in entries.items()}
+            known = {**asdict(workload), **sizes(case), "memory": way, "others_share": share}
+            found.append({**known, "providers": provided})
+    return found
+
+
+def settle(steps: Mapping[str, Step]) -> None:
+    """Step until the heap has grown to what all of them need."""
+    for _ in range(SETTLING):
+        before = faults()
+        for step in steps.values():
+            step(0)
+        if faults() - before < SETTLED_PAGES:
+            return
+
+
+def undisturbed(
+    steps: Mapping[str, Step], workload: Workload, settings: Settings
+) -> tuple[dict[str, dict[str, Any]], float | None]:
+    """Time the steps, once more where other processes disturbed it: (an entry for each, the share that others had).
+
+    Of attempts that were all disturbed the least disturbed one counts. Without a share where nobody looked: in a dry
+    run, and on a GPU, whose clock is its own.
+    """
+    clock = measure.make_clock(settings.device, workload.clock)
+    is_watched = settings.device.type == "cpu" and not settings.dry
+    taken: list[tuple[float, dict[str, Sampled]]] = []
+    for _ in range(ATTEMPTS):
+        before = neighbours.read() if is_watched else None
         timed = measure.time_alternately(steps, clock, *settings.samples_of(workload))
-        for name, sampled in timed.items():
-            entries[name] |= timed_entry(*sampled) | measure.observe(steps[name], device)
-    return {**asdict(workload), **sizes(case), "providers": entries}
+        share = neighbours.others_share(before, neighbours.read())
+        taken.append((share or 0.0, timed))
+        if not neighbours.disturbs(share):
+            break
+    least, timed = min(taken, key=lambda pair: pair[0])
+    entries = {name: timed_entry(sampled) for name, sampled in timed.items()}
+    return entries, round(least, 4) if share is not None else None
 
 
-def timed_entry(repeats: int, samples: list[float]) -> dict[str, Any]:
+def timed_entry(sampled: Sampled) -> dict[str, Any]:
     """What the record keeps of a provider's times: seconds per step, each over so many repeats."""
-    return {"status": "timed", "repeats": repeats, "samples_s": [float(f"{sample:.5g}") for sample in samples]}
+    return {
+        "status": "timed",
+        "repeats": sampled.repeats,
+        "samples_s": [float(f"{seconds:.5g}") for seconds in sampled.seconds],
+        "faults": round(sampled.faults),
+    }
 
 
 def prepare(
@@ -239,6 +311,10 @@ def quiet() -> Iterator[None]:
 
 def summary(record: Record) -> Iterator[str]:
     """A line per provider, for whoever watches."""
+    if record["memory"]:
+        yield f"  {record['memory']} memory"
+    if neighbours.disturbs(record["others_share"]):
+        yield f"  DISTURBED: other processes took {record['others_share']:.0%} of the CPU time"
     for name, entry in record["providers"].items():
         if entry["status"] == "timed":
             low, median, high = results.percentiles(entry["samples_s"])

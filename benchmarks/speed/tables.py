@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from ..published import markdown
+from . import neighbours
+from .memory import FRESH, KEPT
 from .providers import PROVIDERS
-from .results import Record, Records, median, medians, of_group, percentiles, timed
+from .results import WAYS, Record, Records, median, medians, of_group, of_way, percentiles, timed
 from .targets import Target, targets_of
 
 LABELS = {(provider.family, provider.name): provider.label for provider in PROVIDERS}
@@ -15,7 +17,11 @@ WORDS = {"ce": "CE", "ce+ntl": "CE + NTL", "ntl": "NTL", None: "a bound"}
 OBJECTIVES = {(provider.family, provider.name): WORDS[provider.objective] for provider in PROVIDERS}
 HOST_BOUND = 0.8
 """Of the measured time: a host that takes longer to issue a step may keep the device waiting."""
+MARK = " †"
+"""Behind the name of what other processes disturbed."""
+MEMORY = {KEPT: "Kept memory", FRESH: "Fresh memory"}
 GROUPS = {
+    "load": "Beside a process that keeps all cores busy",
     "launch": "Few rows, where launches dominate",
     "hidden": "From hidden states, other problems",
     "ntl": "The Number Token Loss alone",
@@ -29,6 +35,21 @@ GROUPS = {
 """Group -> heading, in the report's order; those of "main", "host" and "eager" have tables of other kinds."""
 Columns = dict[str, Callable[[str, Record], str]]
 """Heading -> the cell of a provider's name and entry."""
+
+
+def named(record: Record) -> str:
+    """A workload's name, marked if it was disturbed."""
+    return record["name"] + MARK * is_disturbed(record)
+
+
+def is_disturbed(record: Record) -> bool:
+    return neighbours.disturbs(record["others_share"])
+
+
+def each_way(records: Records, table: Callable[[Records], str]) -> str:
+    """A table for each way of memory that there is, under its name."""
+    tables = {way: table(of_way(records, way)) for way in WAYS}
+    return "\n\n".join(f"**{MEMORY[way]}**\n\n{text}" if way else text for way, text in tables.items() if text)
 
 
 def label(record: Record, provider: str) -> str:
@@ -65,7 +86,9 @@ def problem(record: Record) -> str:
     hidden = [f"H = {record['hidden']}"] if record["hidden"] else []
     ignored = [f"{record['ignored_share']:.0%} ignored"] if record["ignored_share"] else []
     counts = [f"K = {record['numbers']}", f"{record['number_share']:.0%} number labels"]
-    return ", ".join([f"N = {record['rows']}", *hidden, f"V = {record['vocab']}", record["dtype"], *counts, *ignored])
+    threads = [f"{record['threads']} thread" + "s" * (record["threads"] > 1)] if record["threads"] else []
+    size = [f"N = {record['rows']}", *hidden, f"V = {record['vocab']}", record["dtype"]]
+    return ", ".join([*size, *counts, *ignored, *threads])
 
 
 def table_of(record: Record, columns: Columns) -> str:
@@ -78,7 +101,7 @@ def table_of(record: Record, columns: Columns) -> str:
 def times(record: Record, unit: str, written: Callable[[float], str]) -> Columns:
     """The columns that every table of providers starts with."""
     return {
-        "": lambda name, _: label(record, name),
+        MARK.strip() * is_disturbed(record): lambda name, _: label(record, name),
         "computes": lambda name, _: objective(record, name),
         f"median {unit}": lambda _, found: written(median(found)),
         "20 to 80 %": lambda _, found: "{} to {}".format(*map(written, percentiles(found["samples_s"])[::2])),
@@ -102,10 +125,11 @@ def provider_table(record: Record) -> str:
             columns["of copy"] = lambda _, found: f"{rate(record, found) / rate(record, entries['copy']):.0%}"
     if "matmuls" in entries:
         columns["time / matmuls"] = partial(time_over, entries["matmuls"])
+    columns["pages mapped"] = lambda _, found: str(found.get("faults", ""))
     columns["peak MiB"] = lambda _, found: mebibytes(found["peak_bytes"])
     columns["host ms"] = lambda _, found: milliseconds(found["host_s"]) if "host_s" in found else ""
-    for key in ("operators", "launches", "copies", "host_waits"):
-        columns[key.replace("_", " ")] = lambda _, found, key=key: str(found.get(key, ""))
+    for field in ("operators", "launches", "copies", "host_waits"):
+        columns[field.replace("_", " ")] = lambda _, found, field=field: str(found.get(field, ""))
     columns["gradient error"] = lambda _, found: f"{found['gradient_error']:.0e}" if "gradient_error" in found else ""
     return table_of(record, columns)
 
@@ -116,12 +140,16 @@ def rate(record: Record, found: Record) -> float:
 
 
 def group_table(records: Records, group: str) -> str:
-    """Median times of a group's workloads side by side, and as multiples of ours; nothing where there are none."""
-    members = of_group(records, group)
-    labels = {name: label(record, name) for record in members for name in timed(record)}
+    """Median times of a group's workloads side by side, and as multiples of ours; nothing where there are none.
+
+    A workload with a table of its own stands here with the providers of the others.
+    """
+    members = sorted(of_group(records, group), key=lambda record: record["vocab"])
+    own = [record for record in members if record["group"] == group]
+    labels = {name: label(record, name) for record in own for name in timed(record)}
     rows = []
-    for record in members:
-        workload = f"{record['name']}: N = {record['rows']}, V = {record['vocab']}"
+    for record in members if own else []:
+        workload = f"{named(record)}: {problem(record)}"
         rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
     return markdown(["median ms (time / ours)", *labels.values()], rows) if rows else ""
 
@@ -140,8 +168,8 @@ def host_table(record: Record) -> str:
     columns = times(record, "us", microseconds)
     columns[f"time / {label(record, first)}"] = partial(time_over, entry)
     counts = {"Triton launches": "launches", "waits for the device": "host_waits", "torch operators": "operators"}
-    for heading, key in counts.items():
-        columns[heading] = lambda _, found, key=key: str(found[key])
+    for heading, field in counts.items():
+        columns[heading] = lambda _, found, field=field: str(found[field])
     return table_of(record, columns)
 
 
@@ -152,21 +180,29 @@ def eager_table(records: Records) -> str:
         times = medians(record)
         cells = [microseconds(times[name]) if name in times else "" for name in ("ours", "torch_ce")]
         ratio = f"{times['ours'] / times['torch_ce']:.2f}" if all(cells) else ""
-        rows.append([f"{record['rows']} x {record['vocab']}", record["dtype"], *cells, ratio])
+        size = f"{record['rows']} x {record['vocab']}" + MARK * is_disturbed(record)
+        rows.append([size, record["dtype"], *cells, ratio])
     header = ["logits", "dtype", "ours, us", "F.cross_entropy, us", "ours / F.cross_entropy"]
     return markdown(header, rows) if rows else ""
 
 
 def target_table(records: Records, kind: str, causes: dict[str, str]) -> str:
     """Target, measured, met or missed, and why missed."""
-    rows = [target_row(target, records, causes) for target in targets_of(kind) if target.workload in records]
+    measured = [target for target in targets_of(kind) if target.record in records]
+    rows = [target_row(target, records, causes) for target in measured]
     return markdown(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else ""
+
+
+def missed(records: Records, kind: str) -> set[str]:
+    """The keys of the targets that are missed."""
+    values = {target: target.value(records) for target in targets_of(kind)}
+    return {target.key for target, value in values.items() if value is not None and not target.is_met(value)}
 
 
 def target_row(target: Target, records: Records, causes: dict[str, str]) -> list[str]:
     value = target.value(records)
     sign = "≥" if target.is_share else "≤"
-    start = [target.claim, target.workload, f"{sign} {target.limit:.3g}"]
+    start = [target.claim, target.record, f"{sign} {target.limit:.3g}"]
     if value is None:
         return [*start, "-", "not measured", ""]
     is_met = target.is_met(value)
@@ -193,9 +229,16 @@ def host_bound(records: Records) -> str:
     )
 
 
+def disturbed(records: Records) -> str:
+    """A line for each workload beside which other processes ran."""
+    return "\n".join(
+        f"- {title}: {record['others_share']:.0%}" for title, record in records.items() if is_disturbed(record)
+    )
+
+
 def by_workload(found: Iterable[tuple[str, str]]) -> str:
     """A line for each text, with the workloads that it is said of."""
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, dict[str, None]] = {}
     for text, workload in found:
-        lines.setdefault(text, []).append(workload)
+        lines.setdefault(text, {})[workload] = None  # once, however often it was measured
     return "\n".join(f"- {text}: {', '.join(workloads)}" for text, workloads in lines.items())

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from .memory import FRESH, KEPT, WAYS
 from .providers import HIDDEN, TORCH_FUSED
-from .results import Record, Records, median, timed
+from .results import Record, Records, key, median, timed
 from .workloads import VOCAB_SIZES
 
 
@@ -32,6 +33,8 @@ class Target:
     """The size that memory without ``others`` is held against."""
     beyond_gradients: bool = False
     """Whether the gradients themselves do not count as memory."""
+    memory: str | None = KEPT
+    """How freed memory is treated; None on a GPU, and where it makes no difference."""
 
     @property
     def is_share(self) -> bool:
@@ -40,7 +43,12 @@ class Target:
     @property
     def key(self) -> str:
         """Names the target in the file of causes."""
-        return f"{self.workload}: {self.claim}"
+        return f"{self.record}: {self.claim}"
+
+    @property
+    def record(self) -> str:
+        """The key of the record that the target is about."""
+        return key(self.workload, self.memory)
 
     def value(self, records: Records) -> float | None:
         """The measured ratio; None where a part of it is not measured."""
@@ -48,7 +56,7 @@ class Target:
         if ours is None:
             return None
         if self.measure == "memory" and not self.others:
-            return ours / records[self.workload][self.size]
+            return ours / records[self.record][self.size]
         other = self.least(records, self.other_workload or self.workload, self.others or (self.ours,))
         if other is None:
             return None
@@ -56,8 +64,9 @@ class Target:
 
     def least(self, records: Records, workload: str, names: tuple[str, ...]) -> float | None:
         """The least time or memory of some providers; None where none of them was timed."""
-        found = timed(records[workload]) if workload in records else {}
-        return min((self.amount(records[workload], found[name]) for name in names if name in found), default=None)
+        record = records.get(key(workload, self.memory), {"providers": {}})
+        found = timed(record)
+        return min((self.amount(record, found[name]) for name in names if name in found), default=None)
 
     def amount(self, record: Record, found: Record) -> float:
         """A provider's time or memory."""
@@ -69,22 +78,26 @@ class Target:
         return value >= self.limit if self.is_share else value <= self.limit
 
 
-cpu, gpu = partial(Target, "cpu"), partial(Target, "gpu")
+cpu, gpu = partial(Target, "cpu"), partial(Target, "gpu", memory=None)
 FP32, BF16, LINEAR, LINEAR_BF16 = "logits-fp32", "logits-bf16", "hidden-fp32", "hidden-bf16"
 PLAIN, PACKAGE = ("torch_ce",), ("torch_ce_ntloss",)
-EAGER_LIMITS = {
-    "4x64": (7.0, 7.0),
-    "16x1000": (5.0, 5.0),
-    "256x1000": (1.5, 1.5),
-    "64x32000": (1.0, 1.3),
-    "16x128256": (1.0, 1.3),
-}
+EAGER_LIMITS = {"256x1000": (1.5, 1.5), "64x32000": (1.0, 1.3)}
 """Size of small problems -> limits in fp32 and bf16."""
+SHORT = ("fp32", "bf16")
+SWEEP = [f"vocab-{vocab}-{dtype}" for dtype in SHORT for vocab in VOCAB_SIZES if (vocab, dtype) != (32000, "bf16")]
+"""The vocabularies on a CPU, but the one whose problem is that of logits-bf16."""
 TARGETS = (
-    cpu("time / F.cross_entropy", FP32, 0.6, PLAIN),
-    cpu("time / (F.cross_entropy + ntloss)", FP32, 0.25, PACKAGE),
-    cpu("time / F.cross_entropy", BF16, 0.75, PLAIN),
-    cpu("time / F.cross_entropy(logits.float())", BF16, 0.3, ("torch_ce_float",)),
+    *(cpu("time / F.cross_entropy", name, 1.05, PLAIN) for name in (FP32, BF16, *SWEEP)),
+    *(
+        cpu("time / F.cross_entropy, both beside a busy process", f"load-{dtype}", 1.5, PLAIN, memory=way)
+        for dtype in SHORT
+        for way in WAYS
+    ),
+    cpu("time / F.cross_entropy", FP32, 0.6, PLAIN, memory=FRESH),
+    cpu("time / F.cross_entropy", BF16, 0.75, PLAIN, memory=FRESH),
+    cpu("time / F.cross_entropy(logits.float())", BF16, 0.3, ("torch_ce_float",), memory=FRESH),
+    cpu("time / (F.cross_entropy + ntloss)", FP32, 0.25, PACKAGE, memory=FRESH),
+    *(cpu("time / compiled F.cross_entropy", name, 1.0, ("torch_ce_compiled",)) for name in (FP32, BF16)),
     *(cpu("peak memory / the gradient", name, 1.1, measure="memory") for name in (FP32, BF16)),
     cpu("time / three bare matmuls", LINEAR, 1.15, ("matmuls",)),
     cpu("time / F.linear_cross_entropy at its best", LINEAR, 1.0, ("torch_linear", *TORCH_FUSED)),
@@ -97,26 +110,21 @@ TARGETS = (
         size="allowance_bytes",
         beyond_gradients=True,
     ),
-    *(cpu("time / compiled F.cross_entropy", name, 1.0, ("torch_ce_compiled",)) for name in (FP32, BF16)),
-    cpu("host time / F.cross_entropy, 16 rows", "launch", 1.0, PLAIN),
-    # Calls whose kernels do not run, and small problems on one CPU thread
-    cpu("host time / Liger's", "host-logits", 1.0, ("liger_ce",)),
-    cpu("host time / Liger's, denominators given", "host-logits", 1.0, ("liger_ce",), "ours_given"),
-    cpu("host time / F.cross_entropy", "host-logits", 3.0, PLAIN),
-    cpu("host time / F.cross_entropy, denominators given", "host-logits", 3.0, PLAIN, "ours_given"),
-    cpu("host time / Liger's fused linear", "host-hidden", 1.0, ("liger_linear",), "ours_linear"),
     *(
         cpu("time / F.cross_entropy, one thread", f"eager-{size}-{dtype}", limit, PLAIN)
         for size, limits in EAGER_LIMITS.items()
-        for dtype, limit in zip(("fp32", "bf16"), limits, strict=True)
+        for dtype, limit in zip(SHORT, limits, strict=True)
     ),
+    cpu("host time / Liger's", "host-logits", 1.0, ("liger_ce",), memory=None),
+    cpu("host time / Liger's fused linear", "host-hidden", 1.0, ("liger_linear",), "ours_linear", memory=None),
     gpu("time / V = 50304, as many rows", "vocab-50257-bf16", 1.1, other_workload="vocab-50304-bf16"),
     *(
-        gpu("bandwidth / a copy", f"vocab-{vocab}-bf16", limit, ("copy",), measure="copy share")
+        gpu("bandwidth / a copy", name, limit, ("copy",), measure="copy share")
         for vocab in VOCAB_SIZES
+        for name in [BF16 if vocab == 128256 else f"vocab-{vocab}-bf16"]
         for limit in [0.85 if vocab in (50257, 262144) else 0.9]
     ),
-    gpu("time / the same kernel without NTL", "numbers-10-share-20", 1.01, ("ours_off",)),
+    gpu("time / the same kernel without NTL", BF16, 1.01, ("ours_off",)),
     gpu("time / the same kernel without NTL", "numbers-1110-share-100", 1.03, ("ours_off",)),
     gpu("time / (F.cross_entropy + ntloss)", BF16, 0.1, PACKAGE),
     gpu("time / (F.cross_entropy + ntloss), compiled", BF16, 1 / 3, ("torch_ce_ntloss_compiled",)),

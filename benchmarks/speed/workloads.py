@@ -49,6 +49,10 @@ class Workload:
     """"host": the time the host needs to issue the work, which is all the time there is where launches dominate."""
     providers: tuple[str, ...] = ()
     """Names of the providers measured; none: all of the family."""
+    also: tuple[str, ...] = ()
+    """Other groups in whose tables the same problem stands: it is measured once."""
+    beside_load: bool = False
+    """Whether another process keeps all cores busy meanwhile."""
 
     @property
     def item_bytes(self) -> int:
@@ -144,6 +148,16 @@ def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Gene
     return labels
 
 
+def without_repeats(table: list[Workload]) -> list[Workload]:
+    """Each problem once: where it comes first, and from there in the tables of the others."""
+    found: dict[Workload, Workload] = {}
+    for workload in table:
+        problem = replace(workload, name="", group="", providers=(), also=())
+        first = found.get(problem)
+        found[problem] = replace(first, also=(*first.also, workload.group)) if first else workload
+    return list(found.values())
+
+
 def fitting_rows(vocab: int, dtype: str, logits_bytes: int) -> int:
     """N: the logits take about so many bytes."""
     return max(64, logits_bytes // (vocab * getattr(torch, dtype).itemsize) // 64 * 64)
@@ -193,11 +207,11 @@ def cpu_workloads() -> list[Workload]:
     """The full suite of a CPU."""
     few = ("ours", "torch_ce")
     sizes = [("float32", rows) for rows in (1, 4, 64, 4096)] + [("bfloat16", rows) for rows in (1, 4, 64, 8192)]
-    counts = [(dtype, count) for dtype in DTYPES for count in (1, 2)]
     hidden = Workload("hidden-fp32", "hidden", "main", 1024, 32000, hidden=512)
     matmuls_and_ours = ("matmuls", "ours", "torch_linear")  # the others take minutes
-    return [
-        *(logits("logits", "main", 1024, 32000, dtype) for dtype in DTYPES),
+    table = [
+        *(logits("logits", "main", 1024, 32000, dtype, also=("threads",)) for dtype in DTYPES),
+        *(logits("load", "load", 1024, 32000, dtype, beside_load=True, providers=few) for dtype in DTYPES),
         Workload("launch", "logits", "launch", 16, 32000, clock="host", providers=(*few, "torch_ce_compiled")),
         hidden,
         replace(hidden, name="hidden-fp32-ignored-50", group="hidden", ignored_share=0.5, providers=matmuls_and_ours),
@@ -207,11 +221,9 @@ def cpu_workloads() -> list[Workload]:
         *vocabulary_sweep(2**26, BOUNDS, DTYPES),
         *label_sweep(1024, 32000, "float32", ("ours", "ours_off", "torch_ce")),
         *(logits(f"rows-{rows}", "rows", rows, 32000, dtype, providers=few) for dtype, rows in sizes),
-        *(
-            logits(f"threads-{count}", "threads", 1024, 32000, dtype, threads=count, providers=("copy", *few))
-            for dtype, count in counts
-        ),
+        *(logits("threads-1", "threads", 1024, 32000, d, threads=1, providers=("copy", *few)) for d in DTYPES),
     ]
+    return without_repeats(table)
 
 
 def quick_workloads() -> list[Workload]:
@@ -247,7 +259,7 @@ def gpu_workloads(memory_bytes: int) -> list[Workload]:
     ]
     if memory_bytes >= 64 * 2**30:
         workloads.append(Workload("rows-beyond-2-31", "logits", "rows", huge, vocab, bf16, providers=BOUNDS))
-    return workloads
+    return without_repeats(workloads)
 
 
 def host_workloads() -> list[Workload]:

@@ -103,4 +103,4 @@ def test_committed_host_times_are_of_every_workload() -> None:
         path: Path = device / "host.json"
         if path.exists():
             expected = {w.name for w in (*workloads.eager_workloads(), *workloads.host_workloads())}
-            assert set(results.read(path)) == expected
+            assert {record["name"] for record in results.read(path).values()} == expected

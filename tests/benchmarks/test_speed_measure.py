@@ -26,7 +26,7 @@ class Metronome:
 def test_steps_take_turns() -> None:
     clock = Metronome({"a": 0.01, "b": 0.01})
     timed = measure.time_alternately({"a": "a", "b": "b"}, clock, seconds=0.2, least=2, most=50)
-    assert {name: len(samples) for name, (_, samples) in timed.items()} == {"a": 10, "b": 10}
+    assert {name: len(sampled.seconds) for name, sampled in timed.items()} == {"a": 10, "b": 10}
     turns = [step for step, *_ in clock.turns[4:]]  # after two estimates each
     assert turns == ["b", "a", "a", "b"] * 5
 
@@ -34,10 +34,8 @@ def test_steps_take_turns() -> None:
 def test_slow_steps_get_fewer_samples_but_enough() -> None:
     clock = Metronome({"fast": 0.001, "slow": 10.0})
     timed = measure.time_alternately({"fast": "fast", "slow": "slow"}, clock, seconds=1.0, least=5, most=40)
-    repeats, samples = timed["fast"]
-    assert repeats == 2 and len(samples) == 40
-    repeats, samples = timed["slow"]
-    assert repeats == 1 and len(samples) == 5
+    assert timed["fast"].repeats == 2 and len(timed["fast"].seconds) == 40
+    assert timed["slow"].repeats == 1 and len(timed["slow"].seconds) == 5
     rounds = [step for step, *_ in clock.turns[4:]]
     assert max(len(run) for run in "".join(step[0] for step in rounds).split("s")) <= 10  # spread over the rounds
 
@@ -46,6 +44,13 @@ def test_repeats_walk_through_the_sets() -> None:
     clock = Metronome({"a": 1e-3})
     measure.time_alternately({"a": "a"}, clock, seconds=0.1, least=3, most=3)
     assert [first for _, first, _ in clock.turns[2:]] == [0, 2, 4]
+
+
+def test_pages_are_counted_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = iter(range(0, 10**6, 30))  # 30 pages in every sample
+    monkeypatch.setattr(measure, "faults", lambda: next(mapped))
+    timed = measure.time_alternately({"a": "a"}, Metronome({"a": 1e-3}), seconds=0.1, least=3, most=3)
+    assert (timed["a"].repeats, timed["a"].faults) == (2, 15)
 
 
 def test_wall_clock_counts_every_step() -> None:

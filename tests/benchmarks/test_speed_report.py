@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ import pytest
 from benchmarks import environment, published
 from benchmarks.environment import ROOT
 from benchmarks.errors import InputError
-from benchmarks.speed import headlines, plots, report, results, tables, workloads
+from benchmarks.speed import headlines, plots, report, results, tables, targets, workloads
 from benchmarks.speed.providers import providers_of
-from benchmarks.speed.targets import Target
 
 ENVIRONMENT = {
     "device": "Some Processor",
@@ -32,12 +33,12 @@ ENVIRONMENT = {
 def entry(milliseconds: float, peak_bytes: int = 4_400) -> dict[str, Any]:
     samples = [milliseconds * factor * 1e-3 for factor in (0.9, 1.0, 1.0, 1.0, 1.2)]
     timed = {"status": "timed", "repeats": 1, "samples_s": samples, "peak_bytes": peak_bytes, "operators": 7}
-    return {**timed, "loss_error": 1e-8, "gradient_error": 2e-7}
+    return {**timed, "faults": 12, "loss_error": 1e-8, "gradient_error": 2e-7}
 
 
 def record(name: str, entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
     plain = {"family": "logits", "group": "main", "rows": 10, "vocab": 100, "dtype": "float32", "numbers": 10}
-    plain["clock"] = "device"
+    plain |= {"clock": "device", "threads": None, "also": [], "memory": None, "others_share": 0.01}
     sizes = {"hidden": 0, "number_share": 0.2, "ignored_share": 0.0, "logits_bytes": 4000, "gradient_bytes": 4000}
     return {"name": name, **plain, **sizes, "providers": entries, "environment": ENVIRONMENT} | changes
 
@@ -72,6 +73,9 @@ def test_results_come_back_as_they_were(records: dict[str, Any], folder: Path) -
 def test_percentiles() -> None:
     assert results.percentiles([3.0]) == (3.0, 3.0, 3.0)
     assert results.percentiles([float(i) for i in range(11)]) == (2.0, 5.0, 8.0)
+
+
+Target = partial(targets.Target, memory=None)
 
 
 def test_ratios_of_targets(records: dict[str, Any]) -> None:
@@ -112,10 +116,56 @@ def test_target_table_says_met_missed_and_why(records: dict[str, Any], monkeypat
 
 def test_provider_table(records: dict[str, Any]) -> None:
     lines = tables.provider_table(records["logits-fp32"]).splitlines()
-    assert lines[0].startswith("|  | computes | median ms | 20 to 80 % | time / ours | GB/s | of copy | peak MiB")
+    assert lines[0].startswith("|  | computes | median ms | 20 to 80 % | time / ours | GB/s | of copy | pages mapped")
     ours = next(line for line in lines if line.startswith("| ours "))
-    assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% |" in ours
+    assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% | 12 |" in ours
     assert not any("Liger" in line for line in lines)
+
+
+@pytest.fixture
+def both_ways(records: dict[str, Any]) -> dict[str, Any]:
+    """The same with kept memory, and with fresh memory, where F.cross_entropy takes twice as long."""
+    found = {}
+    for way, slower in (("fresh", 2.0), ("kept", 1.0)):
+        for record in copy.deepcopy(records).values():
+            record["memory"] = way
+            record["providers"]["torch_ce"] = entry(4.0 * slower, 8_800)
+            found[results.key(record["name"], way)] = record
+    return found
+
+
+def test_both_ways_of_memory_are_told(both_ways: dict[str, Any]) -> None:
+    text = report.device_report(both_ways, Path("some-processor"))
+    assert text.count("\n## logits-fp32: ") == 1
+    _, kept, fresh = text.partition("\n## Machine")[0].partition("\n## logits-fp32: ")[2].split(" memory**\n\n")[:3]
+    assert "| F.cross_entropy | CE | 4 |" in kept and "| F.cross_entropy | CE | 8 |" in fresh
+    assert report.MEMORY_TEXT in text
+    _, _, row = headlines.headline_table([("Some Processor", "cpu", both_ways)]).splitlines()
+    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) | 4.00 x | 0.50 |"
+    assert "V" not in headlines.ratio_lines(results.of_way(both_ways, "none"))
+    load = both_ways["logits-fp32 (kept memory)"] | {"name": "load-fp32", "group": "load"}
+    said = headlines.ratio_lines({**both_ways, "load-fp32 (kept memory)": load})
+    assert "Times are with kept memory." in said and "from 100 to 120" in said
+    assert "with kept memory 0.50 to 0.50 in fp32 (beside a process that keeps all cores busy 0.50 in fp32)" in said
+    assert said.endswith("with fresh memory 0.25 to 0.25 in fp32.")
+
+
+def test_a_workload_stands_in_several_tables(records: dict[str, Any]) -> None:
+    records["logits-fp32"] |= {"also": ["vocabulary-fp32"], "vocab": 110}
+    del records["vocab-32000-fp32"]["providers"]["torch_ce"], records["vocab-50304-fp32"]["providers"]["torch_ce"]
+    header, _, *rows = tables.group_table(records, "vocabulary-fp32").splitlines()
+    assert [row.split(":")[0] for row in rows] == ["| vocab-32000-fp32", "| logits-fp32", "| vocab-50304-fp32"]
+    assert "F.cross_entropy" not in header  # which none of the others has
+
+
+def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
+    assert tables.disturbed(both_ways) == "" and "†" not in report.device_report(both_ways, Path("some-processor"))
+    for name in ("logits-fp32", "vocab-32000-fp32"):
+        both_ways[f"{name} (kept memory)"]["others_share"] = 0.12
+    text = report.device_report(both_ways, Path("some-processor"))
+    assert "- logits-fp32 (kept memory): 12%\n- vocab-32000-fp32 (kept memory): 12%" in text
+    assert "| † | computes" in text and text.count("| vocab-32000-fp32 †: N = 10") == 1
+    assert "float32 † |" in headlines.headline_table([("Some Processor", "cpu", both_ways)])
 
 
 def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None:
@@ -227,6 +277,27 @@ def test_no_results_are_no_agreement(tmp_path: Path) -> None:
         for function in (report.check, report.write):
             with pytest.raises(InputError, match="no results in"):
                 function(folder)
+
+
+@pytest.mark.parametrize("device", results.devices(results.FOLDER), ids=lambda device: device.name)
+def test_every_missed_target_has_a_cause_and_no_cause_is_stale(device: Path) -> None:
+    found = results.load(device)
+    path = device / report.CAUSES
+    causes = json.loads(path.read_text()) if path.exists() else {}
+    assert set(causes) == tables.missed(found, report.kind_of(found))
+
+
+def test_missed_targets(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [Target("cpu", "t", "logits-fp32", limit, ("torch_ce",)) for limit in (0.6, 0.4)]
+    monkeypatch.setattr(tables, "targets_of", lambda kind: [*table, Target("cpu", "t", "nowhere", 1.0)])
+    assert tables.missed(records, "cpu") == {table[1].key}
+
+
+def test_targets_stand_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "targets_of", lambda kind: [Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))])
+    before, _, after = report.device_report(records, Path("some-processor")).partition("\n## Targets\n")
+    assert "| t |" in after and "| t |" not in before
+    assert after.count("\n## ") == 1 and "\n## Machine" in after
 
 
 def test_results_that_are_no_json_are_named(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from benchmarks.errors import InputError
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import host, measure, providers, results, run, tune, workloads
+from benchmarks.speed import host, measure, memory, neighbours, providers, results, run, tune, workloads
 from benchmarks.speed.providers import GPU
 from benchmarks.speed.run import Settings
 from benchmarks.speed.steps import Outcome
@@ -28,10 +29,12 @@ FAILING_PEERS = {("ntl-NTLossDotProduct-bf16", "ntloss")} if OLD_TORCH else set(
 
 @pytest.fixture
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the compiler, the profiler and collections of garbage, which take a quarter of a second and more each."""
+    """Without the compiler, the profiler and collections of garbage, which take a quarter of a second and more each,
+    and the process beside those that are timed, which takes seconds to start."""
     monkeypatch.setattr(gc, "collect", lambda: 0)
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(run, "all_cores_busy", nullcontext)
     monkeypatch.setattr(measure, "observe", lambda step, device: {"peak_bytes": 1, "operators": 1})
 
 
@@ -40,7 +43,12 @@ def cross_entropy(t: Any) -> torch.Tensor:
 
 
 def records_of(found: list[providers.Provider]) -> dict[str, Any]:
-    return run.run_workload(SMALL, DRY, found)["providers"]
+    return run.run_workload(SMALL, DRY, found)[0]["providers"]
+
+
+def names_in(folder: Path) -> list[str]:
+    """The workloads whose records a folder holds, each once."""
+    return list(dict.fromkeys(record["name"] for record in results.load(folder).values()))
 
 
 @pytest.mark.usefixtures("_cheap")
@@ -51,8 +59,8 @@ def test_dry_run_of_a_whole_suite(suite: str, tmp_path: Path) -> None:
     settings = replace(DRY, suite=suite)
     folder = run.run(settings, tmp_path)
     records = results.load(folder)
-    assert list(records) == sorted((w.name for w in run.suite_of(settings)), key=list(records).index)
-    assert len(records) == len(run.suite_of(settings))
+    assert set(names_in(folder)) == {workload.name for workload in run.suite_of(settings)}
+    assert len(records) == len(run.suite_of(settings)) * len(memory.ways(CPU, memory.BOTH))
     for record in records.values():
         for name, entry in record["providers"].items():
             if (record["name"], name) not in FAILING_PEERS:
@@ -63,7 +71,7 @@ def test_dry_run_of_a_whole_suite(suite: str, tmp_path: Path) -> None:
 
 def test_one_workload_with_compiler_and_profiler() -> None:
     workload = replace(SMALL, providers=("copy", "ours", "torch_ce", "torch_ce_compiled"))
-    record = run.run_workload(workload, DRY)
+    record = run.run_workload(workload, DRY)[0]
     for entry in record["providers"].values():
         assert entry["status"] == "timed"
         assert entry["operators"] >= 1
@@ -138,9 +146,9 @@ def test_threads_are_set_and_restored() -> None:
 def test_parts_are_put_beside_what_is_there(tmp_path: Path) -> None:
     settings = replace(DRY, families=("logits",), providers="torch_ce")
     folder = run.run(replace(settings, names="rows-[14]-fp32"), tmp_path)
-    assert list(results.load(folder)) == ["rows-1-fp32", "rows-4-fp32"]
+    assert names_in(folder) == ["rows-1-fp32", "rows-4-fp32"]
     run.run(replace(settings, names="ignored-90"), tmp_path)
-    assert list(results.load(folder)) == ["rows-1-fp32", "rows-4-fp32", "ignored-90"]
+    assert names_in(folder) == ["rows-1-fp32", "rows-4-fp32", "ignored-90"]
 
 
 @pytest.mark.usefixtures("_cheap")
@@ -149,7 +157,68 @@ def test_a_whole_family_replaces_its_file(tmp_path: Path) -> None:
     path = folder / "logits.json"
     path.write_text(path.read_text().replace("logits-fp32", "of-old"))
     run.run(replace(DRY, suite="quick", families=("logits",)), tmp_path)
-    assert "of-old" not in results.load(folder)
+    assert "of-old" not in names_in(folder)
+
+
+@pytest.mark.usefixtures("_cheap")
+@pytest.mark.skipif(len(memory.ways(CPU, memory.BOTH)) == 1, reason="needs glibc")
+def test_one_way_of_memory_is_put_beside_the_other(tmp_path: Path) -> None:
+    settings = replace(DRY, families=("ntl",), providers="ours", names="ntl-NTLoss-fp32")
+    for way in memory.WAYS:
+        folder = run.run(replace(settings, memory=way), tmp_path)
+    assert [record["memory"] for record in results.load(folder).values()] == ["fresh", "kept"]
+
+
+class Neighbour:
+    """Takes so many of each hundred ticks, attempt by attempt."""
+
+    def __init__(self, *ticks: int) -> None:
+        # Read before and after each attempt
+        totals = [(200 * attempt + end, end * taken) for attempt, taken in enumerate(ticks) for end in (0, 100)]
+        self.readings = iter([neighbours.Reading(total, taken // 100, 0) for total, taken in totals])
+
+    def read(self) -> neighbours.Reading:
+        return next(self.readings)
+
+
+@pytest.mark.parametrize(
+    ("taken", "attempts", "share"), [((3,), 1, 0.03), ((30, 4), 2, 0.04), ((30, 10, 20), 3, 0.1), ((6, 7, 8), 3, 0.06)]
+)
+def test_disturbed_workloads_are_timed_again(
+    taken: tuple[int, ...], attempts: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(neighbours, "read", Neighbour(*taken).read)
+    settings = replace(DRY, dry=False, seconds=1e-9)
+    timed, found = run.undisturbed({"a": lambda index: steps.append(index)}, SMALL, settings)
+    assert found == share and timed["a"]["status"] == "timed"
+    samples = timed["a"]["repeats"] * len(timed["a"]["samples_s"])
+    assert len(steps) >= attempts * samples
+    assert next(neighbours.read.__self__.readings, None) is None  # type: ignore[attr-defined]
+
+
+def test_dry_runs_look_at_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "LOOK_S", 1e9)
+    assert run.undisturbed({"a": lambda index: None}, SMALL, DRY)[1] is None
+
+
+def test_a_busy_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in list(command.memory.os.environ):
+        if name.startswith(memory.SETTINGS):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(neighbours, "LOOK_S", 0.0)
+    monkeypatch.setattr(neighbours, "read", Neighbour(87).read)
+    asked = ["run", "--device", "cpu", "--workloads", "launch", "--out", str(tmp_path)]
+    assert command.main(asked) == 2
+    said = capsys.readouterr().err
+    assert "87%" in said and "--busy" in said and not list(tmp_path.iterdir())
+    monkeypatch.setattr(run, "run", lambda settings, folder: folder)
+    assert command.main([*asked, "--busy"]) == 0
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    assert command.main([*asked, "--busy"]) == 2
+    assert "MALLOC_TRIM_THRESHOLD_" in capsys.readouterr().err
 
 
 def test_unknown_schema_is_an_error(tmp_path: Path) -> None:
@@ -175,8 +244,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.usefixtures("_cheap")
 def test_small_problems_pass_the_gate_on_one_thread(tmp_path: Path) -> None:
     settings = replace(DRY, names="eager-*")
-    records = results.load(host.host(settings, tmp_path))
-    assert list(records) == [workload.name for workload in workloads.eager_workloads()]
+    folder = host.host(settings, tmp_path)
+    records = results.load(folder)
+    assert names_in(folder) == [workload.name for workload in workloads.eager_workloads()]
     for record in records.values():
         assert record["threads"] == 1
         assert {name: found["status"] for name, found in record["providers"].items()} == {
@@ -219,7 +289,7 @@ def test_tuning_tries_every_setting_and_leaves_none(tmp_path: Path) -> None:
     text = tune.tune(replace(DRY, families=("logits",), names="rows-4-fp32"), tmp_path)
     assert before == blocks.BLOCK_BYTES
     (path,) = tmp_path.glob("*/tune.json")
-    (record,) = results.read(path).values()
+    record = next(iter(results.read(path).values()))
     assert {entry["status"] for entry in record["providers"].values()} == {"timed"}
     assert len(record["providers"]) == 2 + len(tune.BLOCK_BYTES)
     assert "rows-4-fp32" in text and str(path) in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -28,6 +30,32 @@ def test_names_are_unique_and_providers_exist(suite: str) -> None:
     assert {workload.family for workload in SUITES[suite]} == set(workloads.FAMILIES)
 
 
+def problem_of(workload: Workload) -> Workload:
+    return replace(workload, name="", group="", providers=(), also=())
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_no_problem_is_measured_twice(suite: str) -> None:
+    problems = [problem_of(workload) for workload in SUITES[suite]]
+    assert len(set(problems)) == len(problems)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_workload_of_several_tables_has_the_providers_of_each(suite: str) -> None:
+    for shared in SUITES[suite]:
+        for group in shared.also:
+            others = [workload for workload in SUITES[suite] if workload.group == group]
+            wanted = {provider for workload in others for provider in workload.providers}
+            assert others and wanted <= {provider.name for provider in providers_of(shared.family, shared.providers)}
+
+
+def test_repeats_lend_their_group_to_the_first() -> None:
+    first = Workload("a", "logits", "main", 4, 64)
+    other = replace(first, rows=8)
+    table = [first, other, replace(first, name="b", group="labels"), replace(first, name="c", group="rows")]
+    assert workloads.without_repeats(table) == [replace(first, also=("labels", "rows")), other]
+
+
 def test_unknown_provider_is_an_error() -> None:
     with pytest.raises(ValueError, match="no provider"):
         providers_of("logits", ("ours", "theirs"))
@@ -42,7 +70,8 @@ def test_provider_names_are_unique_in_their_family() -> None:
 def test_suites_cover_vocabularies_and_labels(suite: str) -> None:
     logits = [workload for workload in SUITES[suite] if workload.family == "logits"]
     for dtype in ("float32", "bfloat16"):
-        assert {w.vocab for w in logits if w.dtype == dtype and w.group.startswith("vocabulary")} == set(VOCAB_SIZES)
+        in_sweep = [w for w in logits if any(group.startswith("vocabulary") for group in (w.group, *w.also))]
+        assert sorted(w.vocab for w in in_sweep if w.dtype == dtype) == sorted(VOCAB_SIZES)
     assert {workload.numbers for workload in logits} == {10, 1110}
     assert {workload.number_share for workload in logits} >= {0.0, 0.2, 1.0}
     assert {workload.ignored_share for workload in logits} >= {0.0, 0.5, 0.9}
