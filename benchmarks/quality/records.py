@@ -23,7 +23,7 @@ from .data.pairs import final_value
 from .decoding import split_name
 from .losses import title
 
-FILE = "runs.jsonl"
+FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); what is beyond the last one counts in the last bin."""

@@ -142,6 +142,19 @@ def decoding_rows(dataset: str, groups: Groups, model: str = "llama") -> Iterato
                 yield [f"{words(dataset)}, {split}", f"{runs[0]['loss']}, {answers(split, where)}", *cells]
 
 
+def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
+    """The errors of models with the advised loss beside those of methods without a language model; may be empty."""
+    rows = []
+    for dataset in in_order(yardsticks):
+        groups = datasets.get(dataset, {})
+        for key in (("llama", "CE"), ("llama", NTL), ("regression_head", "MSE")):
+            cells = [spread(values_of(groups.get(key, []), "test", metric)) for metric in DECODED]
+            rows.append([words(dataset), ", ".join(key), *cells])
+        for method, metrics in yardsticks[dataset]["metrics"].items():
+            rows.append([words(dataset), method, *(rounded(metrics[metric], 3) for metric in DECODED)])
+    return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED)], rows) if rows else ""
+
+
 def answers(split: str, where: str) -> str:
     """How the answers were found that were measured there, on this split or on the medians that belong to it."""
     return where.removeprefix(split).replace("_", " ").strip() or "greedy"

@@ -11,7 +11,7 @@ from .statistics import baseline, compare
 from .tables import told, told_as_factor
 
 
-def targets(runs: Sequence[Record], timing: Record | None) -> list[list[str]]:
+def targets(runs: Sequence[Record], timing: Record) -> list[list[str]]:
     """The project's targets, each with what was measured: claim, measured, verdict."""
     groups = by_dataset(runs)
     rows = [*arithmetic_targets(groups.get("arithmetic", {})), *regression_targets(groups), *timing_targets(timing)]
@@ -42,9 +42,9 @@ def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
                 yield claim, told_as_factor(found), found.mean <= 0
 
 
-def timing_targets(timing: Record | None) -> Iterator[tuple[str, str, bool]]:
+def timing_targets(timing: Record) -> Iterator[tuple[str, str, bool]]:
     """A training step with CE + NTL over one with CE."""
-    for base, ratio in (timing or {}).get("ratios", {}).items():
+    for base, ratio in timing.get("ratios", {}).items():
         what = {"stock": "the stock Trainer's CE", "ce": "our CE"}[base]
         measured = f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
         yield f"training step with CE + NTL-WAS / with {what} ≤ 1.01", measured, ratio["median"] <= 1.01

@@ -25,10 +25,9 @@ from ..errors import InputError, in_one_line, writable
 from .configuration import configure
 from .data import Pair
 from .experiment import load_splits
+from .records import YARDSTICKS
 
 BOOSTED, CONSTANT = "gradient boosting", "median of the training answers"
-FILE = "yardsticks.json"
-"""Beside the records: data set -> what :func:`measure` finds."""
 
 Cells = list[dict[str, str]]
 
@@ -60,7 +59,7 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Metrics of both on the test rows of a table."""
+    """Metrics of both on the test rows of a table, as the file beside the records holds them for each data set."""
     config = configure(["dataset=table", *overrides])
     columns = config.dataset.columns
     if columns is None:
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="+", help="of dataset=table: file, target and columns")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)
-    path = writable(chosen.out) / FILE
+    path = writable(chosen.out) / YARDSTICKS
     name = configure(["dataset=table", *chosen.overrides]).dataset.name
     found = json.loads(path.read_text()) if path.exists() else {}
     found[name] = measure(chosen.overrides)

@@ -111,7 +111,7 @@ def test_a_claim_may_compare_two_ways_to_answer() -> None:
 
 def test_a_report_of_runs_that_are_not_committed_has_everything_but_advice() -> None:
     runs = [{**run, "environment": {}} for run in both("housing", test_median_of_16=8.0)]
-    written = report.report(runs, None, advised=False)
+    written = report.report(runs, {}, {}, advised=False)
     assert "## What decoding does" in written and "## house values\n\n`housing`: llama" in written
     assert "advice" not in written
 

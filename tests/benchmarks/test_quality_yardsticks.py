@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.quality.data import Pair
-from benchmarks.quality.yardsticks import BOOSTED, CONSTANT, FILE, cells_of, encoded, main
+from benchmarks.quality.records import YARDSTICKS
+from benchmarks.quality.yardsticks import BOOSTED, CONSTANT, cells_of, encoded, main
 
 
 def test_cells_are_read_back_from_questions() -> None:
@@ -41,7 +42,7 @@ def test_a_table_that_trees_can_learn(tmp_path: Path, capsys: pytest.CaptureFixt
     table.write_text("\n".join(["size,place,price,row", *lines]) + "\n")
     options = [f"dataset.file={table}", "dataset.target=price", "dataset.columns=[size,place]"]
     assert main([*options, "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / FILE).read_text())["made"]
+    found = json.loads((tmp_path / YARDSTICKS).read_text())["made"]
     assert found["columns"] == ["size", "place"]
     assert found["metrics"][BOOSTED]["mae"] < 30 < 200 < found["metrics"][CONSTANT]["mae"]
     assert "made, gradient boosting: MAE" in capsys.readouterr().out
