@@ -10,7 +10,7 @@ from typing import Any
 from ..published import pyplot, save
 from .memory import FRESH
 from .results import Record, Records, median, medians, of_group, of_way, percentiles, preferred, timed
-from .tables import label, objective, problem, rate
+from .tables import label, objective, problem, rate, three_digits
 
 GROUND, INK, GRID = "#fbfbf8", "#26262b", "#d4d4cf"
 STYLE = (
@@ -99,7 +99,12 @@ def draw_bars(axes: Any, record: Record, fresh: dict[str, float]) -> None:
     axes.barh(names, middles, xerr=errors, color=colours, error_kw={"ecolor": INK, "elinewidth": 1})
     ends = [max(high, reached) for (*_, high), reached in zip(times, beyond, strict=True)]
     for position, (middle, reached, end) in enumerate(zip(middles, beyond, ends, strict=True)):
-        axes.text(end, position, f"  {middle:.3g}" + (f", fresh {reached:.3g}" if reached else ""), va="center")
+        axes.text(
+            end,
+            position,
+            f"  {three_digits(middle)}" + (f", fresh {three_digits(reached)}" if reached else ""),
+            va="center",
+        )
     axes.set_xlim(0, (1.35 if fresh else 1.12) * max(ends))
     axes.grid(axis="x")
     kept = "; kept memory, pale: fresh" if fresh else ""
