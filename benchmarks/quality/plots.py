@@ -104,7 +104,9 @@ def draw_errors(axis: Any, styled: Styled, splits: Sequence[str]) -> None:
         axis.plot([10**edge - 1 for edge in ERROR_BINS[1:]], counts / max(counts[-1], 1), **style)
         together += counts
     start, end = (int(np.searchsorted(together, share * together[-1])) for share in (0.05, MOST_ANSWERS))
-    axis.set(xscale="log", xlim=(10 ** ERROR_BINS[max(start, 1)] - 1, 10 ** ERROR_BINS[end + 1] - 1), ylim=(0, 1.02))
+    start = min(max(start, 1), len(ERROR_BINS) - 2)
+    end = max(start + 1, min(end + 1, len(ERROR_BINS) - 1))
+    axis.set(xscale="log", xlim=(10 ** ERROR_BINS[start] - 1, 10 ** ERROR_BINS[end] - 1), ylim=(0, 1.02))
     axis.set(xlabel="error, at most", title="share of answers,\ntest")
     axis.grid(alpha=0.3)
 
