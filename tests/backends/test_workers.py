@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,8 +27,9 @@ LABELS = torch.arange(ROWS) % 20
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several threads for blocks of three rows, whatever the machine has."""
+    """Several threads for blocks of three rows, whatever the machine has, as on a machine that is found to be shared."""
     before = torch.get_num_threads()
+    monkeypatch.setattr(workers.Machine, "is_shared_for", 10**9)
     monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * VOCAB * 4)
     torch.set_num_threads(THREADS)
     yield
@@ -102,6 +104,45 @@ def test_one_thread_has_no_workers() -> None:
     found = set()
     workers.for_each(lambda _: found.add(threading.get_ident()), range(20), 1)
     assert found == {threading.get_ident()}
+
+
+def waiting(seconds: float) -> Callable[[int], None]:
+    """Work that is kept from its core for so long."""
+    return lambda _: time.sleep(seconds)
+
+
+def test_operations_are_split_until_the_thread_waits_for_its_core() -> None:
+    found: list[int] = []
+    workers.Machine.is_shared_for = 0
+    workers.for_each(lambda _: found.append(threading.get_ident()), range(50), THREADS)
+    assert set(found) == {threading.get_ident()}
+    workers.for_each(waiting(0.01), range(3), THREADS)
+    assert workers.Machine.is_shared_for == workers.WALKS_BEFORE_ASKING_AGAIN
+
+
+def test_a_walk_that_finds_the_machine_shared_hands_over_the_rest() -> None:
+    found: list[tuple[int, int]] = []
+
+    def work(item: int) -> None:
+        found.append((threading.get_ident(), item))
+        time.sleep(0.01)
+
+    workers.Machine.is_shared_for = 0
+    workers.for_each(work, range(9), THREADS)
+    own = [item for thread, item in found if thread == threading.get_ident()]
+    assert own == [0]
+    assert sorted(item for _, item in found) == list(range(9))
+
+
+def test_it_is_asked_again_after_some_walks() -> None:
+    own = threading.get_ident()
+    workers.Machine.is_shared_for = 2
+    found = []
+    for _ in range(3):
+        threads_of_walk: set[int] = set()
+        workers.for_each(lambda _: threads_of_walk.add(threading.get_ident()), range(20), THREADS)  # noqa: B023
+        found.append(own in threads_of_walk)
+    assert found == [False, False, True]
 
 
 def test_no_item_is_left_out_or_taken_twice() -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..layout import loss_dtype
 from .workers import for_each, threads_for
 
-BLOCK_BYTES = {"cpu": 4 * 2**20}
-"""Bytes of a block of rows in the losses' dtype: near the core whose thread computes it, and yet so large that calling
-the operations costs little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
+BLOCK_BYTES = {"cpu": 7 * 2**20}
+"""Bytes of a block of rows in the losses' dtype: near the cores, and yet so large that calling the operations costs
+little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
 DEVICE_BLOCK_BYTES = 2**26
 """The same on other devices, where fewer, larger operations are faster."""
 Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
