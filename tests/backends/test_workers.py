@@ -27,7 +27,7 @@ LABELS = torch.arange(ROWS) % 20
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several threads for blocks of three rows, whatever the machine has, as on a machine that is found to be shared."""
+    """Several threads for blocks of three rows, as on a machine that is found to be shared."""
     before = torch.get_num_threads()
     monkeypatch.setattr(workers.Machine, "is_shared_for", 10**9)
     monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * VOCAB * 4)
