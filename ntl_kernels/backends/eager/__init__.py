@@ -1,11 +1,12 @@
 """The row contract in torch operations: analytic gradients over cache-sized blocks of rows.
 
 Serves CPUs and every device without Triton. The large work runs in a block of rows at a time, in the losses' dtype,
-so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. On a CPU every thread
-takes whole blocks (``workers``). A small problem is one block, and then what its operations compute costs less than
-calling them: what holds for all rows (weights of 1, one denominator) is a Python number there, and what only number
-rows need is not computed without any. In a block with a number row every row is computed as one, and what that says of
-the others is masked: number columns are few, and picking rows out of them costs more than it saves.
+so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. Where other processes
+want a CPU's cores, threads take whole blocks (``workers``). A small problem is one block, and then what its operations
+compute costs less than calling them: what holds for all rows (weights of 1, one denominator) is a Python number there,
+and what only number rows need is not computed without any. In a block with a number row every row is computed as one,
+and what that says of the others is masked: number columns are few, and picking rows out of them costs more than it
+saves.
 
 What rows hold stands in columns [n, 1] inside a block, since that is what multiplies a block [n, V].
 

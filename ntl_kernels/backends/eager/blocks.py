@@ -11,7 +11,7 @@ from torch import Tensor
 from ..layout import loss_dtype
 from .workers import for_each, threads_for
 
-BLOCK_BYTES = {"cpu": 7 * 2**20}
+BLOCK_BYTES = {"cpu": 8 * 2**20}
 """Bytes of a block of rows in the losses' dtype: near the cores, and yet so large that calling the operations costs
 little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
 DEVICE_BLOCK_BYTES = 2**26
@@ -118,6 +118,9 @@ def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) ->
     """The rows that count ([N] bool, None: all) of logits [B, T, V] in blocks."""
     batch, length, vocab_size = logits.shape
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
-    step = min(max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), max(1, length))
+    step = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize))
+    if step > (threads := threads_for(logits.device)):
+        step -= step % threads  # operations split a block by rows: each thread gets as many
+    step = min(step, max(1, length))
     spans = [(b, start, min(start + step, length)) for b in range(batch) for start in range(0, length, step)]
     return Blocks(logits, counts, gradient, Workspace(logits, step), spans)

@@ -37,7 +37,8 @@ class Machine:
     """What walks have found."""
 
     is_shared_for = 0
-    """How many more walks take it for granted that other processes want the cores."""
+    """How many more walks take it for granted that other processes want the cores; below 0 where callers in several
+    threads have counted at once."""
 
 
 def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
@@ -47,7 +48,7 @@ def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> N
             work(item)
         return
     left = deque(items)
-    if Machine.is_shared_for:
+    if Machine.is_shared_for > 0:
         Machine.is_shared_for -= 1
     else:
         split_operations(work, left)
@@ -58,7 +59,7 @@ def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> N
 def split_operations(work: Callable[[T], object], left: deque[T]) -> None:
     """One item after another, until none is left or the machine is found to be shared."""
     start, start_of_work = time.perf_counter(), time.thread_time()
-    while left and not Machine.is_shared_for:
+    while left and Machine.is_shared_for <= 0:
         work(left.popleft())
         passed = time.perf_counter() - start
         waited = passed - (time.thread_time() - start_of_work)
