@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -106,37 +105,51 @@ def test_one_thread_has_no_workers() -> None:
     assert found == {threading.get_ident()}
 
 
-def waiting(seconds: float) -> Callable[[int], None]:
-    """Work that is kept from its core for so long."""
-    return lambda _: time.sleep(seconds)
+class Clock:
+    """A thread's time, of which it works so much in each item and waits the rest."""
+
+    def __init__(self, item_s: float, worked_s: float) -> None:
+        self.item_s, self.worked_s, self.items = item_s, worked_s, 0
+
+    def perf_counter(self) -> float:
+        return self.items * self.item_s
+
+    def thread_time(self) -> float:
+        return self.items * self.worked_s
 
 
-def test_operations_are_split_until_the_thread_waits_for_its_core() -> None:
-    found: list[int] = []
-    workers.Machine.is_shared_for = 0
-    workers.for_each(lambda _: found.append(threading.get_ident()), range(50), THREADS)
-    assert set(found) == {threading.get_ident()}
-    workers.for_each(waiting(0.01), range(3), THREADS)
-    assert workers.Machine.is_shared_for == workers.WALKS_BEFORE_ASKING_AGAIN
-
-
-def test_a_walk_that_finds_the_machine_shared_hands_over_the_rest() -> None:
-    found: list[tuple[int, int]] = []
+@pytest.mark.parametrize(
+    ("item_s", "worked_s", "own_items"),
+    [
+        (0.01, 0.01, 9),  # works all the time
+        (0.01, 0.007, 9),  # waits less than a third of it
+        (0.0001, 0.00001, 9),  # waits 0.8 ms in all
+        (0.01, 0.005, 1),  # another thread on its core
+        (0.0004, 0.0001, 4),  # that is seen once it has waited a millisecond
+    ],
+)
+def test_a_walk_that_waits_for_its_core_hands_over_the_rest(
+    item_s: float, worked_s: float, own_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, found = Clock(item_s, worked_s), []
+    monkeypatch.setattr(workers, "time", clock)
+    monkeypatch.setattr(workers.Machine, "is_shared_for", 0)
 
     def work(item: int) -> None:
-        found.append((threading.get_ident(), item))
-        time.sleep(0.01)
+        clock.items += 1
+        found.append((threading.get_ident() == this_thread, item))
 
-    workers.Machine.is_shared_for = 0
+    this_thread = threading.get_ident()
     workers.for_each(work, range(9), THREADS)
-    own = [item for thread, item in found if thread == threading.get_ident()]
-    assert own == [0]
+    assert [is_own for is_own, _ in found].count(True) == own_items
     assert sorted(item for _, item in found) == list(range(9))
+    assert workers.Machine.is_shared_for == (0 if own_items == 9 else workers.WALKS_BEFORE_ASKING_AGAIN)
 
 
-def test_it_is_asked_again_after_some_walks() -> None:
+def test_it_is_asked_again_after_some_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     own = threading.get_ident()
-    workers.Machine.is_shared_for = 2
+    monkeypatch.setattr(workers, "time", Clock(0.01, 0.01))
+    monkeypatch.setattr(workers.Machine, "is_shared_for", 2)
     found = []
     for _ in range(3):
         threads_of_walk: set[int] = set()

@@ -155,7 +155,12 @@ def test_a_wrong_cell_would_be_found() -> None:
 def test_what_is_beside_ce_stands_in_the_report(name: str) -> None:
     written = page(report.TEXT)
     beside_ce = [
-        c for c in claims(TEXTS[name]) if c.beside == "CE" and c.split == c.beside_split and " → " not in c.cell
+        claim
+        for claim in claims(TEXTS[name])
+        if claim.beside == "CE"
+        and claim.split == claim.beside_split
+        and "_median_of_" not in claim.split  # of which the report has a table of its own
+        and " → " not in claim.cell
     ]
     assert beside_ce and [claim for claim in beside_ce if f"| {claim.cell} |" not in written] == []
 

@@ -261,7 +261,7 @@ def test_the_arithmetic_target_needs_both_metrics(mae: float, r2: float, met: bo
             content = run_of(loss, seed, *run, "arithmetic")
             content["metrics"] = {"interpolate": content["metrics"]["test"]}
             write_run(tmp_path / f"{loss}{seed}", content)
-    (row,) = targets.targets(records.read([tmp_path]), None)
+    (row,) = targets.targets(records.read([tmp_path]), {})
     assert row[-1] == ("met" if met else "**missed**") and row[1].startswith("MAE ") and ", R2 " in row[1]
 
 
@@ -272,7 +272,7 @@ def test_the_regression_target_is_about_one_setting(mae: float, factor: str, ver
     write_run(tmp_path / "head2", run_of("mse", 2, 99.0, 0.5, "rents_long", "regression_head"))
     write_run(tmp_path / "was", run_of("ntl_was", 1, mae, 0.5, "rents_long"))
     write_run(tmp_path / "better", run_of("ntl_mse", 1, 5.0, 0.5, "rents_long"))
-    (row,) = targets.targets(records.read([tmp_path]), None)
+    (row,) = targets.targets(records.read([tmp_path]), {})
     claim = "rents, 2,000 steps, test: MAE of CE + 0.3 NTL-WAS / of the regression head ≤ 1"
     assert row == [claim, f"{factor} over 1 seed", verdict]
 
