@@ -77,8 +77,8 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
     ),
     (
         f"Try the median of {SAMPLES} drawn answers first, if you can afford to draw them: with cross-entropy alone it "
-        "changed the MAE of house values by {0} and of taxi fares by {1}, which is more than NTL did, and on top of it "
-        "NTL brought nothing sure.",
+        "changed the MAE of house values by {0} and of taxi fares by {1}, no less than NTL did, and NTL brought nothing "
+        "sure on top of it.",
         (
             *about("housing", "CE", "CE", MEDIANS, beside_split="test", mae="lower"),
             *about("taxis", "CE", "CE", MEDIANS, beside_split="test", mae="lower"),
