@@ -74,5 +74,12 @@ reweighed="loss.reweigh=true"
 }
 
 python -m benchmarks.quality report runs/quality --out benchmarks/results/quality
+measured() { # FILE TARGET COLUMNS
+  python -m benchmarks.quality yardsticks dataset.limits.validation=200 "dataset.file=$1" "dataset.target=$2" \
+    "dataset.columns=[$3]" --out benchmarks/results/quality
+}
+measured "$housing" median_house_value longitude,latitude,housing_median_age,median_income,ocean_proximity
+measured "$taxis" fare distance,pickup_zone,dropoff_zone
+measured "$diamonds" price carat,cut,color,clarity,depth,table,x,y,z
 python -m benchmarks.quality time --out benchmarks/results/quality/timing.json
 python -m benchmarks.quality report
