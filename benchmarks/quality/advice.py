@@ -50,9 +50,9 @@ SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 CHOICE = (
     "CE + 1 NTL-WAS was chosen for rents after 300 steps when six of its ten runs of "
     "cross-entropy alone were known; 0.3 without reweighing was the best of ten settings after 800 steps, and was then "
-    "run after 300 and 2,000; the two settings tried on diamonds are the best two of those ten. House values, taxi fares "
-    "and three of the eight seeds of diamonds were run later, once, with 0.3 alone; the columns of the first two were cut "
-    "to what two cores could train on in the time, before any run of cross-entropy or NTL on them was seen."
+    "run after 300 and 2,000; the two settings tried on diamonds are the best two of those ten. House values, taxi "
+    "fares and three of the eight seeds of diamonds were run later, once, with 0.3 alone; the columns of the first two "
+    "were cut to what two cores could train on in the time, before any run of cross-entropy or NTL on them was seen."
 )
 """What a reader must know of how the headlines came about."""
 
@@ -77,8 +77,8 @@ ADVICE: tuple[tuple[str, tuple[Evidence, ...]], ...] = (
     ),
     (
         f"Try the median of {SAMPLES} drawn answers first, if you can afford to draw them: with cross-entropy alone it "
-        "changed the MAE of house values by {0} and of taxi fares by {1}, no less than NTL did, and NTL brought nothing "
-        "sure on top of it.",
+        "changed the MAE of house values by {0} and of taxi fares by {1}, no less than NTL did, and NTL brought "
+        "nothing sure on top of it.",
         (
             *about("housing", "CE", "CE", MEDIANS, beside_split="test", mae="lower"),
             *about("taxis", "CE", "CE", MEDIANS, beside_split="test", mae="lower"),

@@ -70,8 +70,8 @@ DECODING = (
 
 YARDSTICKS = (
     "The same rows and columns given to a method that is made for tables (scikit-learn's gradient boosting at its "
-    "defaults, for the absolute error), and the constant that errs least. Small models that read numbers digit by digit "
-    "for some minutes stay behind the former, with and without NTL, and the regression head is a weak rival here."
+    "defaults, for the absolute error), and the constant that errs least. Small models that read numbers digit by "
+    "digit for some minutes stay behind the former, with and without NTL, and the regression head is a weak rival here."
 )
 
 
