@@ -27,7 +27,7 @@ def faults_of_a_step():
 
 with memory.treated("preparing"):
     torch.ones(20 * 2**20)
-print([[faults_of_a_step() for _ in range(4)][-1] for way in memory.WAYS for _ in [memory.set_allocator(way)]])
+print([[faults_of_a_step() for _ in range(40)] for way in memory.WAYS for _ in [memory.set_allocator(way)]])
 """
 
 
@@ -35,7 +35,8 @@ print([[faults_of_a_step() for _ in range(4)][-1] for way in memory.WAYS for _ i
 def test_fresh_memory_is_mapped_at_every_step_and_kept_memory_once() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     fresh, kept = json.loads(done.stdout)
-    assert fresh >= 10240 and kept < 100  # pages of 4 KiB
+    assert min(fresh) >= 10240  # pages of 4 KiB
+    assert kept[-1] < 100, kept  # the first steps are those that the heap grows in
 
 
 def test_ways_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
