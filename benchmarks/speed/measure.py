@@ -8,7 +8,8 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,6 +135,17 @@ def time_alternately(
     }
 
 
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """So many CPU threads for torch's operators."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def observe(step: Step, device: torch.device) -> dict[str, int]:
     """Peak memory of a step, and what it launches.
 
@@ -141,12 +153,9 @@ def observe(step: Step, device: torch.device) -> dict[str, int]:
     """
     gc.collect()
     if device.type != "cuda":
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with torch_threads(1):
+            step(0)  # what is compiled is compiled anew for another number of threads
             events = trace_of(step, device)
-        finally:
-            torch.set_num_threads(threads)
         return {"peak_bytes": peak_of_trace(events), "operators": count_leaves(events)}
     events = trace_of(step, device)
     host_s = float(f"{host_seconds(step, torch.cuda.synchronize):.3g}")

@@ -278,12 +278,10 @@ def sizes(case: Case) -> dict[str, int]:
 @contextmanager
 def cpu_threads(threads: int) -> Iterator[None]:
     """So many CPU threads; afterwards nothing is kept of what was compiled or allocated."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     try:
-        yield
+        with measure.torch_threads(threads):
+            yield
     finally:
-        torch.set_num_threads(before)
         torch.compiler.reset()
         gc.collect()
         if torch.cuda.is_available():

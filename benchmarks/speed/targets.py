@@ -11,7 +11,7 @@ from functools import partial
 from .memory import FRESH, KEPT, WAYS
 from .providers import HIDDEN, TORCH_FUSED
 from .results import Record, Records, key, median, timed
-from .workloads import VOCAB_SIZES
+from .workloads import SHORT, VOCAB_SIZES
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,15 @@ FP32, BF16, LINEAR, LINEAR_BF16 = "logits-fp32", "logits-bf16", "hidden-fp32", "
 PLAIN, PACKAGE = ("torch_ce",), ("torch_ce_ntloss",)
 EAGER_LIMITS = {"256x1000": (1.5, 1.5), "64x32000": (1.0, 1.3)}
 """Size of small problems -> limits in fp32 and bf16."""
-SHORT = ("fp32", "bf16")
-SWEEP = [f"vocab-{vocab}-{dtype}" for dtype in SHORT for vocab in VOCAB_SIZES if (vocab, dtype) != (32000, "bf16")]
+SWEEP = [
+    f"vocab-{vocab}-{dtype}" for dtype in SHORT.values() for vocab in VOCAB_SIZES if (vocab, dtype) != (32000, "bf16")
+]
 """The vocabularies on a CPU, but the one whose problem is that of logits-bf16."""
 TARGETS = (
     *(cpu("time / F.cross_entropy", name, 1.05, PLAIN) for name in (FP32, BF16, *SWEEP)),
     *(
         cpu("time / F.cross_entropy, both beside a busy process", f"load-{dtype}", 1.5, PLAIN, memory=way)
-        for dtype in SHORT
+        for dtype in SHORT.values()
         for way in WAYS
     ),
     cpu("time / F.cross_entropy", FP32, 0.6, PLAIN, memory=FRESH),
@@ -113,7 +114,7 @@ TARGETS = (
     *(
         cpu("time / F.cross_entropy, one thread", f"eager-{size}-{dtype}", limit, PLAIN)
         for size, limits in EAGER_LIMITS.items()
-        for dtype, limit in zip(SHORT, limits, strict=True)
+        for dtype, limit in zip(SHORT.values(), limits, strict=True)
     ),
     cpu("host time / Liger's", "host-logits", 1.0, ("liger_ce",), memory=None),
     cpu("host time / Liger's fused linear", "host-hidden", 1.0, ("liger_linear",), "ours_linear", memory=None),

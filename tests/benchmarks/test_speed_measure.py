@@ -164,3 +164,17 @@ def test_the_hosts_time_leaves_out_what_the_device_does(monkeypatch: pytest.Monk
     seconds = measure.host_seconds(lambda index: pass_time(index, 2 + index), lambda: pass_time("wait", 20))
     assert seconds == pytest.approx(4e-3)
     assert said == [entry for index in range(5) for entry in ("wait", index, "wait")]
+
+
+def test_what_is_compiled_for_one_thread_is_no_part_of_the_observed_step() -> None:
+    threads: list[int] = []
+
+    def step(_: int) -> None:
+        threads.append(torch.get_num_threads())
+        if threads.count(1) == 1:  # what a compiler does at the first step with so many threads
+            torch.ones(2**20).add_(1).mul_(2)
+
+    with measure.torch_threads(2):
+        observed = measure.observe(step, CPU)
+        assert torch.get_num_threads() == 2
+    assert threads == [1, 1] and observed == {"peak_bytes": 0, "operators": 0}

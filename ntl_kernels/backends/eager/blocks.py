@@ -92,6 +92,8 @@ class Blocks(NamedTuple):
     workspace: Workspace
     spans: list[tuple[int, int, int]]
     """(sequence, first row, row after the last) of each block."""
+    threads: int
+    """That compute them."""
 
     def block(self, place: int) -> Block:
         """The block at a place of ``spans``."""
@@ -110,17 +112,16 @@ class Blocks(NamedTuple):
 
     def for_each(self, work: Callable[[Block], object]) -> None:
         """Call ``work`` for every block, in as many threads as torch has."""
-        threads = threads_for(self.logits.device)
-        for_each(lambda place: work(self.block(place)), range(len(self.spans)), threads)
+        for_each(lambda place: work(self.block(place)), range(len(self.spans)), self.threads)
 
 
 def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Blocks:
     """The rows that count ([N] bool, None: all) of logits [B, T, V] in blocks."""
     batch, length, vocab_size = logits.shape
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
-    step = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize))
-    if step > (threads := threads_for(logits.device)):
+    step, threads = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), threads_for(logits.device)
+    if step > threads:
         step -= step % threads  # operations split a block by rows: each thread gets as many
     step = min(step, max(1, length))
     spans = [(b, start, min(start + step, length)) for b in range(batch) for start in range(0, length, step)]
-    return Blocks(logits, counts, gradient, Workspace(logits, step), spans)
+    return Blocks(logits, counts, gradient, Workspace(logits, step), spans, threads)
