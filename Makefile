@@ -13,7 +13,7 @@ ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
 RUN := $(ENVIRONMENT)/bin/python
 OLD_TRITON := triton==3.4.0
-EMULATED = NTL_KERNELS_EMULATE_ALL=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q -rs -n $(WORKERS) --dist load \
+EMULATED = NTL_KERNELS_EMULATE_ALL=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q -rsfE -n $(WORKERS) --dist load \
 	tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
@@ -49,7 +49,7 @@ docs: $(ENVIRONMENT)/.installed-dev
 tests: $(ENVIRONMENT)/.installed-dev
 	$(call say,tests: pytest on $(WORKERS) workers)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest \
-		-n $(WORKERS) --dist loadfile --no-loadscope-reorder -rs $(PYTEST)
+		-n $(WORKERS) --dist loadfile --no-loadscope-reorder -rsfE $(PYTEST)
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: the demo in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 	@$(RUN) -c 'from tests.emulator.needs import missing; missing() and print("\n== NOT TESTED: the compiled kernels;", missing())'
