@@ -301,7 +301,10 @@ LAYERS = (
     ("problem", "Problem: labels, weights, numbers and options of one call"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
-    ("tracing | value_losses | digit_runs | extras", "is a call traced?; f(e); digits along a row; what to install"),
+    (
+        "tracing | value_losses | digit_runs | extras",
+        "whether a call is traced; f(e); digits along a row; what to install",
+    ),
 )
 """The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
 
