@@ -293,7 +293,10 @@ def comparison() -> str:
                 yield text(middle, y(total) - 7, f"{total:.1f}", "middle", size, bold=True)
         yield text((left + right) / 2, bottom + 52, f"digit predicted with probability {SHARE:g}", "middle", size)
         for line, (colour, words) in enumerate(
-            ((ORANGE, f"+ {WEIGHT:g} NTL: grows with the distance"), (BLUE, "cross-entropy: the same for every wrong digit"))
+            (
+                (BLUE, "cross-entropy: the same for every wrong digit"),
+                (ORANGE, f"+ {WEIGHT:g} NTL: grows with the distance"),
+            )
         ):
             yield f'<rect x="{left}" y="{10 + 26 * line}" width="16" height="16" fill="{colour}"/>'
             yield text(left + 24, 24 + 26 * line, words, size=size)

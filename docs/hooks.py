@@ -58,9 +58,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, number them and link the citations of their numbers; put diagrams into the page; colour
-    tables of marks.
-    """
+    """Turn formulas into MathML, number them and link to them; put diagrams into the page; colour tables of marks."""
     content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
     content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
     numbers = set(TAG.findall(content))
@@ -130,8 +128,8 @@ def matching(pattern: str, left_out: str | None) -> list[Path]:
 
 
 def included(path: Path, section: str | None, is_part: bool) -> str:
-    """A file, or the part of it between two markers, in a page at the top of the site; under that page's own title if it
-    is only a part of the page.
+    """A file, or the part of it between two markers, for a page at the top of the site; with its headings a level lower
+    if it is only a part of that page.
 
     Raises:
         ValueError: the markers are not there.
@@ -182,7 +180,7 @@ def page_with(file: Path) -> str | None:
 
 
 def marked(content: str) -> str:
-    """Give cells that hold a mark the class of its colour, and link their numbers to the list of notes below the table."""
+    """Give cells of marks the class of their colour, and link their numbers to the notes listed below the table."""
     table, opening, notes = content.partition("<ol>")
     listed, closing, rest = notes.partition("</ol>")
     numbers = count(1)
