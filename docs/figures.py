@@ -157,7 +157,7 @@ def traffic() -> str:
             yield text(left - 12, y + 17, name, "end", 12, bold=i == len(TRAFFIC))
             for j in range(reads + writes):
                 is_read = j < reads
-                yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.45)
+                yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.3)
                 yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
         total = sum(reads + writes for _, reads, writes in TRAFFIC)
         yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)

@@ -82,10 +82,11 @@ def equation(latex: str) -> str:
     """A formula of its own line, with its number as a link to itself."""
     tag = TAG.search(latex)
     formula = mathml(TAG.sub("", latex), "block")
+    box = f"<div>{formula}</div>"  # scrolls
     if tag is None:
-        return f'<div class="equation" data-search-exclude>{formula}</div>'
+        return f'<div class="equation" data-search-exclude>{box}</div>'
     number = f'<a class="number" href="#eq-{tag[1]}">({tag[1]})</a>'
-    return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude><div>{formula}</div>{number}</div>'
+    return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude>{box}{number}</div>'
 
 
 def linked(content: str, numbers: set[str]) -> str:
