@@ -53,28 +53,25 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
     return (row, [one for one, _ in both], [other for _, other in both]) if both else None
 
 
-def tables(runs: Sequence[Record]) -> str:
-    """A table of what can only be estimated, and one of what can be computed: right or wrong, and how far off."""
-    estimated = [estimate_row(*pair) for pair in pairs(runs) if pair[0].dataset not in EXACT]
-    computed = [computed_row(*pair) for pair in pairs(runs) if pair[0].dataset in EXACT]
-    headers = {
-        "can only be estimated": ("median error, CE → with NTL", "median error by pairs", "MAE by pairs"),
-        "can be computed": ("right numbers, CE → with NTL", "right numbers by pairs", "log MAE by pairs"),
-    }
-    both = zip(headers.items(), (estimated, computed), strict=True)
-    return "\n\n".join(markdown([first, "loss", *others], rows) for (first, others), rows in both if rows)
+def table(runs: Sequence[Record]) -> str:
+    """A row for each task: what most answers are like, before and after, and how its measures change."""
+    header = ["task", "measure", "CE → with NTL", "change", "change of MAE (exact tasks: of log MAE)"]
+    rows = [table_row(*pair) for pair in pairs(runs)]
+    return markdown(header, rows) if rows else ""
 
 
-def estimate_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
-    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("median_error", "mae")]
-    return [words(row.dataset), row.loss, " → ".join(errors), *found]
+def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
+    """Right answers where they can be computed, the median error where they can only be estimated."""
+    typical, wild = ("number_accuracy", "log_mae") if row.dataset in EXACT else ("median_error", "mae")
+    scale, unit = (100, " %") if row.dataset in EXACT else (1, "")
+    means = [rounded(scale * fmean(values_of(side, row.split, typical)), 3) for side in (plain, ours)]
+    changes = [told(compare(ours, plain, row.split, metric), metric) for metric in (typical, wild)]
+    return [task(row), METRICS[typical], " → ".join(means) + unit, *changes]
 
 
-def computed_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    shares = [rounded(100 * fmean(values_of(side, row.split, "number_accuracy")), 3) for side in (plain, ours)]
-    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("number_accuracy", "log_mae")]
-    return [words(row.dataset), row.loss, " → ".join(shares) + " %", *found]
+def task(row: Headline) -> str:
+    """The row's data set, and what is unusual about its loss."""
+    return words(row.dataset) + row.loss.removeprefix(NTL)
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
@@ -82,8 +79,7 @@ def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
     rows = {}
     for row, ours, plain in pairs(runs):
         metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
-        label = words(row.dataset) + (f"\n{row.loss}" if row.loss != NTL else "")
-        rows[label] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
+        rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
     plots.draw_differences(rows, f"change of the error with {NTL} beside CE (95 % interval)", path, source)
 
 

@@ -23,7 +23,7 @@ EXACT = ("expressions", "arithmetic")
 """Where an answer can be computed, so that it is right or wrong; all others can only be estimated."""
 METRICS = {
     "exact_match": "exact match",
-    "number_accuracy": "right number",
+    "number_accuracy": "right numbers",
     "mae": "MAE",
     "median_error": "median error",
     "log_mae": "log MAE",

@@ -14,6 +14,7 @@ from ..errors import InputError, in_one_line, writable
 from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records
 from .advice import ADVICE, CHOICE, Evidence
+from .losses import NTL
 from .names import METRICS, anchor, in_order, words
 from .records import Groups, Record, by_dataset, splits_of
 from .statistics import Difference, compare
@@ -106,7 +107,7 @@ AT_THEIR_COMMIT = (
 
 def advice(runs: Sequence[Record]) -> str:
     """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
-    parts = ["# When the Number Token Loss helps", headlines.tables(runs), IN_SHORT]
+    parts = ["# When the Number Token Loss helps", headlines.table(runs), IN_SHORT]
     parts += [f"![What CE + NTL changes beside CE]({DIFFERENCES})", SHRINKS, f"![By training steps]({TRAINING})"]
     parts += [folded("How to read the tables", LEGEND), folded("How the settings came about", CHOICE)]
     for sentence, evidence in ADVICE:
@@ -116,9 +117,9 @@ def advice(runs: Sequence[Record]) -> str:
 
 
 IN_SHORT = (
-    "Beside cross-entropy alone at the same seeds: errors as a change in per cent, right numbers in percentage points, "
-    f"with the 95 % interval and the seeds that agree; {LOWER} and {HIGHER}: the interval excludes 0 (in the picture: "
-    "full dots)."
+    f"{NTL} compared with cross-entropy alone over the same seeds: the change of errors in per cent and of right "
+    "numbers in percentage points, its 95 % confidence interval, and how many seeds changed in that direction. "
+    f"{LOWER} or {HIGHER}: the interval excludes 0."
 )
 SHRINKS = (
     "The difference of MAE to CE, by pairs, as training goes on. Left, test answers at the end of three budgets, each "
@@ -169,17 +170,14 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
 
 
 def section(folder: Path) -> str:
-    """The README's text on quality: one table, one plot, the advice."""
+    """The README's text on quality: one table, and where everything else is."""
     runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
-    parts = [
-        headlines.tables(runs),
-        f"{IN_SHORT} What each sentence rests on: [advice]({where}/{ADVICE_TEXT}); all tables: "
-        f"[report]({where}/{TEXT}).",
-        f"![What CE + NTL changes beside CE]({where}/{DIFFERENCES})",
-        "\n".join(f"- {filled(sentence, evidence, runs)}" for sentence, evidence in ADVICE),
-    ]
-    return "\n\n".join(parts) + "\n"
+    found = (
+        f"What follows from these and {len(runs)} runs in all, each sentence with the differences behind it: "
+        f"[advice]({where}/{ADVICE_TEXT}). All tables: [report]({where}/{TEXT})."
+    )
+    return "\n\n".join([headlines.table(runs), IN_SHORT, found]) + "\n"
 
 
 def pages(folder: Path) -> Pages:
@@ -196,7 +194,7 @@ def pages(folder: Path) -> Pages:
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:
         return Pages(SECTION, folder, texts, drawn, None)
-    drawn[folder / DIFFERENCES] = digest(headlines.tables(runs)), partial(headlines.draw_differences, runs)
+    drawn[folder / DIFFERENCES] = digest(headlines.table(runs)), partial(headlines.draw_differences, runs)
     followed = digest([headlines.budgets(runs), headlines.training(runs)])
     drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
     texts[folder / ADVICE_TEXT] = advice(runs)
