@@ -35,6 +35,8 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 TITLE = re.compile(r"^# ", re.MULTILINE)
 STYLE = re.compile(r"<style>.*?</style>\n?", re.DOTALL)
+CELL = re.compile(r"<t[hd]\b.*?</t[hd]>", re.DOTALL)
+CODE = re.compile(r"<code>([^<]+)</code>")
 MARK = re.compile(r"<td>([✓✗–])(?: \((\d+)\))?</td>")
 MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
 """The class of a cell that begins with a mark."""
@@ -64,6 +66,7 @@ def on_page_content(content: str, **_: Any) -> str:
     numbers = set(TAG.findall(content))
     content = DISPLAY.sub(lambda match: equation(match[1]), content)
     content = linked(content, numbers) if numbers else content
+    content = CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
     return marked(content) if "<td>✓" in content else content
 
 
@@ -178,6 +181,12 @@ def page_with(file: Path) -> str | None:
             if not section and file in matching(path, left_out):
                 return page.name
     return None
+
+
+def unbroken(code: str) -> str:
+    """Code of a table, whose lines end between words alone: browsers end them at hyphens, too."""
+    words = " ".join(f'<span class="word">{word}</span>' for word in code.split())
+    return f"<code>{words}</code>"
 
 
 def marked(content: str) -> str:

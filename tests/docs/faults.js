@@ -3,13 +3,13 @@ const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const first = (element) => element.textContent.trim().split("\n")[0].slice(0, 70);
 const box = (element) => element.getBoundingClientRect();
 
-/* Every word of an element, as a range; what a hyphen or a slash joins may be broken there. */
-function words(element) {
+/* Every word of an element, as a range. */
+function words(element, word) {
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const found = [];
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    for (const match of node.data.matchAll(/[^\s\/–-]+/g)) {
+    for (const match of node.data.matchAll(word)) {
       const range = document.createRange();
       range.setStart(node, match.index);
       range.setEnd(node, match.index + match[0].length);
@@ -18,6 +18,9 @@ function words(element) {
   }
   return found;
 }
+
+const broken = (element, word) =>
+  words(element, word).filter((range) => range.getClientRects().length > 1).map((range) => range.toString());
 
 /* Is something else responsible for an element that reaches beyond the screen: a box that scrolls? */
 function isInScroller(element) {
@@ -46,20 +49,21 @@ const screen = page.clientWidth;
 const code = all(".md-content pre > code").filter((e) => e.offsetParent);
 const equations = all(".equation > div");
 const heads = all(".md-content th");
+const names = all(".md-content td code");
 const buttons = all(".md-code__nav").filter((e) => e.offsetParent);
 const diagrams = all(".diagram");
 const scrolls = (e) => e.scrollWidth > e.clientWidth + 1;
 
 return {
   seen: {
-    code: code.length, equations: equations.length, heads: heads.length, buttons: buttons.length, diagrams: diagrams.length
+    code: code.length, equations: equations.length, heads: heads.length, names: names.length, buttons: buttons.length, diagrams: diagrams.length
   },
   faults: {
     "page is wider than the screen": scrolls(page) ? [`${page.scrollWidth} > ${screen}`] : [],
     "sticks out": all(".md-content *").filter((e) => box(e).right > screen + 1 && !isInScroller(e)).map(first),
     "code scrolls": code.filter(scrolls).map(first),
-    "head is broken within a word":
-      heads.flatMap(words).filter((range) => range.getClientRects().length > 1).map((range) => range.toString()),
+    "head is broken within a word": heads.flatMap((e) => broken(e, /[^\s\/–-]+/g)),  // "mean-squared" may be
+    "code of a table is broken within a word": names.flatMap((e) => broken(e, /\S+/g)),
     "equation is clipped": equations.filter(isClipped).map(first),
     "equation scrolls": equations.filter(scrolls).map(first),
     "button lies on code":
