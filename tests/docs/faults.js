@@ -49,7 +49,7 @@ const screen = page.clientWidth;
 const code = all(".md-content pre > code").filter((e) => e.offsetParent);
 const equations = all(".equation > div");
 const heads = all(".md-content th");
-const names = all(".md-content td code");
+const names = all(".md-content td code").filter((e) => !e.closest("pre"));
 const buttons = all(".md-code__nav").filter((e) => e.offsetParent);
 const diagrams = all(".diagram");
 const scrolls = (e) => e.scrollWidth > e.clientWidth + 1;
