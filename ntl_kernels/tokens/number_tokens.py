@@ -113,8 +113,8 @@ class NumberTokens:
 
         Warns if most number tokens of the vocabulary do not count with these options (Llama 3's has 10 digits and
         1,100 numbers of two and three digits); if ``digits_only`` finds some of the ten digits but not all; and if
-        tokens mean numbers in another dress ("##34", "7</w>", "<num_7>", "_7_0_") or are worth more than float32
-        losses hold (1.6e38). Labels with those get no number loss. :meth:`from_mapping` takes any token with a value
+        tokens mean numbers in another dress (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``) or are worth more than
+        float32 losses hold (1.6e38). Labels with those get no number loss. :meth:`from_mapping` takes any token with a value
         that they hold. :meth:`describe` says so, too, and which further tokens the other options would count.
 
         Args:
