@@ -88,11 +88,11 @@ class NTLOutput(NamedTuple):
     """The loss and what it is made of. Only ``loss`` carries gradient.
 
     With reduction "mean" or "sum" every field is a 0-d float32 tensor (float64 for float64 logits). With "none" the
-    first three have the labels' shape.
+    first three have the labels' shape. ``loss = cross_entropy + weight * ntl``.
     """
 
     loss: Tensor
-    """What is minimised: ``cross_entropy + weight * ntl``."""
+    """The value to minimise, the only one with a gradient."""
     cross_entropy: Tensor
     """Cross-entropy, label smoothing and z-loss included, reduced like the loss."""
     ntl: Tensor

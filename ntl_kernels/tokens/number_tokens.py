@@ -109,26 +109,33 @@ class NumberTokens:
     def from_tokenizer(
         cls, tokenizer: Any, vocab_size: int | None = None, digits_only: bool = True, space_prefixed: bool = False
     ) -> NumberTokens:
-        """The tokens of a tokenizer whose whole text is a number: ASCII digits with at most one point between them.
+        """The tokens whose whole text is a number: ASCII digits with at most one decimal point between them.
 
-        Warns if most number tokens of the vocabulary do not count with these options (Llama 3's has 10 digits and
-        1,100 numbers of two and three digits); if ``digits_only`` finds some of the ten digits but not all; and if
-        tokens mean numbers in another dress (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``) or are worth more than
-        float32 losses hold (1.6e38). Labels with those get no number loss. :meth:`from_mapping` takes any token with a value
-        that they hold. :meth:`describe` says so, too, and which further tokens the other options would count.
+        Warns in three cases, in which some labels get no number loss:
+
+        - With these options, less than half of the vocabulary's number tokens count. (Llama 3's vocabulary has 10
+          single digits and 1,100 numbers of two or three digits.)
+        - ``digits_only`` finds some of the ten digits, but not all.
+        - Tokens are numbers written differently (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``), or their values
+          are too large for float32 losses (1.6e38). :meth:`from_mapping` accepts any token with a smaller value.
+
+        :meth:`describe` repeats these warnings and lists how many tokens other options would count.
 
         Args:
-            tokenizer: anything with ``get_vocab()``, whose tokens are str, bytes or some of both: a ``transformers``
-                tokenizer or ``tokenizers.Tokenizer``. It is only read. Tokens of one text are several tokens.
-            vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's.
+            tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
+                tokenizer or ``tokenizers.Tokenizer``. It is not changed. Different tokens with the same text are
+                separate number tokens.
+            vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
                 Default: the number of ids of the tokenizer.
-            digits_only: only the digits 0 to 9, as in the paper's experiments; else also "42", "007" and "3.14".
-            space_prefixed: count a number behind one mark of a leading space ("Ġ7", "▁7"), too. GPT-2 and T5 write
-                the beginning of a number after a space so.
+            digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
+                ``"42"``, ``"007"`` and ``"3.14"``.
+            space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
+                such tokens for the start of a number after a space.
 
         Raises:
             TypeError: the tokenizer has no ``get_vocab``, or its tokens are neither str nor bytes.
-            ValueError: no such token, fewer than two distinct values, or an id beyond ``vocab_size``.
+            ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
+                ``vocab_size``.
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have get_vocab(); got {type(tokenizer).__name__}")
