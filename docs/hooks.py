@@ -1,5 +1,5 @@
-"""What MkDocs does beside its own: formulas as MathML, files of the repository in pages, a module's public names,
-marks of tables in colour.
+"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, and marks in
+tables get colours.
 
 MathML is part of HTML, so formulas need no script and no network.
 """
@@ -71,7 +71,7 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def diagram(title: str, path: str) -> str:
-    """A diagram as part of the page, whose style sheet then has the colours in place of the diagram's own."""
+    """A diagram as part of the page, without its own colours: the page's style sheet has them."""
     svg = STYLE.sub("", (PAGES / path).read_text())
     return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
@@ -132,8 +132,9 @@ def matching(pattern: str, left_out: str | None) -> list[Path]:
 
 
 def included(path: Path, section: str | None, is_part: bool) -> str:
-    """A file, or the part of it between two markers, for a page at the top of the site; with its headings a level lower
-    if it is only a part of that page.
+    """A file, or the part of it between two markers, for a page at the top of the site.
+
+    If it is only a part of that page, its headings go down a level.
 
     Raises:
         ValueError: the markers are not there.
@@ -184,7 +185,7 @@ def page_with(file: Path) -> str | None:
 
 
 def unbroken(code: str) -> str:
-    """Code of a table, whose lines end between words alone: browsers end them at hyphens, too."""
+    """Code of a table that is wrapped only between words; browsers would wrap it at hyphens, too."""
     words = " ".join(f'<span class="word">{word}</span>' for word in code.split())
     return f"<code>{words}</code>"
 

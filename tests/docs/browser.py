@@ -73,9 +73,7 @@ class Browser:
         self.resize(width)
         self.driver.get(page.as_uri())
         end = time.monotonic() + PATIENCE
-        while not self.run(
-            "return document.readyState === 'complete' && document.documentElement.classList.contains('js')"
-        ):
+        while not self.run("return document.readyState === 'complete' && document.fonts.status === 'loaded'"):
             assert time.monotonic() < end, f"{page.name} is not loaded after {PATIENCE:g} s"
             time.sleep(0.05)
         self.run(STILL)
