@@ -456,7 +456,8 @@ def test_word_pieces_of_a_real_tokenizer() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     assert tokenizer.encode("12345").tokens == ["12", "##34", "##5"]
     with pytest.warns(
-        UserWarning, match=r"2 tokens look like numbers that are written differently \('##34' \(id 2\), '##5' \(id 3\)\)"
+        UserWarning,
+        match=r"2 tokens look like numbers that are written differently \('##34' \(id 2\), '##5' \(id 3\)\)",
     ):
         numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False)
     assert numbers.values.tolist() == [7.0, 8.0, 12.0]

@@ -101,8 +101,8 @@ class NumberTokens:
 
         Raises:
             TypeError: ``mapping`` is not a mapping, a token id is not an integer, or a value is not a real number.
-            ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct values,
-                or values are too far apart for a float32 loss (1.6e38).
+            ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
+                values, or values are too far apart for a float32 loss (1.6e38).
         """
         return cls(mapping, vocab_size)
 
