@@ -388,7 +388,7 @@ def test_labels_that_are_ignored_are_no_tokens_of_a_batch() -> None:
     [
         ([torch.tensor([7, 8, -100])], "none of 2 labels is a number token of NumberTokens.2 tokens"),
         ([], "none of 0 labels"),
-        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got input_ids"),
+        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got the keys input_ids"),
     ],
 )
 def test_batches_without_a_number_are_an_error(batches: list[Any], message: str) -> None:
