@@ -1,4 +1,4 @@
-"""What a reader sees first: one row of numbers for each task, and what they look like."""
+"""The headline results: one table row per task, and plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tables import markdown, rounded, told
 
 
 class Headline(NamedTuple):
-    """A row: runs of a loss, beside CE of the same model."""
+    """A row: runs with a loss, compared with CE of the same model."""
 
     dataset: str
     loss: str = NTL
@@ -37,13 +37,13 @@ HEADLINES = (
     Headline("arithmetic", model="llama_pretrained", split="interpolate"),
 )
 TRAINED = ("housing", "taxis", "diamonds", RENTS)
-"""The data sets whose difference is followed through training."""
+"""The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
-"""A row, its runs, and those of CE with the same seeds."""
+"""A row, its runs, and the CE runs of the same model."""
 
 
 def pairs(runs: Sequence[Record]) -> list[Pair]:
-    """The rows that there are runs for."""
+    """The rows for which there are runs."""
     datasets = by_dataset(runs)
     return [found for row in HEADLINES if (found := pair_of(row, datasets.get(row.dataset, {})))]
 
@@ -54,12 +54,12 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
 
 
 def tables(runs: Sequence[Record]) -> str:
-    """A table of what can only be estimated, and one of what can be computed: right or wrong, and how far off."""
+    """A table of tasks whose answers can only be estimated, and one of tasks with exact answers."""
     estimated = [estimate_row(*pair) for pair in pairs(runs) if pair[0].dataset not in EXACT]
     computed = [computed_row(*pair) for pair in pairs(runs) if pair[0].dataset in EXACT]
     headers = {
-        "can only be estimated": ("median error, CE → with NTL", "median error by pairs", "MAE by pairs"),
-        "can be computed": ("right numbers, CE → with NTL", "right numbers by pairs", "log MAE by pairs"),
+        "answer to be estimated": ("median error, CE → CE + NTL", "change in median error", "change in MAE"),
+        "exact answer": ("correct numbers, CE → CE + NTL", "change in correct numbers", "change in log MAE"),
     }
     both = zip(headers.items(), (estimated, computed), strict=True)
     return "\n\n".join(markdown([first, "loss", *others], rows) for (first, others), rows in both if rows)
@@ -78,22 +78,22 @@ def computed_row(row: Headline, ours: list[Record], plain: list[Record]) -> list
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
-    """The rows' differences that are ratios."""
+    """Plot the rows' relative changes of errors."""
     rows = {}
     for row, ours, plain in pairs(runs):
         metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
         label = words(row.dataset) + (f"\n{row.loss}" if row.loss != NTL else "")
         rows[label] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
-    plots.draw_differences(rows, f"change of the error with {NTL} beside CE (95 % interval)", path, source)
+    plots.draw_differences(rows, f"change in error with {NTL}, relative to CE (95 % interval)", path, source)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:
-    """How much of the gain is left after how many steps."""
+    """Plot the difference to CE over training steps."""
     plots.draw_training(budgets(runs), training(runs), path, source)
 
 
 def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
-    """(steps, difference of MAE to CE on the test split) of rents, whose budgets each have a schedule of their own."""
+    """(steps, difference in MAE to CE on the test split) for rents; each budget has its own learning-rate schedule."""
     found = [(row, compare(ours, plain, row.split, "mae"), ours) for row, ours, plain in pairs(runs)]
     return [
         (ours[0]["config"]["trainer"]["arguments"]["max_steps"], difference)
@@ -103,7 +103,7 @@ def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
 
 
 def training(runs: Sequence[Record]) -> dict[str, list[tuple[int, Difference]]]:
-    """Data set -> (step, difference of MAE to CE on the validation split) at each evaluation."""
+    """Data set -> (step, difference in MAE to CE on the validation split) at each evaluation."""
     return {
         words(row.dataset): list(differences(ours, plain)) for row, ours, plain in pairs(runs) if row.dataset in TRAINED
     }

@@ -60,7 +60,7 @@ def test_tables_have_the_rows_that_there_are_runs_for() -> None:
     (header, _, row) = headlines.tables(both("taxis")).splitlines()
     assert (
         header
-        == "| can only be estimated | loss | median error, CE → with NTL | median error by pairs | MAE by pairs |"
+        == "| answer to be estimated | loss | median error, CE → CE + NTL | change in median error | change in MAE |"
     )
     assert row.startswith(f"| taxi fares | {NTL} | 5.12 → 4.62 | -9.8 % [") and row.count(" ▼ 4/4 |") == 2
 
@@ -71,7 +71,7 @@ def test_what_can_be_computed_is_told_by_right_numbers() -> None:
     assert "| house values |" in estimated and "sums" not in estimated
     header, _, row = computed.splitlines()
     assert header.startswith(
-        "| can be computed | loss | right numbers, CE → with NTL | right numbers by pairs | log MAE"
+        "| exact answer | loss | correct numbers, CE → CE + NTL | change in correct numbers | change in log MAE"
     )
     assert row.startswith(f"| sums | {NTL} | 9.76 → 10.8 % | +1.1 points [") and "median" not in computed
 
@@ -87,7 +87,7 @@ def test_decoding_is_compared_with_training() -> None:
     assert tables.decoding_table(by_dataset(both("taxis"))) == ""
     runs = both("housing", test_median_of_16=8.0)
     header, _, *rows = tables.decoding_table(by_dataset(runs)).splitlines()
-    assert "MAE beside CE, greedy" in header and f"median error beside {NTL}, greedy" in header
+    assert "MAE vs CE, greedy" in header and f"median error vs {NTL}, greedy" in header
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[0] for row in cells] == ["house values, test"] * 4
     assert [row[1] for row in cells] == ["CE, greedy", f"{NTL}, greedy", "CE, median of 16", f"{NTL}, median of 16"]
@@ -106,7 +106,7 @@ def test_a_claim_may_compare_two_ways_to_answer() -> None:
     groups = datasets["housing"]
     assert found == compare(groups["llama", "CE"], groups["llama", NTL], "test_median_of_16", "mae", "test")
     table = report.evidence_table(both("housing", test_median_of_16=8.0), [claim])
-    assert f"(report.md#house-values), test_median_of_16 | CE beside {NTL}, test | MAE | -13.2 %" in table
+    assert f"(report.md#house-values), test_median_of_16 | CE vs {NTL}, test | MAE | -13.2 %" in table
 
 
 def test_a_report_of_runs_that_are_not_committed_has_everything_but_advice() -> None:

@@ -559,7 +559,7 @@ class TestHooksOfAccelerate:
         model, batch = make_model(case), make_batch()
         expected = stock_output(model, batch).loss
         add_hook_to_module(model if where == "model" else model.get_output_embeddings(), ModelHook())
-        remedy = r"remove_hook_from_module\(model, recurse=True\); else train on full logits.*numbers=numbers"
+        remedy = r"remove_hook_from_module\(model, recurse=True\); otherwise train on full logits.*numbers=numbers"
         other = r" or set_ntl_loss_function\(model, numbers\)$" if case == "llama" else r"\)$"
         with pytest.raises(ValueError, match=f"has accelerate's hooks around its forward.*{remedy}.*{other}"):
             apply_ntl_to_model(model, NUMBERS)

@@ -251,7 +251,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "config", "message"),
         [
-            ("BambaForCausalLM", BAMBA, "adds a z loss.*set model.z_loss_coefficient = 0"),
+            ("BambaForCausalLM", BAMBA, "adds a z-loss.*set model.z_loss_coefficient = 0"),
             ("ProphetNetForConditionalGeneration", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
             ("ProphetNetForCausalLM", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
         ],
