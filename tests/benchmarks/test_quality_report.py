@@ -313,7 +313,7 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
     for expected in (row, "[report](out/report.md)", "(out/differences.png)", f"\n- Use it: {change}.\n"):
         assert expected in text
     written = (out / "report.md").read_text()
-    for expected in ("1,234 parameters", "7 s a run", "(advice.md)", "## prices of diamonds"):
+    for expected in ("1,234 parameters", "7 s per run", "(advice.md)", "## prices of diamonds"):
         assert expected in written
     assert "commit `0123456789`" in (out / "commands.md").read_text()
     task = "[prices of diamonds](report.md#prices-of-diamonds), test"
