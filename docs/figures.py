@@ -287,21 +287,24 @@ def comparison() -> str:
 
 
 LAYERS = (
-    ("demo | inspect | integrations | ntloss", "what uses the functions: Trainers, drop-in classes, tools"),
+    ("demo | inspect | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
     ("evaluation | modules", "numbers in generated texts; the functions as nn.Module, options fixed"),
     ("functional | statistics", "public functions: check the arguments, make a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
-    ("dispatch", "which road a Problem takes"),
-    ("autograd", "autograd.Functions: the road of plain calls"),
-    ("ops", "custom operators: the road of watched calls"),
-    ("checks | expectation", "what a caller may pass; statistics of numbers"),
+    ("dispatch", "chooses how a Problem is computed: plain, traced or reference"),
+    ("autograd", "autograd.Functions for plain calls"),
+    ("ops", "custom operators for traced calls"),
+    ("checks | expectation", "checks of the arguments; statistics of numbers"),
     ("linear", "hidden states: a chunk of logits at a time"),
-    ("backends", "the row contract, in torch operations and in launches of kernels"),
+    ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),
     ("problem", "Problem: labels, weights, numbers and options of one call"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
-    ("tracing | value_losses | digit_runs | extras", "who watches a call; f(e); digits along a row; what to install"),
+    (
+        "tracing | value_losses | digit_runs | extras",
+        "whether a call is traced; f(e); digits along a row; what to install",
+    ),
 )
 """The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,25 +12,65 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-EXAMPLES = re.findall(r"^### (.*?)$|^## (.*?)$|^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(
+    r"^## ([^\n]*)\n(?:(?!^## ).)*?^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+EXAMPLES = {heading: (code, output) for heading, code, output in EXAMPLE.findall(README)}
+"""Heading -> code and what it prints."""
+READERS_OWN = {
+    "Hugging Face": """
+import torch
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
+from ntl_kernels import NumberTokens
+from ntl_kernels.integrations.transformers import NTLTrainer
+
+torch.manual_seed(0)
+words = [*"0123456789", *"abcdefghijklmnopqrstuvwxyz", "<unk>"]
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<unk>"))
+)
+sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
+dataset = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 37, (8, 12))]
+args = TrainingArguments("runs/hf", max_steps=1, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
+"""
+}
+"""Heading -> what an example takes from its reader, made small."""
 
 
-def examples() -> list[tuple[str, str]]:
-    """(heading, code) of every Python block."""
-    found, heading = [], ""
-    for subsection, section, code in EXAMPLES:
-        heading = subsection or section or heading
-        if code:
-            found.append((heading, code))
-    return found
-
-
-@pytest.mark.parametrize(("heading", "code"), examples(), ids=[heading for heading, _ in examples()])
-def test_example_runs(heading: str, code: str, tmp_path: Path) -> None:
+def printed_by(code: str, folder: Path) -> str:
     completed = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment()
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300, env=environment()
     )
     assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
+def test_every_python_block_has_its_output() -> None:
+    assert README.count("```python") == len(EXAMPLES) == 2
+
+
+def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    code, output = EXAMPLES["Example"]
+    assert printed_by(code, tmp_path) == output
+    assert len([line for line in code.splitlines() if line]) <= 8
+
+
+def test_the_hugging_face_example_logs_the_losses(tmp_path: Path) -> None:
+    """Names as printed; values move with the random weights of each version of transformers, the sum does not."""
+    code, output = EXAMPLES["Hugging Face"]
+    lines = printed_by(READERS_OWN["Hugging Face"] + code, tmp_path).splitlines()
+    printed = ast.literal_eval(next(line for line in lines if line.startswith("{")))
+    shown = ast.literal_eval(output)
+    assert list(shown) == [name for name in printed if name in shown] and {"loss", "ce", "ntl"} <= set(shown)
+    for log in (printed, shown):
+        assert float(log["loss"]) == pytest.approx(float(log["ce"]) + 0.3 * float(log["ntl"]), abs=2e-3)
+    assert float(shown["ce"]) == pytest.approx(float(printed["ce"]), rel=0.1)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def environment() -> dict[str, str]:

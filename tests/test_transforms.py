@@ -1,7 +1,7 @@
 """Every public function under every transform of torch: equal to the reference, or an error that says what to use.
 
-`TABLE` holds what is expected of each pair. The page "What works under what" of the documentation is made from it:
-``python -m tests.test_transforms`` writes it.
+`TABLE` holds the expected outcome of each pair. ``python -m tests.test_transforms`` writes the documentation's page
+"Compatibility with torch" from it.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class Subject(NamedTuple):
 
 SUBJECTS = {
     "logits": Subject("`cross_entropy_ntl`", of_functions(logits_loss, "mean"), "function"),
-    "logits-none": Subject('the same, `"none"`', of_functions(logits_loss, "none"), "function of rows"),
+    "logits-none": Subject('the same, `reduction="none"`', of_functions(logits_loss, "none"), "function of rows"),
     "linear": Subject("`linear_cross_entropy_ntl`", of_functions(hidden_loss, "mean"), "function"),
-    "linear-none": Subject('the same, `"none"`', of_functions(hidden_loss, "none"), "function of rows"),
+    "linear-none": Subject('the same, `reduction="none"`', of_functions(hidden_loss, "none"), "function of rows"),
     "statistics": Subject("`number_statistics`", lambda config: Network(both_statistics, config), "statistics"),
     "logits-module": Subject("`CrossEntropyNTLLoss`", logits_module, "module"),
     "linear-module": Subject("`LinearCrossEntropyNTLLoss`", hidden_module, "module"),
@@ -618,23 +618,25 @@ class Outcome(NamedTuple):
 
 
 NO_SECOND = Outcome(
-    'First derivatives only: a second one raises an error. `backend="reference"` of the functions has them.',
+    'Only first derivatives: a second derivative raises an error. With `backend="reference"` the functions have second '
+    "derivatives.",
     r"ntl_kernels have no second derivatives.*with backend='reference'",
 )
 NO_FORWARD = Outcome(
-    'The loss from hidden states has no forward-mode derivative and says so: use `backend="reference"`, or '
-    "`cross_entropy_ntl` on the logits.",
+    'The loss from hidden states has no forward-mode derivative. Use `backend="reference"`, or `cross_entropy_ntl` on '
+    "the logits.",
     r"linear_cross_entropy_ntl has no forward-mode derivative.*backend='reference'",
 )
 NO_UPSTREAM = Outcome(
-    'With reduction `"none"` the gradients from hidden states have no derivative by the upstream gradient and say so: '
-    'use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
+    'With `reduction="none"`, the gradients from hidden states have no derivative with respect to the upstream '
+    'gradient. Use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
     r"ntl_kernels have no second derivatives.*with backend='reference'",
 )
-NO_DENOMINATOR = Outcome("Nothing to try: it takes no denominator.", None)
-NO_LAMBDA = Outcome("Nothing to try: it has no lambda, or keeps that of its configuration, as in the row above.", None)
-
-UNTRIED = Outcome("Its test needs a GPU. None has run it yet; an emulator runs the kernels that it captures.", None)
+NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
+NO_LAMBDA = Outcome(
+    "Not applicable: it takes no lambda, or only that of its configuration, which can only be changed in place.", None
+)
+UNTRIED = Outcome("The test needs a GPU, and none has run it yet. An emulator runs the kernels that it captures.", None)
 
 
 class Transform(NamedTuple):
@@ -659,7 +661,7 @@ IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
 TABLE = {
     "plain": Transform("plain call", plain),
     "static": Transform(
-        "`torch.compile(dynamic=False)`, a graph per length",
+        "`torch.compile(dynamic=False)`, one graph per length",
         partial(compiled, dynamic=False, graphs=2, lengths=LENGTHS[:2]),
     ),
     "automatic": Transform("`torch.compile`, two graphs for five lengths", partial(compiled, graphs=2)),
@@ -667,42 +669,56 @@ TABLE = {
     "marked": Transform("`mark_dynamic`, one graph", partial(compiled, is_marked=True, graphs=1)),
     "inductor": Transform("`torch.compile` with Inductor", inductor),
     "int": Transform(
-        "compiled, another int as denominator at each call",
+        "compiled, the denominator is a new int in each call",
         partial(compiled, graphs=2, count=lambda i: 5 + i),
         DENOMINATORS,
     ),
-    "float": Transform("compiled, another float", partial(compiled, graphs=2, count=lambda i: 5.5 + i), DENOMINATORS),
+    "float": Transform(
+        "compiled, the denominator is a new float in each call",
+        partial(compiled, graphs=2, count=lambda i: 5.5 + i),
+        DENOMINATORS,
+    ),
     "tensor": Transform(
-        "compiled, another tensor", partial(compiled, graphs=2, count=lambda i: torch.tensor(5.5 + i)), DENOMINATORS
+        "compiled, the denominator is a new tensor in each call",
+        partial(compiled, graphs=2, count=lambda i: torch.tensor(5.5 + i)),
+        DENOMINATORS,
     ),
     "schedule": Transform(
-        "compiled, lambda a tensor changed in place, one graph for 100 values", schedule_in_place, IN_PLACE
+        "compiled, lambda is a tensor changed in place: one graph for 100 values", schedule_in_place, IN_PLACE
     ),
     "lambdas": Transform(
-        "compiled, lambda another tensor at each call, one graph for 100",
+        "compiled, lambda is a new tensor in each call: one graph for 100 values",
         schedule_of_tensors,
         kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
     ),
     "floats": Transform(
-        "the same, another float, two graphs",
+        "compiled, lambda is a new float in each call: two graphs",
         schedule_of_floats,
         kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
     ),
     "compiled-autograd": Transform("compiled autograd of a plain call", compiled_autograd),
     "export": Transform("`torch.export`, then trained", partial(exported, strict=False, is_dynamic=False)),
-    "export-strict": Transform("the same, `strict=True`", partial(exported, strict=True, is_dynamic=False)),
-    "export-dynamic": Transform("the same, dynamic shapes", partial(exported, strict=False, is_dynamic=True)),
-    "export-strict-dynamic": Transform("the same, both", partial(exported, strict=True, is_dynamic=True)),
+    "export-strict": Transform(
+        "`torch.export(strict=True)`, then trained", partial(exported, strict=True, is_dynamic=False)
+    ),
+    "export-dynamic": Transform(
+        "`torch.export` with dynamic shapes, then trained", partial(exported, strict=False, is_dynamic=True)
+    ),
+    "export-strict-dynamic": Transform(
+        "`torch.export(strict=True)` with dynamic shapes, then trained", partial(exported, strict=True, is_dynamic=True)
+    ),
     "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
     "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
-    "selective": Transform("selective checkpoint that saves our operators", selectively_checkpointed),
-    "hooks": Transform("hooks on saved tensors", packed),
+    "selective": Transform(
+        "selective checkpointing that saves the operators of this library", selectively_checkpointed
+    ),
+    "hooks": Transform("saved-tensor hooks", packed),
     "offloading": Transform("`save_on_cpu`", offloaded),
     "autocast": Transform("autocast", autocast),
     "grad": Transform("`torch.func.grad`", func_grad),
     "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev)),
     "vmap": Transform("`vmap`", vmap),
-    "vmap-grad": Transform("`vmap(grad)`, gradients per sample", per_sample_gradients),
+    "vmap-grad": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients),
     "jvp": Transform("`jvp`", jvp, FORWARD_MODE),
     "jacfwd": Transform("`jacfwd`", partial(jacobian, transform=torch.func.jacfwd), FORWARD_MODE),
     "dual": Transform("dual tensors", dual, FORWARD_MODE),
@@ -731,7 +747,7 @@ TABLE = {
     ),
     "reverse-dual": Transform("reverse mode over dual tensors", reverse_over_dual, everyone(NO_SECOND) | FORWARD_MODE),
     "upstream": Transform(
-        "derivative of the gradient by the upstream one, `autograd.functional.jvp`",
+        "derivative of the gradient with respect to the upstream gradient, `autograd.functional.jvp`",
         by_upstream,
         {"linear-none": NO_UPSTREAM},
     ),
@@ -788,25 +804,30 @@ def test_nothing_is_copied_to_a_device(subject: str) -> None:
 
 # The page
 
-INTRODUCTION = """# What works under what
+INTRODUCTION = """# Compatibility with torch
 
-Each public function, as written in the head of a column, was run under each transform of torch that a row names. A
-green cell (✓) is equal to `backend="reference"` in value and gradient; a red one (✗) raises an error of this package,
-which says what to use instead; a dash (–) had nothing to try. A number
-leads to its sentence below. There is nothing else: no cell is a wrong number.
+The tests run each public function (columns) under each transform of torch (rows):
+
+- ✓: value and gradient equal those of `backend="reference"`.
+- ✗: the call raises an error of this package that names what to use instead.
+- –: not applicable, or not run yet.
+
+A number refers to the notes below the table. No combination returns a wrong number silently. A *patched model* is a
+Hugging Face model after `apply_ntl_to_model`.
 
 `python -m tests.test_transforms` writes this page from the table that the tests check."""
 
-CLOSING = """Things to know beside the table:
+CLOSING = """More to know:
 
-- A lambda that changes: give `NTLConfig(weight=...)` a 0-d tensor on the logits' device and change it in place
-  (`weight.fill_(0.1)`), or another one for each call. No value is a new graph, and a captured graph follows.
-- Hooks on saved tensors (offloading, checkpoints) see at most one tensor of N x V elements of a loss from logits,
-  and none of the loss from hidden states.
-- `vmap` computes one sample after another, since each has its own denominators.
-- Under a compiler, a `torch.func` transform and fake or meta tensors Python cannot look at values. Labels out of
-  range are then found by the operators where they run; `ntloss.NTLossDotProduct` and `NumberLevelLoss` give NaN for
-  them, and a patched model whose declared transform of the logits is wrong does so, too.
+- If lambda changes during training, pass a 0-d tensor on the logits' device as `NTLConfig(weight=...)`. Change it in
+  place (`weight.fill_(0.1)`), or pass a new tensor in each call. A new value does not recompile, and a captured graph
+  follows a change in place.
+- Saved-tensor hooks (offloading, checkpoints) see at most one tensor of N x V elements for the loss from logits, and
+  none for the loss from hidden states.
+- `vmap` computes one sample after another, because each has its own denominators.
+- Under a compiler, under a `torch.func` transform, and with fake or meta tensors, Python cannot inspect values. Then
+  the operators find labels out of range when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
+  such labels, and so does a patched model whose declared transform of the logits is wrong.
 - A compiled `NumberLevelLoss` sums at most 4096 digits of one number.
 """
 

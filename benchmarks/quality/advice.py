@@ -110,7 +110,7 @@ ADVICE = (
             *about("readings", NTL, mae="undecided", median_error="undecided", log_mae="higher"),
             *about("readings", REWEIGHED, mae="undecided", median_error="undecided"),
         ),
-        "NTL did not reliably change the share of correct numbers on sums and expressions, or the MAE and the median "
+        "NTL did not reliably change the share of right numbers on sums and expressions, or the MAE and the median "
         "error of readings. It increased cross-entropy on sums and on the longer test expressions. Expressions were "
         "only run with `reweigh=True`.",
     ),

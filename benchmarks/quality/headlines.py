@@ -39,7 +39,7 @@ HEADLINES = (
 TRAINED = ("housing", "taxis", "diamonds", RENTS)
 """The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
-"""A row, its runs, and the CE runs of the same model."""
+"""A row, its runs, and the CE runs with the same seeds."""
 
 
 def pairs(runs: Sequence[Record]) -> list[Pair]:
@@ -53,28 +53,25 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
     return (row, [one for one, _ in both], [other for _, other in both]) if both else None
 
 
-def tables(runs: Sequence[Record]) -> str:
-    """A table of tasks whose answers can only be estimated, and one of tasks with exact answers."""
-    estimated = [estimate_row(*pair) for pair in pairs(runs) if pair[0].dataset not in EXACT]
-    computed = [computed_row(*pair) for pair in pairs(runs) if pair[0].dataset in EXACT]
-    headers = {
-        "answer to be estimated": ("median error, CE → CE + NTL", "change in median error", "change in MAE"),
-        "exact answer": ("correct numbers, CE → CE + NTL", "change in correct numbers", "change in log MAE"),
-    }
-    both = zip(headers.items(), (estimated, computed), strict=True)
-    return "\n\n".join(markdown([first, "loss", *others], rows) for (first, others), rows in both if rows)
+def table(runs: Sequence[Record]) -> str:
+    """A row per task: a typical measure with CE and with CE + NTL, and how its errors change."""
+    header = ["task", "measure", "CE → with NTL", "change", "change in MAE (exact tasks: log MAE)"]
+    rows = [table_row(*pair) for pair in pairs(runs)]
+    return markdown(header, rows) if rows else ""
 
 
-def estimate_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    errors = [rounded(fmean(values_of(side, row.split, "median_error")), 3) for side in (plain, ours)]
-    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("median_error", "mae")]
-    return [words(row.dataset), row.loss, " → ".join(errors), *found]
+def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
+    """Tasks with exact answers show right numbers and log MAE, all others the median error and MAE."""
+    typical, wild = ("number_accuracy", "log_mae") if row.dataset in EXACT else ("median_error", "mae")
+    scale, unit = (100, " %") if row.dataset in EXACT else (1, "")
+    means = [rounded(scale * fmean(values_of(side, row.split, typical)), 3) for side in (plain, ours)]
+    changes = [told(compare(ours, plain, row.split, metric), metric) for metric in (typical, wild)]
+    return [task(row), METRICS[typical], " → ".join(means) + unit, *changes]
 
 
-def computed_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    shares = [rounded(100 * fmean(values_of(side, row.split, "number_accuracy")), 3) for side in (plain, ours)]
-    found = [told(compare(ours, plain, row.split, metric), metric) for metric in ("number_accuracy", "log_mae")]
-    return [words(row.dataset), row.loss, " → ".join(shares) + " %", *found]
+def task(row: Headline) -> str:
+    """The display name of the row's data set, with any option in which its loss differs from the usual one."""
+    return words(row.dataset) + row.loss.removeprefix(NTL)
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
@@ -82,8 +79,7 @@ def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
     rows = {}
     for row, ours, plain in pairs(runs):
         metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
-        label = words(row.dataset) + (f"\n{row.loss}" if row.loss != NTL else "")
-        rows[label] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
+        rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
     plots.draw_differences(rows, f"change in error with {NTL}, relative to CE (95 % interval)", path, source)
 
 

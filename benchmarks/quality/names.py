@@ -23,7 +23,7 @@ EXACT = ("expressions", "arithmetic")
 """Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
 METRICS = {
     "exact_match": "exact match",
-    "number_accuracy": "correct number",
+    "number_accuracy": "right numbers",
     "mae": "MAE",
     "median_error": "median error",
     "log_mae": "log MAE",

@@ -14,6 +14,7 @@ from ..errors import InputError, in_one_line, writable
 from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records
 from .advice import ADVICE, CHOICE, Evidence
+from .losses import NTL
 from .names import METRICS, anchor, in_order, words
 from .records import Groups, Record, by_dataset, splits_of
 from .statistics import Difference, compare
@@ -107,7 +108,7 @@ AT_THEIR_COMMIT = (
 
 def advice(runs: Sequence[Record]) -> str:
     """The advice page: when to use NTL and with which options, with a table of evidence for each sentence."""
-    parts = ["# When the Number Token Loss helps", headlines.tables(runs), IN_SHORT]
+    parts = ["# When the Number Token Loss helps", headlines.table(runs), IN_SHORT]
     parts += [f"![{ALT}]({DIFFERENCES})", SHRINKS, f"![Change in MAE over training steps]({TRAINING})"]
     parts += [folded("How to read the tables", LEGEND), folded("How the settings were chosen", CHOICE)]
     for sentence, evidence, details in ADVICE:
@@ -119,9 +120,9 @@ def advice(runs: Sequence[Record]) -> str:
 
 ALT = "Change in error with CE + NTL, relative to CE"
 IN_SHORT = (
-    "Changes are relative to training with cross-entropy (CE) alone and paired by seed: errors in per cent, correct "
-    "numbers in percentage points, each with its 95 % interval and the number of seeds that agree with the sign. "
-    f"{LOWER} and {HIGHER} mark intervals that exclude 0 (filled dots in the figure)."
+    f"{NTL} compared with cross-entropy alone over the same seeds: the change of errors in per cent and of right "
+    "numbers in percentage points, its 95 % confidence interval, and how many seeds changed in that direction. "
+    f"{LOWER} or {HIGHER}: the interval excludes 0."
 )
 SHRINKS = (
     "Paired difference in MAE to CE over training. Left: test answers at the end of three budgets, each with a "
@@ -172,17 +173,14 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
 
 
 def section(folder: Path) -> str:
-    """The README's text on quality: two tables, one plot and the advice."""
+    """The README's text on quality: one table and links to the rest."""
     runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
-    parts = [
-        headlines.tables(runs),
-        f"{IN_SHORT} Evidence for each sentence: [advice]({where}/{ADVICE_TEXT}). All tables: "
-        f"[report]({where}/{TEXT}).",
-        f"![{ALT}]({where}/{DIFFERENCES})",
-        "\n".join(f"- {filled(one.sentence, one.evidence, runs)}" for one in ADVICE),
-    ]
-    return "\n\n".join(parts) + "\n"
+    found = (
+        f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
+        f"All tables: [report]({where}/{TEXT})."
+    )
+    return "\n\n".join([headlines.table(runs), IN_SHORT, found]) + "\n"
 
 
 def pages(folder: Path) -> Pages:
@@ -199,7 +197,7 @@ def pages(folder: Path) -> Pages:
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:
         return Pages(SECTION, folder, texts, drawn, None)
-    drawn[folder / DIFFERENCES] = digest(headlines.tables(runs)), partial(headlines.draw_differences, runs)
+    drawn[folder / DIFFERENCES] = digest(headlines.table(runs)), partial(headlines.draw_differences, runs)
     followed = digest([headlines.budgets(runs), headlines.training(runs)])
     drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
     texts[folder / ADVICE_TEXT] = advice(runs)

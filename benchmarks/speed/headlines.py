@@ -105,9 +105,9 @@ def ratio_lines(records: Records) -> str:
     way = KEPT if of_way(records, KEPT) else FRESH
     vocabularies = [record["vocab"] for record in records.values() if record["group"].startswith(SWEEP)]
     return (
-        f"Times are with {way} memory. Kept: what a step frees stays with the process; fresh: memory that the "
-        "allocator maps anew at every step, the default of PyTorch on Linux for large tensors. Ours / CE alone over "
-        f"vocabularies from {min(vocabularies)} to {max(vocabularies)}: {'; '.join(found)}."
+        f"Times are with {way} memory. Kept: memory that a step frees stays with the process. Fresh: the allocator "
+        "maps it anew at every step, the default of PyTorch on Linux for large tensors. Ours / CE alone for "
+        f"vocabularies of {min(vocabularies)} to {max(vocabularies)} tokens: {'; '.join(found)}."
     )
 
 
@@ -118,7 +118,7 @@ def ratios_in_words(records: Records) -> str:
     loaded = [
         f"{ratio:.2f} in {SHORT[record['dtype']]}" for record in of_group(records, "load") for ratio in ratios([record])
     ]
-    beside_load = f" (beside a process that keeps all cores busy {' and '.join(loaded)})" if loaded and spans else ""
+    beside_load = f" ({' and '.join(loaded)} while another process keeps all cores busy)" if loaded and spans else ""
     return " and ".join(spans) + beside_load
 
 

@@ -65,18 +65,14 @@ def pages(folder: Path) -> Pages:
 
 
 def section(found: dict[Path, Records]) -> str:
-    """The README's text on speed: a table, a plot, where they come from and where all the others are."""
+    """The README's text on speed: a table, where it comes from and where all the others are."""
     ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
     parts = [headline_table([(title(records), kind_of(records), records) for _, records in ordered])]
-    first, records = ordered[0]
-    where = first.resolve().relative_to(ROOT)
-    parts += [ratio_lines(records) for _, records in ordered]
-    parts += [f"![{plots.TITLES[name]}]({where / name}.png)" for name in list(plots.figures(records))[:1]]
-    parts += [sources(device, records) for device, records in ordered]
-    if kind_of(records) != "gpu":
+    for device, records in ordered:
+        parts += [ratio_lines(records), sources(device, records)]
+    if kind_of(ordered[0][1]) != "gpu":
         parts.append(
-            "No GPU has run the kernels yet: **GPU timings are missing**; `benchmarks/on_gpu.sh` makes them. "
-            "An emulator executes the compiled kernels in every test run."
+            "**GPU timings are missing**: no GPU has run the kernels yet. `benchmarks/on_gpu.sh` will make them."
         )
     return joined(parts) + "\n"
 
@@ -95,8 +91,8 @@ def sources(device: Path, records: Records) -> str:
     where = device.resolve().relative_to(ROOT)
     versions = environments(records)[-1]["versions"]
     return (
-        f"{title(records)}: medians of steps taken in turn with torch {versions['torch']}; in brackets multiples of "
-        f"ours. All tables, spreads, versions and commands: [report]({where}/report.md), from [JSON]({where})."
+        f"{title(records)}, torch {versions['torch']}: medians of interleaved steps; in brackets, multiples of ours. "
+        f"All tables, spreads, versions and commands: [report]({where}/report.md), made from the [JSON]({where})."
     )
 
 

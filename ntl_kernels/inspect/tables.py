@@ -48,9 +48,9 @@ SHARES: Columns = {
     "published": lambda one: LIMITS[one.next_published_limit],
 }
 TABLES = {
-    "Bytes of a row, and rows in flight": BYTES,
-    "Warp instructions of a row: issued, and passes through each pipe": INSTRUCTIONS,
-    "Time of each limit alone, over that of one read and one write of the row (the floor)": SHARES,
+    "Bytes per row, and rows in flight": BYTES,
+    "Warp instructions per row: issued, and passes through each pipe": INSTRUCTIONS,
+    "Time that each limit alone would take, relative to one read and one write of the row (the floor)": SHARES,
 }
 WORDS = ("next limit", "published")
 """Columns without numbers."""
@@ -60,8 +60,8 @@ def headline(estimates: list[Estimate]) -> str:
     """Which Triton, and that it is a model."""
     versions = ", ".join(sorted({one.triton for one in estimates}))
     return (
-        f"A model, made from the machine code of Triton {versions}; nothing here was measured. *The bandwidth of the "
-        'L2 is a guess: "published" is the next limit without it. "L2 missed": every load comes from memory.'
+        f"A model based on the machine code of Triton {versions}; nothing here was measured. *The L2 bandwidth is a "
+        'guess; "published" is the next limit without it. "L2 missed": if every load came from memory.'
     )
 
 
@@ -72,7 +72,7 @@ def verdicts(estimates: list[Estimate]) -> list[str]:
         own = [one for one in estimates if one.gpu == gpu]
         any_figure = limits_of([(one.next_limit, one) for one in own])
         published = limits_of([(one.next_published_limit, one) for one in own])
-        found.append(f"The next limit on {gpu}: {any_figure}. By published figures alone: {published}.")
+        found.append(f"Next limit on {gpu} (lines of the table): {any_figure}. By published figures only: {published}.")
     return found
 
 

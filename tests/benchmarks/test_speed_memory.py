@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def test_fresh_memory_is_mapped_at_every_step_and_kept_memory_once() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     fresh, kept = json.loads(done.stdout)
     assert min(fresh) >= 10240  # pages of 4 KiB
-    assert kept[-1] < 100, kept  # the first steps are those that the heap grows in
+    assert median(kept) < 100, kept  # single steps map pages: those that the heap grows in
 
 
 def test_ways_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

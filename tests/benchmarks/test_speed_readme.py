@@ -101,13 +101,13 @@ def test_figures_of_the_table_are_those_of_the_records_and_the_report(row: list[
 
 def test_ranges_below_the_table_are_those_of_the_records() -> None:
     (line,) = [line for line in SECTION.splitlines() if line.startswith("Times are with")]
-    vocabularies, *ways = line.rstrip(".").partition("Ours / CE alone ")[2].replace(": ", "; ").split("; ")
+    vocabularies, *ways = line.rstrip(".").partition("Ours / CE alone ")[2].replace(" tokens: ", "; ").split("; ")
     checked = FIGURE.findall(vocabularies)
     assert f"Times are with {SHOWN} memory" in line
     all_vocabularies = set()
     for way in ways:
         memory = way.split()[1]
-        spans, _, loaded = way.partition(" (beside")
+        spans, _, loaded = way.partition(" (")
         for dtype, short in (("float32", "fp32"), ("bfloat16", "bf16")):
             mine = [record for record in RECORDS if record["memory"] == memory and record["dtype"] == dtype]
             sweep = [record for record in mine if f"vocabulary-{short}" in (record["group"], *record["also"])]
