@@ -182,7 +182,7 @@ def test_unequal_arguments_are_an_error_on_all_ranks(ranks: Ranks, form: str) ->
     first, *rest = ranks.run(cases.errors_of_a_rank, calls, form, ranks=3)
     assert rest == [first, first]
     for error, (_, others, words) in zip(first, UNEQUAL, strict=True):
-        assert error.startswith("all ranks of the group") and f"what differs: {words}" in error, (others, error)
+        assert error.startswith("all ranks of the group") and f"these differ: {words}" in error, (others, error)
 
 
 @pytest.mark.parametrize("form", FORMS)
