@@ -1,4 +1,4 @@
-"""What a result depends on besides the code: machine, versions, commit."""
+"""The environment of a result: machine, versions, commit and command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/|\.\./)(?=[\w.])[^\s"'`,)\]}]+""")
-"""A path from the root, from somebody's home or from above the project, alone, as a value or in brackets."""
+"""A path from the root, a home directory or above the project, alone, as a value or in brackets."""
 PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
 
 
 def describe(
     program: str, device: torch.device, threads: int | None = None, command: str | None = None
 ) -> dict[str, Any]:
-    """Everything a reader needs to repeat a measurement of ``benchmarks.<program>``.
+    """Everything that is needed to repeat a measurement of ``benchmarks.<program>``.
 
-    ``threads`` are torch's and ``command`` is this process's, unless given. A copy of the project without git is told
-    its commit by COMMIT in the environment.
+    ``threads`` defaults to torch's setting and ``command`` to that of this process. In a copy of the project without
+    git, the environment variable COMMIT gives the commit.
     """
     return {
         "device": device_name(device),
@@ -45,8 +45,8 @@ def describe(
 
 
 def without_paths(value: Any) -> Any:
-    """The value with no folder of a machine in any of its texts: paths of the project from its root, others as
-    :func:`portable` has them.
+    """The value without machine-specific folders in its strings: paths in the project become relative to its root,
+    others are replaced by :func:`portable`.
     """
     if isinstance(value, dict):
         return {key: without_paths(each) for key, each in value.items()}
@@ -56,8 +56,8 @@ def without_paths(value: Any) -> Any:
 
 
 def portable(path: Path) -> str:
-    """A path as it may stand in a result: outside the project ``DATA/NAME`` for a file, which has an ending, ``DATA``
-    for a folder.
+    """A path in the form used in results. Outside the project, a file (with a suffix) becomes ``DATA/NAME`` and a
+    folder ``DATA``.
     """
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
@@ -71,7 +71,7 @@ def device_name(device: torch.device) -> str:
 
 
 def slug(name: str) -> str:
-    """A folder's name for a device."""
+    """The folder name of a device."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -98,7 +98,7 @@ def cpu_hardware() -> dict[str, Any]:
 
 @cache
 def lscpu() -> dict[str, str]:
-    """What lscpu says of this machine, by field."""
+    """The output of lscpu, by field."""
     lines = output_of("lscpu", LC_ALL="C").splitlines()
     return {field.strip(): value.strip() for field, _, value in (line.partition(":") for line in lines)}
 
@@ -111,12 +111,12 @@ def version_of(package: str) -> str | None:
 
 
 def git(*arguments: str) -> str:
-    """What git says about this checkout, if it is one."""
+    """The output of a git command in this checkout; empty outside a checkout."""
     return output_of("git", *arguments).strip()
 
 
 def output_of(*command: str, **environment: str) -> str:
-    """What a command prints, run in the project's folder; nothing where it is missing or fails."""
+    """The output of a command run in the project's folder; empty if the command is missing or fails."""
     try:
         settings = {**os.environ, **environment}
         return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=True).stdout

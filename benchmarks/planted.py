@@ -1,7 +1,7 @@
-"""``python -m benchmarks.planted TOOL``: a kernel for compute-sanitizer, to see whether it works on this machine.
+"""``python -m benchmarks.planted TOOL``: a kernel that tests whether compute-sanitizer works on this machine.
 
-Under memcheck it writes outside its tensor, which the tool has to find. The program itself succeeds in any case: what
-it ends with is then what the tool found.
+Under memcheck the kernel writes outside its tensor, which the tool must report. The program itself always succeeds, so
+the exit code is that of the tool.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 FAR = 2**20
-"""Elements: outside whatever the allocator rounds a tensor up to."""
+"""An element offset far outside the memory that the allocator reserves for a tensor."""
 
 
 @triton.jit
@@ -28,4 +28,4 @@ if __name__ == "__main__":
         torch.cuda.synchronize()
     except RuntimeError as error:
         print(error, flush=True)
-    os._exit(0)  # what comes after such a fault fails
+    os._exit(0)  # a normal exit would fail after such a fault

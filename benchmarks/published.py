@@ -1,4 +1,4 @@
-"""What keeps published tables and plots equal to their results: README sections, and plots that name their source."""
+"""Keeps published tables and plots consistent with the results: README sections, and plots that name their source."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .environment import ROOT
 
 README = ROOT / "README.md"
 Draw = Callable[[Path, str], Any]
-"""Draws a plot into a file whose metadata name a source."""
+"""Draws a plot into a file whose metadata contains a source."""
 
 
 def markers(name: str) -> tuple[str, str]:
-    """The README's lines around a generated section."""
+    """The marker lines around a generated section of the README."""
     return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
 
 
 def with_section(readme: str, name: str, text: str) -> str:
-    """The README with this text between a section's markers."""
+    """The README with a new text between a section's markers."""
     begin, end = markers(name)
     before, found_begin, rest = readme.partition(begin)
     _, found_end, after = rest.partition(end)
@@ -31,23 +31,23 @@ def with_section(readme: str, name: str, text: str) -> str:
 
 
 def digest(results: Any) -> str:
-    """Names the results that a plot was drawn from."""
+    """A hash of the results that a plot is drawn from."""
     return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()
 
 
 class Pages(NamedTuple):
-    """What follows from a folder of results: texts, plots with the source of each, and a section of the README."""
+    """The files generated from a folder of results: texts, plots with their sources, and a README section."""
 
     name: str
-    """Of the section and of the program ``benchmarks.NAME``."""
+    """The name of the section and of the program ``benchmarks.NAME``."""
     folder: Path
     texts: dict[Path, str]
     plots: dict[Path, tuple[str, Draw]]
     section: str | None
-    """None where the results are not the committed ones, which alone are in the README."""
+    """The README section; None unless the results are the committed ones."""
 
     def write(self, readme: Path) -> list[Path]:
-        """Write everything."""
+        """Write all files; return their paths."""
         for path, text in self.texts.items():
             path.write_text(text)
         for path, (source, draw) in self.plots.items():
@@ -59,7 +59,7 @@ class Pages(NamedTuple):
         return written
 
     def problems(self, readme: Path) -> list[str]:
-        """What does not agree with the results."""
+        """Descriptions of files that do not agree with the results."""
         found = [
             f"{path} differs from the results beside it"
             for path, text in self.texts.items()
@@ -72,23 +72,23 @@ class Pages(NamedTuple):
         ]
         if self.section is not None and with_section(readme.read_text(), self.name, self.section) != readme.read_text():
             found.append(f"{readme}: the section on {self.name} differs from the results in {self.folder}")
-        return [f"{problem}; `python -m benchmarks.{self.name} report` writes it anew" for problem in found]
+        return [f"{problem}; run `python -m benchmarks.{self.name} report` to update it" for problem in found]
 
 
 def verdict(problems: Sequence[str]) -> int:
-    """Tell what does not agree; the command's end."""
+    """Print the problems; return the exit code."""
     print("\n".join(problems) or "README, tables and plots agree with the results")
     return 1 if problems else 0
 
 
 def commit_of(environment: dict[str, Any]) -> str:
-    """The commit that a result was made at, and whether anything was changed beside it."""
+    """The commit of a result, and whether there were uncommitted changes."""
     dirty = " with uncommitted changes" if environment["changed_files"] else ""
     return f"commit `{environment['commit'][:10]}`{dirty}"
 
 
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int | None = None) -> str:
-    """A table. The first ``words`` columns stand to the left, or all that hold anything but numbers."""
+    """A Markdown table. The first ``words`` columns, or all with anything but numbers, are aligned left."""
     header, rows = list(header), [list(row) for row in rows]
     columns = range(len(header))
     are_words = [
@@ -103,7 +103,7 @@ def is_number(cell: str) -> bool:
 
 
 def pyplot() -> Any:
-    """Matplotlib without a screen."""
+    """Matplotlib's pyplot without a display."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,13 +113,13 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path, source: str, **options: Any) -> None:
-    """Write a figure as a PNG that names what it was drawn from, and forget it."""
+    """Write a figure as a PNG whose metadata contains its source, and close it."""
     figure.savefig(path, metadata={"Source": source}, **options)
     pyplot().close(figure)
 
 
 def source_of(path: Path) -> str | None:
-    """The digest of the results that a PNG was drawn from, by its metadata."""
+    """The digest, from a PNG's metadata, of the results that it was drawn from."""
     from PIL import Image
 
     with Image.open(path) as image:

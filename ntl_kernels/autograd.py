@@ -1,7 +1,7 @@
-"""The `autograd.Function`s of plain calls: what they keep, and how a gradient reaches whoever asks for it.
+"""The `autograd.Function`s of plain calls: what they save, and how they return gradients.
 
-They call the functions that compute, keep the gradient of the forward pass as it is, and scale it in place. Where
-anything but autograd watches, the operators take their place (see :mod:`ntl_kernels.tracing`).
+They call the computing functions directly, keep the gradient from the forward pass and scale it in place. Calls that
+anything besides autograd observes use the operators instead (see :mod:`ntl_kernels.tracing`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .tracing import is_transformed, refuse_second_derivative, times_upstream
 
 
 def is_one_pass(logits: Tensor, problem: Problem) -> bool:
-    """Whether the forward pass computes the gradient, too.
+    """Whether the forward pass also computes the gradient.
 
-    Not for reduction "none", which has an upstream gradient per row, nor in float16, where a gradient would underflow
-    before the upstream gradient (the loss scale) arrives.
+    It does not for reduction "none", which has one upstream gradient per row, or in float16, where the gradient could
+    underflow before it is multiplied by the upstream gradient (the loss scale).
     """
     return problem.reduction != "none" and logits.dtype != torch.float16
 
@@ -54,7 +54,7 @@ class CrossEntropyNTL(torch.autograd.Function):
                 problem = problem.counted(*counts.unbind())
             result = steps.forward(logits, problem, None)
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
-        # Detached, since torch 2.8 and 2.9 do not save a view of `split` or `unbind` that has been changed.
+        # Detached because torch 2.8 and 2.9 cannot save a view from `split` or `unbind` that was changed in place.
         kept = given.detach() if inplace and ctx.is_one_pass else given
         ctx.save_for_backward(None if ctx.is_one_pass else result.fields, kept, *tensors_of(problem))
         if not problem.wants_parts:
@@ -68,9 +68,9 @@ class CrossEntropyNTL(torch.autograd.Function):
 
 
 class Overwritten(torch.autograd.Function):
-    """Marks logits whose memory holds their gradient by now: using them further has no derivative.
+    """Marks logits whose memory now holds their gradient: later uses of them have no derivative.
 
-    The graph so far keeps the gradient of the logits as they were; whatever uses the tensor from here on comes here.
+    The graph up to this point keeps the gradient of the original logits; later uses of the tensor reach this node.
     """
 
     @staticmethod
@@ -80,20 +80,20 @@ class Overwritten(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        is_used = upstream != 0  # other rows of a tensor that was overwritten in part come as zeros
+        is_used = upstream != 0  # zero for the other rows of a tensor that was overwritten in part
         if can_look(upstream) and is_used.any():
             raise RuntimeError(
-                "logits given with inplace=True were used after the call, when their memory held their gradient. "
-                "Pass inplace=False, or compute what needs them before the loss"
+                "logits given with inplace=True were used after the call, which had overwritten them with their "
+                "gradient. Pass inplace=False, or do everything that reads the logits before computing the loss"
             )
         return torch.where(is_used, torch.nan, 0.0).to(upstream.dtype)
 
 
 def mark_overwritten(logits: Tensor) -> None:
-    """Let whatever uses the logits from here on raise in its backward pass, as far as torch can tell.
+    """Make later uses of the logits raise an error in the backward pass, where torch can detect them.
 
-    It cannot for views that it does not let anybody change in place: those of ``split`` or ``unbind``, and views that
-    an `autograd.Function` or ``no_grad`` made.
+    It cannot for views that torch does not allow to be changed in place: those from ``split`` or ``unbind``, and views
+    created by an `autograd.Function` or under ``no_grad``.
     """
     autograd = torch._C._autograd
     if logits._is_view() and autograd._get_creation_meta(logits) != autograd.CreationMeta.DEFAULT:
@@ -102,7 +102,7 @@ def mark_overwritten(logits: Tensor) -> None:
 
 
 def tensors_of(problem: Problem) -> list[Tensor]:
-    """What a caller may change in place between forward and backward: saved, so that torch notices."""
+    """The tensors that a caller could change in place before the backward pass; saved so that torch detects it."""
     given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
     return [part for part in given if isinstance(part, Tensor)]
 
@@ -119,7 +119,7 @@ def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
 
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The gradient of the logits, that of the forward pass scaled in place."""
+    """The gradient of the logits: the one from the forward pass, scaled in place."""
     spend(ctx)
     steps = load_backend(ctx.problem.backend)
     if ctx.is_one_pass:
@@ -130,16 +130,16 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
         gradient = logits if ctx.inplace else gradient_like(logits)
         steps.row_gradients(logits, ctx.problem, normalisers_of(fields), upstream.contiguous(), gradient)
     if ctx.inplace:
-        torch.autograd.graph.increment_version(gradient)  # so that whoever has saved the logits notices
+        torch.autograd.graph.increment_version(gradient)  # so that graphs that saved the logits detect the change
     return gradient
 
 
 def spend(ctx: Any) -> None:
-    """Note that the gradient is given away; raise where a second one would need logits that it has overwritten."""
+    """Record that the gradient was handed over; raise if a second one needs logits that the first overwrote."""
     if ctx.is_spent and ctx.inplace:
         raise RuntimeError(
-            "second backward through a loss computed with inplace=True: its logits are already overwritten by "
-            "their gradient. Pass inplace=False to keep them for retain_graph=True"
+            "second backward pass through a loss computed with inplace=True: its logits were already overwritten by "
+            "their gradient. Pass inplace=False to use retain_graph=True"
         )
     ctx.is_spent = True
 
@@ -147,7 +147,7 @@ def spend(ctx: Any) -> None:
 def unscaled_gradient(ctx: Any) -> Tensor:
     """The gradient of "mean" or "sum" for an upstream gradient of 1.
 
-    That of the forward pass is given away once, since whoever receives it may keep it: after that a new one.
+    The one from the forward pass is handed over only once, because the receiver may keep it; later calls recompute it.
     """
     gradient, ctx.gradient = ctx.gradient, None
     if gradient is None:
@@ -158,21 +158,21 @@ def unscaled_gradient(ctx: Any) -> Tensor:
 
 
 def transformed_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The same where the upstream gradient is batched, or differentiated (in which it is linear).
+    """The same when the upstream gradient is batched or differentiated (the result is linear in it).
 
-    A derivative by the logits is refused.
+    Differentiating by the logits raises an error.
     """
     if ctx.inplace:
         raise RuntimeError(
-            "create_graph=True, is_grads_batched=True or a transform of torch.func through the backward pass of a loss "
-            "computed with inplace=True, whose logits are overwritten by their gradient. Pass inplace=False"
+            "a loss computed with inplace=True supports no create_graph=True, is_grads_batched=True or torch.func "
+            "transform in its backward pass, because its logits were overwritten by their gradient. Pass inplace=False"
         )
     fields, given, *_ = ctx.saved_tensors
     with torch.no_grad():
         logits = rows_of(given)
         if ctx.is_one_pass:
             gradient = unscaled_gradient(ctx)
-        else:  # in the losses' dtype, since in float16 it may underflow before it is multiplied
+        else:  # in the losses' dtype: in float16 the gradient may underflow before the multiplication
             wide, one = logits.to(fields.dtype), fields.new_ones(upstream.shape)
             gradient = gradient_like(wide)
             steps = load_backend(ctx.problem.backend)
@@ -182,7 +182,7 @@ def transformed_gradient(ctx: Any, upstream: Tensor) -> Tensor:
 
 
 def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The same for a backward pass that is compiled, though its forward pass was not: nothing in place."""
+    """The same for a compiled backward pass of an uncompiled forward pass; changes nothing in place."""
     fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
@@ -194,8 +194,8 @@ def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
 class LinearCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of hidden states [N, H], weight [V, H] and bias [V]; only the loss is differentiable.
 
-    "mean" and "sum" compute the gradients in the forward pass and hand them over in the backward pass; "none", and
-    float16 where it is too narrow (:func:`ntl_kernels.linear.keeps_gradients`), make the logits anew there.
+    "mean" and "sum" compute the gradients in the forward pass and return them in the backward pass. "none", and
+    float16 where its range is too small (:func:`ntl_kernels.linear.keeps_gradients`), recompute the logits there.
     """
 
     @staticmethod
@@ -209,7 +209,7 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         if problem.lacks_denominators:
             problem = problem.counted(parts[2], parts[3])
         ctx.problem, ctx.chunking = problem, chunking
-        # Not the loss: it refers to this object, and the cycle would keep the gradients of a loss that is dropped.
+        # Do not keep the loss: it refers to this object, and the cycle would keep the gradients of a dropped loss.
         ctx.found = (result.gradients, result.scale) if ctx.is_one_pass else None
         ctx.save_for_backward(fields, hidden, weight, bias, *tensors_of(problem))
         ctx.mark_non_differentiable(parts, fields)
@@ -224,7 +224,7 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         else:
             compute = plain_linear_gradients
         found = compute(ctx, upstream)
-        # No `strict`, which torch 2.8 and 2.9 cannot hand on where the graph breaks.
+        # No `strict`: torch 2.8 and 2.9 cannot pass it on at a graph break.
         gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad)]  # noqa: B905
         return *gradients, None, None
 
@@ -237,7 +237,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
         gradients = linear.gradients(*arguments, normalisers_of(fields), upstream)
         return [gradient.to(hidden.dtype) for gradient in gradients]
     gradients, scale = unscaled_linear_gradients(ctx)
-    if scale is not None:  # float16: what is in fp32 becomes small only now
+    if scale is not None:  # float16: the fp32 gradients get their final magnitude only now
         return linear.scaled(gradients, upstream * scale, rows_that_count(ctx.problem), torch.float16)
     for gradient in gradients:
         if gradient.numel():
@@ -246,7 +246,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
 
 
 def unscaled_linear_gradients(ctx: Any) -> tuple[Sequence[Tensor], Tensor | None]:
-    """(gradients, scale) of "mean" or "sum"; those of the forward pass are given away once, as of logits."""
+    """(gradients, scale) for "mean" or "sum"; those from the forward pass are handed over only once, as for logits."""
     found, ctx.found = ctx.found, None
     if found is None:
         _, hidden, weight, bias, *_ = ctx.saved_tensors
@@ -257,15 +257,16 @@ def unscaled_linear_gradients(ctx: Any) -> tuple[Sequence[Tensor], Tensor | None
 
 
 def transformed_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The same where the upstream gradient is batched or differentiated, as of logits.
+    """The same when the upstream gradient is batched or differentiated, as for logits.
 
-    Where the logits are made anew, the derivative by the upstream gradient would need them once more. It is refused.
+    Where the logits are recomputed, the derivative by the upstream gradient would need them once more; it raises an
+    error.
     """
     _, hidden, weight, bias, *_ = ctx.saved_tensors
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     if not ctx.is_one_pass:
         with torch.no_grad():
-            found = traced_linear_gradients(ctx, upstream)  # the operator has a rule for batches
+            found = traced_linear_gradients(ctx, upstream)  # the operator has a vmap rule
         return [refuse_second_derivative(gradient, *inputs, upstream) for gradient in found]
     with torch.no_grad():
         gradients, scale = unscaled_linear_gradients(ctx)
@@ -275,7 +276,7 @@ def transformed_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]
 
 
 def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The same for a backward pass that is compiled, though its forward pass was not."""
+    """The same for a compiled backward pass of an uncompiled forward pass."""
     fields, hidden, weight, bias, *_ = ctx.saved_tensors
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
@@ -310,7 +311,7 @@ class ExpectedValueAndMass(torch.autograd.Function):
 
 
 def transformed_statistics_gradient(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> Tensor:
-    """The same where the upstream gradients are batched or differentiated, as of the losses."""
+    """The same when the upstream gradients are batched or differentiated, as for the losses."""
     logits, statistics = ctx.saved_tensors
     has_number = statistics[NumberField.NUMBER_PEAK] != -torch.inf
     one, zero = torch.ones_like(statistics[0]), torch.zeros_like(statistics[0])

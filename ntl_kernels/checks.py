@@ -1,7 +1,7 @@
-"""What a caller may pass, and the errors otherwise.
+"""Checks of the arguments of public functions, and their errors.
 
-Checks of types, shapes and options run on every call and touch no element. Checks of values (:func:`check_values`) run
-where looking does not wait for a GPU.
+Checks of types, shapes and options run on every call and read no tensor element. Checks of values
+(:func:`check_values`) run where reading them does not wait for a GPU.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
 OPTIONS = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
-"""Of a loss, besides its configuration."""
+"""The options of a loss besides its configuration."""
 Options: TypeAlias = "tuple[int, float, float, float | None, float]"
 """Their values."""
 Share: TypeAlias = "int | float | Tensor | None"
-"""A denominator as callers give it."""
+"""A denominator as the caller passed it."""
 
 
 def checked_problem(
@@ -45,10 +45,11 @@ def checked_problem(
     backend: str,
     wants_parts: bool = True,
 ) -> Problem:
-    """The arguments that all functions share, checked, as a problem on the device of the logits or hidden states.
+    """Check the arguments that all functions share and return them as a problem on the device of the logits or hidden
+    states.
 
-    ``rows`` are (labels, token_weights), ``shares`` (num_tokens, num_numbers). Labels' shape and numbers' vocabulary
-    are checked before, since they depend on which function it is.
+    ``rows`` are (labels, token_weights), ``shares`` (num_tokens, num_numbers). The callers check the shape of the
+    labels and the vocabulary of the numbers first, because these checks differ between the functions.
     """
     labels, token_weights = rows
     num_tokens, num_numbers = shares
@@ -81,7 +82,7 @@ def check_leading_shape(name: str, tensor: Tensor, labels: Tensor) -> None:
     """Raise unless labels [...] have the shape of a tensor [..., V or H] without its last dimension."""
     if isinstance(labels, Tensor) and labels.shape != tensor.shape[:-1]:
         raise ValueError(
-            f"labels must have the shape of {name} without the last dimension, {tuple(tensor.shape[:-1])}; "
+            f"labels must have the shape of {name} without its last dimension, {tuple(tensor.shape[:-1])}; "
             f"got {tuple(labels.shape)}"
         )
 
@@ -92,7 +93,8 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
     check_tensor("weight", weight)
     if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
-            f"hidden [..., H] and weight [V, H] must share H; got {tuple(hidden.shape)} and {tuple(weight.shape)}"
+            f"hidden [..., H] and weight [V, H] must have the same H; got {tuple(hidden.shape)} and "
+            f"{tuple(weight.shape)}"
         )
     if hidden.shape[-1] == 0:
         raise ValueError(f"hidden [..., H] and weight [V, H] must have H of at least 1; got {tuple(hidden.shape)}")
@@ -119,13 +121,13 @@ def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
     if numbers.vocab_size != vocab_size:
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens; got {vocab_size} columns. "
-            f"Build them with vocab_size={vocab_size}, or, if these are one rank's columns of a sharded vocabulary, "
-            f"use ntl_kernels.parallel"
+            f"Build them with vocab_size={vocab_size}. If the columns are one rank's part of a sharded vocabulary, use "
+            f"ntl_kernels.parallel"
         )
 
 
 def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.device) -> None:
-    """Raise unless labels and weights are tensors of one shape, known dtypes and the logits' device."""
+    """Raise unless labels and weights have the same shape, supported dtypes and the logits' device."""
     if not isinstance(labels, Tensor) or labels.dtype not in LABEL_DTYPES:
         got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels must be an int64 or int32 tensor; got {got}")
@@ -143,7 +145,7 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
     if token_weights.device != device:
         raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
     if token_weights.requires_grad:
-        raise ValueError("token_weights require grad, but the loss is not differentiated by them; detach them")
+        raise ValueError("token_weights require grad, but the loss has no gradient for them; detach them")
 
 
 def checked_spec(
@@ -155,19 +157,19 @@ def checked_spec(
     softcap: float | None,
     logit_scale: float,
 ) -> LossSpec:
-    """The options in one place, settled once for each choice of them; raises unless each has its type and range.
+    """The checked options of a loss, cached; raises if one has a wrong type or value.
 
-    What is kept are values alone: no lambda, so that a schedule settles nothing anew, and nothing that holds tensors.
+    The cache keys are plain values. They contain no lambda, so that a schedule causes no cache misses, and no tensors.
     """
     if not isinstance(config, NTLConfig):
         raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
     options = values_of(config, numbers), ignore_index, label_smoothing, z_loss, softcap, logit_scale
-    if torch.compiler.is_compiling():  # a trace would keep what it makes; it runs once anyway
+    if torch.compiler.is_compiling():  # the cache must not keep what a trace creates; a trace runs once anyway
         spec = new_spec(*options)
     else:
         try:
             spec = cached_spec(*options)
-        except TypeError:  # not hashable, or of a wrong type: the message says which
+        except TypeError:  # an option is not hashable or has a wrong type: the call below names it
             spec = new_spec(*options)
     check_weight("weight", config.weight, spec)
     return spec
@@ -179,16 +181,16 @@ def new_spec(values: Values, *options: Any) -> LossSpec:
     return LossSpec.of_values(*values, **dict(zip(OPTIONS, options, strict=True)))
 
 
-cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True is no 1.0
+cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True must not match 1.0
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
-    """Raise unless the product of lambda and the largest number loss fits float32; :func:`check_values` has tensors."""
+    """Raise unless lambda times the largest number loss fits float32; :func:`check_values` checks tensors."""
     if isinstance(weight, Tensor) or is_symbolic(weight) or weight <= spec.largest_weight:
         return
     raise ValueError(
-        f"{name} must be at most {spec.largest_weight:g}, or its product with the largest number loss "
-        f"{spec.worst_loss:g} (or that product's gradient) is beyond float32; got {shown(weight)}"
+        f"{name} must be at most {spec.largest_weight:g}: with a larger one, its product with the largest number loss "
+        f"{spec.worst_loss:g} (or the gradient of that product) exceeds float32; got {shown(weight)}"
     )
 
 
@@ -204,7 +206,7 @@ def check_shares(
     reduction: str,
     device: torch.device,
 ) -> None:
-    """Raise unless lambda and the denominators are non-negative, one element each, and have something to divide."""
+    """Raise unless lambda and the denominators are single non-negative numbers and the reduction uses them."""
     check_reduction(reduction)
     if isinstance(config.weight, Tensor):
         check_scalar_tensor("config.weight", config.weight, device)
@@ -220,24 +222,24 @@ def check_shares(
     if config.mean_over == "numbers" and (num_tokens is None) != (num_numbers is None):
         has, lacks = ("num_numbers", "num_tokens") if num_tokens is None else ("num_tokens", "num_numbers")
         raise ValueError(
-            f"got {has} without {lacks}: one term would be divided by the count of a larger batch, the other by that "
-            f"of this call. Give {lacks}, too (NumberTokens.count counts number tokens), or choose "
+            f"got {has} without {lacks}: one term would be divided by the given count and the other by the count of "
+            f"this call. Pass {lacks} as well (NumberTokens.count counts number tokens), or use "
             "NTLConfig(mean_over='tokens'), which divides both terms by num_tokens"
         )
 
 
 def check_inplace(logits: Tensor) -> None:
-    """Raise unless logits may be overwritten, as torch does for its own operations in place."""
+    """Raise unless the logits may be overwritten, by the rules of torch's own in-place operations."""
     owner = logits if logits._base is None else logits._base
     if owner.is_leaf and owner.requires_grad:
         raise RuntimeError(
             "inplace=True would overwrite a leaf that requires grad (or a view of one), such as a parameter, with its "
-            "gradient; pass inplace=False, or logits that a model computed"
+            "gradient; pass inplace=False, or logits computed by a model"
         )
 
 
 def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
-    """Raise unless a tensor in place of a number is a real one, 0-d, on the logits' device, and detached."""
+    """Raise unless a tensor passed as a number is real, 0-d, on the logits' device and detached."""
     if given.is_complex() or given.dtype == torch.bool:
         raise TypeError(f"{name} must be a real number or a 0-d tensor of one; got {given.dtype}")
     if given.ndim != 0:
@@ -245,18 +247,18 @@ def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
     if given.device != device:
         raise ValueError(f"{name} must be on the logits' device {device}; got {given.device}")
     if given.requires_grad:
-        raise ValueError(f"{name} requires grad, but the loss is not differentiated by it; detach it")
+        raise ValueError(f"{name} requires grad, but the loss has no gradient for it; detach it")
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Whether the values of a tensor may be looked at."""
+    """Whether Python may read the values of a tensor."""
     return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
 def check_values(problem: Problem, vocab_size: int) -> None:
-    """Raise for labels outside the vocabulary and negative numbers, wherever looking does not wait for a GPU.
+    """Raise for labels outside the vocabulary and negative numbers, where reading them does not wait for a GPU.
 
-    On a GPU only under NTL_KERNELS_VALIDATE=1: there the kernels turn such a row's loss into NaN instead.
+    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the kernels set the loss of such a row to NaN.
     """
     if not can_look(problem.labels):
         return
@@ -278,7 +280,7 @@ def check_values(problem: Problem, vocab_size: int) -> None:
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Raise the IndexError of :func:`check_values`, where looking does not wait for a GPU."""
+    """Raise the IndexError of :func:`check_values`, where reading labels does not wait for a GPU."""
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)
@@ -287,5 +289,5 @@ def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> No
     wrong = ((labels < 0) | (labels >= vocab_size)) & is_kept(labels, ignore_index)
     if wrong.any():
         raise IndexError(
-            f"labels must lie in [0, {vocab_size}) or be ignore_index {ignore_index}; got {labels[wrong][0].item()}"
+            f"labels must be in [0, {vocab_size}) or equal ignore_index {ignore_index}; got {labels[wrong][0].item()}"
         )

@@ -15,39 +15,41 @@ from .value_losses import VALUE_LOSSES
 
 KINDS = ("wasserstein", *VALUE_LOSSES)
 MEANS = ("numbers", "tokens")
-"""What NTL may be a mean over."""
+"""What the mean of NTL may be taken over."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 SMALLEST_FLOAT32 = 2.0**-126
-"""The smallest that float32 holds with all its digits; the reciprocal of a smaller one may be beyond it."""
+"""The smallest normal float32; the reciprocal of a smaller number may overflow."""
 
 
 @dataclass(frozen=True)
 class NTLConfig:
     """Which Number Token Loss to add, and how strongly.
 
-    Numbers must fit float32, in which the losses are computed; those of float64 logits have the same limits.
+    All numbers must fit float32, the dtype of the losses; the same limits hold for float64 logits.
 
     Args:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
-        weight: lambda, the factor of the NTL term beside cross-entropy; 0 gives plain cross-entropy. Where numbers
-            could only be estimated, more than 0.3 brought answers no nearer to the truth and cost likelihood
-            (``benchmarks/results/quality/advice.md``). Its product with the largest loss must fit
-            float32. A 0-d tensor on the logits' device may change in place from step to step: a schedule then
-            recompiles nothing, and a captured graph follows it.
-        reweigh: interpolate between the NTL (all probability on number tokens) and 1.01 times its largest
-            possible value (none there), so that leaving the number tokens is never cheaper than a wrong number.
-            The paper does not, and the ``ntloss`` package does by default. Where a number's end is uncertain, this
-            makes numbers longer (docs, Mathematics, eq. 35); without it, estimates came at least as near to the truth
-            (``advice.md``).
-        mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``, as in the paper: the number tokens.
-            ``"tokens"``: what divides cross-entropy, so that the loss is ``sum(w (CE + lambda NTL)) / num_tokens``.
-            Then lambda is the same in every split of a batch that is averaged over tokens, and ``num_numbers`` is not
-            used. A weight over numbers, times :meth:`NumberTokens.tokens_per_number`, is one over tokens.
-        squash_factor: wasserstein only. The furthest number costs this many times the nearest wrong one (> 1).
-        label_sigma: wasserstein only. Standard deviation, in units of value, of a Gaussian target around the
-            label's value; 0 is the one-hot target. Excludes ``squash_factor``.
-        huber_delta: where ``"huber"`` turns from quadratic to linear, as in :func:`torch.nn.functional.huber_loss`.
+        weight: lambda, the factor of the NTL term; 0 gives plain cross-entropy. In the benchmarks, a larger value than
+            0.3 never reliably reduced the error and increased cross-entropy
+            (``benchmarks/results/quality/advice.md``). Lambda times the largest loss must fit float32. A 0-d tensor on
+            the logits' device may change in place from step to step: a schedule then causes no recompilation, and a
+            captured CUDA graph uses the current value.
+        reweigh: interpolate between NTL (all probability on number tokens) and 1.01 times its largest possible value
+            (no probability on number tokens), so that predicting no number is never cheaper than predicting a wrong
+            one. The paper does not do this; the ``ntloss`` package does by default. Where it is uncertain where a
+            number ends, reweighing makes numbers longer (docs, Mathematics, eq. 35). In the benchmarks, at lambda =
+            0.3, it did not reliably reduce the error of estimates (``advice.md``).
+        mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``: the number tokens, as in the paper.
+            ``"tokens"``: the denominator of cross-entropy, so that the loss is
+            ``sum(w (CE + lambda NTL)) / num_tokens``. Lambda then has the same effect for every split of a batch that
+            is averaged over tokens, and ``num_numbers`` is not used. To convert a weight for ``"numbers"`` into one
+            for ``"tokens"``, multiply it by :meth:`NumberTokens.tokens_per_number`.
+        squash_factor: wasserstein only. The cost of the furthest number relative to the nearest wrong one (> 1).
+        label_sigma: wasserstein only. Standard deviation, in the units of the values, of a Gaussian target around the
+            label's value; 0 is the one-hot target. Cannot be combined with ``squash_factor``.
+        huber_delta: the error at which ``"huber"`` changes from quadratic to linear, as in
+            :func:`torch.nn.functional.huber_loss`.
 
     Raises:
         TypeError, ValueError: an option has the wrong type, is out of range or contradicts another.
@@ -79,13 +81,13 @@ class NTLConfig:
         if self.squash_factor is not None:
             check_number("squash_factor", self.squash_factor, above=1.0)
         if self.kind != "wasserstein" and (self.squash_factor is not None or self.label_sigma > 0):
-            raise ValueError(f"squash_factor and label_sigma belong to kind='wasserstein'; got kind={self.kind!r}")
+            raise ValueError(f"squash_factor and label_sigma need kind='wasserstein'; got kind={self.kind!r}")
         if self.squash_factor is not None and self.label_sigma > 0:
-            raise ValueError("squash_factor and label_sigma exclude each other; got both")
+            raise ValueError("squash_factor and label_sigma cannot be combined; got both")
 
 
 class NTLOutput(NamedTuple):
-    """The loss and what it is made of. Only ``loss`` carries gradient.
+    """The loss and its parts. Only ``loss`` has a gradient.
 
     With reduction "mean" or "sum" every field is a 0-d float32 tensor (float64 for float64 logits). With "none" the
     first three have the labels' shape. ``loss = cross_entropy + weight * ntl``.
@@ -94,16 +96,16 @@ class NTLOutput(NamedTuple):
     loss: Tensor
     """The value to minimise, the only one with a gradient."""
     cross_entropy: Tensor
-    """Cross-entropy, label smoothing and z-loss included, reduced like the loss."""
+    """Cross-entropy, including label smoothing and z-loss, reduced like the loss."""
     ntl: Tensor
-    """Number Token Loss, before its weight, reduced like the loss."""
+    """Number Token Loss before multiplication by its weight, reduced like the loss."""
     num_tokens: Tensor
-    """The denominator of cross-entropy: the one given, else the sum of the valid rows' weights."""
+    """The denominator of cross-entropy: ``num_tokens`` if given, else the sum of the weights of the rows that count."""
     num_numbers: Tensor
-    """The ``num_numbers`` given, else the sum of the number rows' weights: the denominator of NTL, unless
-    ``mean_over="tokens"``, where NTL has that of cross-entropy."""
+    """The denominator of NTL: ``num_numbers`` if given, else the sum of the weights of the number rows. With
+    ``mean_over="tokens"`` it is reported, but NTL is divided by ``num_tokens``."""
     token_accuracy: Tensor
-    """Share of the rows that count whose label has the largest logit (a tie counts)."""
+    """Share of the rows that count in which the label has the largest logit (ties included)."""
     number_mae: Tensor
     """Mean |expected value - label's value| over the number rows that count."""
     number_mass: Tensor
@@ -117,7 +119,7 @@ def check_weight_tensor(weight: Tensor) -> None:
             f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"
         )
     if weight.requires_grad:
-        raise ValueError("weight requires grad, but the loss is not differentiated by it; detach it")
+        raise ValueError("weight requires grad, but the loss has no gradient for it; detach it")
 
 
 def check_number(
@@ -130,11 +132,10 @@ def check_number(
     maximum: float | None = None,
     divides: bool = False,
 ) -> None:
-    """Raise unless ``value`` is a real number (Python's or NumPy's) that float32 holds, within the bounds given.
+    """Raise unless ``value`` is a real number (Python's or NumPy's) that fits float32 and is within the given bounds.
 
-    One that must be above 0, or that ``divides`` something (where it may be 0), must not be so small that float32 makes
-    it 0 or its reciprocal infinite. In a trace constants are checked, and numbers that stand for any that a later call
-    brings are not.
+    A number that must be above 0, or that is a denominator (``divides``; it may be 0), must not be so small that
+    float32 rounds it to 0 or makes its reciprocal infinite. A trace checks constants, but not symbolic numbers.
     """
     if is_symbolic(value):
         return
@@ -154,18 +155,18 @@ def check_number(
         raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {shown(value)}")
     if abs(number) > LARGEST_FLOAT32:
         raise ValueError(
-            f"{name} must be at most {LARGEST_FLOAT32:g}, the largest float32, in which the losses are computed; "
+            f"{name} must be at most {LARGEST_FLOAT32:g}, the largest float32 (losses are computed in float32); "
             f"got {shown(value)}"
         )
     if (divides or above == 0) and 0 < number < SMALLEST_FLOAT32:
         raise ValueError(
-            f"{name} must be {'0 or ' if divides else ''}at least {SMALLEST_FLOAT32:g}, the smallest normal float32, "
-            f"in which the losses are computed; got {shown(value)}"
+            f"{name} must be {'0 or ' if divides else ''}at least {SMALLEST_FLOAT32:g}, the smallest normal float32 "
+            f"(losses are computed in float32); got {shown(value)}"
         )
 
 
 def as_float(value: Any) -> float:
-    """The nearest float64; for an int or a fraction beyond it the largest."""
+    """The nearest float64; the largest finite one for an int or fraction that overflows."""
     try:
         return float(value)
     except OverflowError:
@@ -173,7 +174,7 @@ def as_float(value: Any) -> float:
 
 
 def shown(value: object) -> str:
-    """A number in an error message, where hundreds of digits tell nothing."""
+    """A number for an error message, without hundreds of digits."""
     if isinstance(value, Integral) and int(value).bit_length() > 128:
         return f"an int of {int(value).bit_length()} bits"
     return repr(value)

@@ -1,7 +1,7 @@
-"""The loss of a checked :class:`Problem`, by the road that fits: plain, traced or reference.
+"""Computes the loss of a checked :class:`Problem` on one of three paths: plain, traced or reference.
 
-Plain calls go to the `autograd.Function`s of :mod:`ntl_kernels.autograd`, watched ones (:mod:`ntl_kernels.tracing`) to
-the operators of :mod:`ntl_kernels.ops`, and ``backend="reference"`` to the specification.
+Plain calls use the `autograd.Function`s of :mod:`ntl_kernels.autograd`, traced ones (:mod:`ntl_kernels.tracing`) the
+operators of :mod:`ntl_kernels.ops`, and ``backend="reference"`` the specification.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
             check_inplace(logits)
         version = logits._version
         result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
-        if logits._version != version:  # not where "none" or float16 waits, or the rows are a copy
+        if logits._version != version:  # not with "none" or float16, or if the rows are a copy
             mark_overwritten(logits)
         return result
     check_values(problem, logits.shape[-1])
@@ -52,14 +52,14 @@ def loss_of_hidden(
         return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
     problem = problem.of_rows(loss_dtype(hidden.dtype))
-    # Finding the rows that count waits for the device, which neither a compiled nor a captured graph can.
+    # Finding the rows that count waits for the device, which compiled and captured graphs cannot do.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
     size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
     chunking = Chunking(size, skip_ignored)
     inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     if not is_plain(*inputs):
-        is_exporting = torch.compiler.is_exporting()  # whoever runs the graph chooses anew what requires gradient
+        is_exporting = torch.compiler.is_exporting()  # the exported graph may later run with other requires_grad flags
         needs = [
             needs_gradient
             and keeps_gradients(problem, hidden.dtype)
@@ -76,7 +76,7 @@ def loss_of_hidden(
 
 
 def reference_loss(logits: Tensor, problem: Problem) -> Forward:
-    """The loss by the specification, differentiated by autograd."""
+    """The loss computed by the specification, with gradients from autograd."""
     problem = problem.of_rows(loss_dtype(logits.dtype))
     if is_plain(logits):
         check_values(problem, logits.shape[-1])
@@ -84,7 +84,7 @@ def reference_loss(logits: Tensor, problem: Problem) -> Forward:
 
 
 def as_result(result: Forward, problem: Problem, return_parts: bool) -> Tensor | NTLOutput:
-    """What the caller sees: the loss, or with its parts."""
+    """What the public function returns: the loss, or the loss with its parts."""
     return as_output(result, problem) if return_parts else in_shape(result.loss, problem)
 
 
@@ -98,7 +98,7 @@ def as_output(result: Forward, problem: Problem) -> NTLOutput:
 
 
 def in_shape(loss: Tensor, problem: Problem) -> Tensor:
-    """Losses of rows in the labels' shape."""
+    """The loss; for reduction "none" in the labels' shape."""
     return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
 
 

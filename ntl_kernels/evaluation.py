@@ -1,10 +1,11 @@
-"""Answers as numbers: which number a generated text gives, and how far such numbers are from the true ones.
+"""Evaluation of whole numbers: parse the numbers in generated texts and compare them with the true ones.
 
-- :func:`number_in`: the number that a text is, or that is written in it.
-- :func:`number_metrics`: errors of generated texts; :func:`value_metrics`: the same of numbers that are read already.
-- :class:`NumberMetrics`: the ``compute_metrics`` of a Hugging Face Trainer that generates.
+- :func:`number_in`: parse the number in a text.
+- :func:`number_metrics`: errors of generated texts.
+- :func:`value_metrics`: the same errors for numbers that are already parsed.
+- :class:`NumberMetrics`: ``compute_metrics`` for a Hugging Face Trainer that generates.
 
-Nothing but strings is needed for the first three; no library beside torch for the last.
+The functions work on plain strings and floats; none of this needs a library besides torch.
 """
 
 from __future__ import annotations
@@ -33,39 +34,41 @@ WRITTEN = re.compile(
     """,
     re.VERBOSE,
 )
-"""Digits in a text, with what belongs to them. Once it has met a digit it cannot fail, so that every character is read
-once: a pattern that gave up behind many digits would begin again at each of them."""
+"""Digits in a text with their sign, currency and exponent. The pattern cannot fail after its first digit, so every
+character is read once: a pattern that failed after many digits would start again at each of them."""
 THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 DIGITS_BEFORE_POINT = re.compile(r"-?([0-9]*)")
 LARGEST = 1e100
-"""Errors are taken between values of at most this size, so that their squares and sums stay finite."""
+"""Values are clipped to this magnitude, so that the squares and sums of errors stay finite."""
 ERRORS = ("mae", "mse", "median_error", "r2", "log_mae", "log_r2")
 
 
 def number_in(text: str, find: str = "whole", behind: str | None = None) -> float | None:
-    """The number that a text is, or that is written in it.
+    """Parse the number in a text.
 
     Args:
-        text: an answer. The time it takes is linear in its length.
-        find: ``"whole"``: the text, but for spaces around it, is a number: ASCII digits, at most one point between
-            them, an optional ``-`` before them. Nothing else is: not ``"+5"``, ``".5"``, ``"5."``, ``"1,234"``,
-            ``"1e5"``, ``"5 %"``, ``"nan"`` or ``"٣"``.
+        text: the text, such as a generated answer. Parsing takes time linear in its length.
+        find: which number to return.
 
-            ``"last"``, ``"first"``: that of the numbers written in the text, which are looser. A point is the decimal
-            mark. Commas before groups of three digits are left out (``"1,234.50"``); any other comma separates two
-            numbers, as in ``"1,2"``. Also a number: ``".5"`` and ``"2.5e-3"``. ``-``, ``−`` or ``–`` is a sign if a
-            digit or one of ``$€£¥₹`` follows and no letter, digit, closing bracket or sign precedes: ``"-$5"`` is -5,
-            ``"10-20"`` are 10 and 20. Units change nothing: ``"12%"`` and ``"$12k"`` are 12. Fractions, dates and times
-            are several numbers. None are digits behind a letter, an underscore or ``^`` (``"H2O"``, ``"m^2"``), digits
-            with two points (``"1.2.3"``), digits of other scripts and words.
-        behind: a mark, such as GSM8K's ``"####"``: only what stands behind its last occurrence counts; in a text
-            without it, all.
+            ``"whole"``: the whole text, apart from surrounding spaces, must be a number: ASCII digits with at most one
+            decimal point between them and an optional leading ``-``. ``"+5"``, ``".5"``, ``"5."``, ``"1,234"``,
+            ``"1e5"``, ``"5 %"``, ``"nan"`` and ``"٣"`` are not numbers.
+
+            ``"first"``, ``"last"``: the first or last number anywhere in the text, by looser rules. ``".5"`` and
+            ``"2.5e-3"`` are numbers, too. The decimal mark is a point. Commas before groups of three digits are
+            ignored (``"1,234.50"``); any other comma separates two numbers (``"1,2"``). ``-``, ``−`` or ``–`` is a
+            sign if it is followed by a digit or one of ``$€£¥₹`` and not preceded by a letter, digit, closing bracket
+            or sign: ``"-$5"`` is -5, and ``"10-20"`` is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12.
+            Fractions, dates and times are several numbers. Not numbers: digits after a letter, an underscore or ``^``
+            (``"H2O"``, ``"m^2"``), digits with two points (``"1.2.3"``), digits of other scripts, and words.
+        behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched. A text
+            without the marker is searched as a whole.
 
     Returns:
-        The nearest float64, infinite for a number beyond all of them; None if there is no number.
+        The nearest float64 (infinity if the number is larger than any float64), or None if there is no number.
 
     Raises:
-        TypeError, ValueError: the text is no str, ``find`` none of the three, or the mark is empty.
+        TypeError, ValueError: ``text`` is not a str, ``find`` is none of the three, or the marker is empty.
     """
     check_reading(find, behind)
     if not isinstance(text, str):
@@ -77,25 +80,25 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
 def number_metrics(
     predictions: Sequence[str], references: Sequence[str], find: str = "whole", behind: str | None = None
 ) -> dict[str, float]:
-    """How good the numbers in generated texts are.
+    """Errors of the numbers in generated texts.
 
-    Pairs whose reference is no number are left out. Predictions that are none are left out of the errors, so that a
-    model could lower them by giving no number where it is unsure: read ``no_number`` beside them.
+    Pairs whose reference contains no number are skipped. Predictions without a number do not enter the errors, so a
+    model could lower its errors by giving no number where it is unsure: report ``no_number`` with them.
 
     Args:
-        predictions: what was generated.
-        references: the true answers, as many. They are read as the predictions are.
-        find, behind: which number of a text counts, see :func:`number_in`.
+        predictions: the generated texts.
+        references: the true answers, one per prediction. They are parsed like the predictions.
+        find, behind: which number of a text to use, see :func:`number_in`.
 
     Returns:
         The metrics of :func:`value_metrics`, and
 
         - ``number_references``: how many references are numbers;
-        - ``run_on``: the share of these whose prediction is a number with more digits before the point, as written:
-          one that goes on where it should have ended, which makes it wrong by a factor of ten or more.
+        - ``run_on``: the share of these references whose prediction is written with more digits before the decimal
+          point. Such a number did not end where it should have, which makes it wrong by a factor of about ten or more.
 
     Raises:
-        TypeError: predictions or references are no sequences of str.
+        TypeError: predictions or references are not sequences of str.
         ValueError: they are empty or differ in length, or no reference is a number.
     """
     check_reading(find, behind)
@@ -109,7 +112,7 @@ def number_metrics(
     ]
     if not pairs:
         raise ValueError(
-            f"no reference is a number, with find={find!r} and behind={behind!r}; the first of {len(references)} is "
+            f"no reference is a number with find={find!r} and behind={behind!r}; the first of {len(references)} is "
             f"{shortened(references[0])!r}"
         )
     guessed = [None if prediction is None else float(prediction) for prediction, _ in pairs]
@@ -122,29 +125,30 @@ def number_metrics(
 
 
 def value_metrics(predictions: Sequence[float | None], references: Sequence[float]) -> dict[str, float]:
-    """How far numbers are from the true ones, in float64.
+    """Errors of predicted numbers, computed in float64.
 
     Args:
-        predictions: numbers; None, NaN and infinity are none.
-        references: the true numbers, as many.
+        predictions: numbers; None, NaN and infinity count as no number.
+        references: the true numbers, one per prediction.
 
     Returns:
         Shares of all pairs:
 
-        - ``number_accuracy``: they differ by at most 1e-9, or by at most 1e-9 of the larger one;
-        - ``no_number``: the prediction is no number.
+        - ``number_accuracy``: prediction and reference differ by at most 1e-9, or by at most 1e-9 of the larger one;
+        - ``no_number``: the prediction is not a number.
 
         Over the pairs whose prediction is a number, in the units of the numbers; NaN if there are none:
 
         - ``mae``, ``mse``, ``median_error``: mean |error|, mean squared error, median |error|;
-        - ``r2``: 1 - (sum of squared errors) / (sum of squares of the references about their mean). 1 is perfect,
-          0 what the mean of the references would get. NaN if these references are all alike;
-        - ``log_mae``, ``log_r2``: ``mae`` and ``r2`` of sign(v) log10(1 + abs(v)), for numbers of several magnitudes.
+        - ``r2``: 1 - (sum of squared errors) / (sum of squared deviations of the references from their mean). 1 is
+          perfect; always predicting the mean of the references gives 0. NaN if these references are all equal;
+        - ``log_mae``, ``log_r2``: ``mae`` and ``r2`` of sign(v) log10(1 + abs(v)), for numbers that span several
+          orders of magnitude.
 
-        In these, numbers beyond 1e100 count as 1e100, infinite references, too.
+        For these metrics, numbers beyond 1e100, including infinite references, are clipped to 1e100.
 
     Raises:
-        ValueError: they are empty or differ in length, or a reference is NaN.
+        ValueError: the sequences are empty or differ in length, or a reference is NaN.
     """
     check_lengths(len(predictions), len(references))
     for index, reference in enumerate(references):
@@ -175,39 +179,39 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
 
 
 class NumberMetrics:
-    """``compute_metrics`` of a Hugging Face Trainer that generates: :func:`number_metrics` of the decoded texts.
+    """``compute_metrics`` for a Hugging Face Trainer that generates: :func:`number_metrics` of the decoded texts.
 
     ``Seq2SeqTrainer(..., compute_metrics=NumberMetrics(tokenizer))`` with ``predict_with_generate=True`` logs
-    ``eval_mae``, ``eval_no_number`` and so on; ``NTLSeq2SeqTrainer`` likewise, beside its ``eval_number_mae``, which is
-    of single number tokens, each predicted from the true ones before it.
+    ``eval_mae``, ``eval_no_number`` and so on. ``NTLSeq2SeqTrainer`` logs them beside its own ``eval_number_mae``,
+    which measures single number tokens, each predicted from the true tokens before it.
 
-    With ``batch_eval_metrics=True`` it keeps the texts, rather than the Trainer the ids, until the last batch. An
-    evaluation that was interrupted leaves its texts behind: make a new object then.
+    With ``batch_eval_metrics=True`` this object stores the decoded texts until the last batch, so that the Trainer
+    need not store the ids. An interrupted evaluation leaves its texts in the object: create a new one then.
 
     Args:
-        tokenizer: anything whose ``batch_decode(ids, skip_special_tokens=True)`` gives texts.
-        find, behind: which number of a text counts, see :func:`number_in`.
+        tokenizer: any object whose ``batch_decode(ids, skip_special_tokens=True)`` returns texts.
+        find, behind: which number of a text to use, see :func:`number_in`.
 
     Raises:
-        TypeError, ValueError: the tokenizer has no ``batch_decode``, or ``find`` or ``behind`` is none. Called: the
-            predictions or labels are not token ids [B, T], or as :func:`number_metrics` does.
+        TypeError, ValueError: the tokenizer has no ``batch_decode``, or ``find`` or ``behind`` is invalid. When
+            called: the predictions or labels are not token ids [B, T], or an error of :func:`number_metrics`.
     """
 
     def __init__(self, tokenizer: Any, find: str = "whole", behind: str | None = None) -> None:
         check_reading(find, behind)
         if not callable(getattr(tokenizer, "batch_decode", None)):
-            raise TypeError(f"tokenizer must have a batch_decode; got {type(tokenizer).__name__}")
+            raise TypeError(f"tokenizer must have a batch_decode method; got {type(tokenizer).__name__}")
         self.tokenizer, self.find, self.behind = tokenizer, find, behind
         self.predictions: list[str] = []
         self.references: list[str] = []
 
     def __call__(self, evaluated: Any, compute_result: bool = True) -> dict[str, float]:
-        """The metrics of an ``EvalPrediction``, and of those since the last result.
+        """The metrics of an ``EvalPrediction`` and of all batches stored since the last result.
 
         Args:
-            evaluated: its ``predictions`` and ``label_ids`` are integers [B, T], arrays or tensors, or tuples that
-                begin with them. Ids below 0 (-100) are padding, and special tokens are left out.
-            compute_result: False for all but the last batch under ``batch_eval_metrics``: then the result is empty.
+            evaluated: its ``predictions`` and ``label_ids`` are integers [B, T], as arrays or tensors, or tuples that
+                begin with such an array or tensor. Negative ids (-100) are padding; special tokens are skipped.
+            compute_result: under ``batch_eval_metrics``, False for all batches but the last; the result is then empty.
         """
         predictions = self.texts_of("predictions", evaluated.predictions)
         references = self.texts_of("label_ids", evaluated.label_ids)
@@ -220,13 +224,13 @@ class NumberMetrics:
         return number_metrics(predictions, references, self.find, self.behind)
 
     def texts_of(self, name: str, ids: Any) -> list[str]:
-        """What token ids [B, T] say."""
+        """The decoded texts of token ids [B, T]."""
         texts: list[str] = self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True)
         return texts
 
 
 def written_number(text: str, find: str, behind: str | None) -> str | None:
-    """The number that is looked for, as ``float`` reads it; None if there is none."""
+    """The selected number of a text, in a form that ``float`` accepts; None if there is none."""
     if behind is not None:
         text = text.rsplit(behind, 1)[-1]
     if find == "whole":
@@ -237,7 +241,7 @@ def written_number(text: str, find: str, behind: str | None) -> str | None:
 
 
 def written_numbers(text: str) -> Iterator[str]:
-    """Every number that is written in a text, as ``float`` reads it."""
+    """All numbers in a text, in a form that ``float`` accepts."""
     for found in WRITTEN.finditer(text):
         if found["inside"] is None:
             is_negative = not {"-", "−", "–"}.isdisjoint(found["sign"] or "")
@@ -245,20 +249,21 @@ def written_numbers(text: str) -> Iterator[str]:
 
 
 def split_at_commas(digits: str) -> list[str]:
-    """The numbers in digits, points and commas: one if the commas separate thousands. Two points make none."""
+    """The numbers in a string of digits, points and commas: a single one if the commas separate thousands. A part with
+    two points is no number."""
     numbers = [digits.replace(",", "")] if THOUSANDS.fullmatch(digits) else digits.split(",")
     return [number for number in numbers if number.count(".") <= 1]
 
 
 def digits_before_point(written: str | None) -> int:
-    """How many there are in a number; 0 if there is no number."""
+    """How many digits a number has before its decimal point; 0 if there is no number."""
     found = DIGITS_BEFORE_POINT.match(written or "")
     assert found is not None
     return len(found[1])
 
 
 def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:
-    """(prediction, reference) of the predictions that are numbers, neither beyond :data:`LARGEST`."""
+    """(prediction, reference) for all predictions that are numbers, both clipped to :data:`LARGEST`."""
     return [
         (within_largest(prediction), within_largest(reference))
         for prediction, reference in zip(predictions, references, strict=True)
@@ -267,31 +272,31 @@ def number_pairs(predictions: Sequence[float | None], references: Sequence[float
 
 
 def is_number(prediction: float | None) -> TypeGuard[float]:
-    """Whether a prediction counts as a number: one that overflows does not, or it alone would be the error."""
+    """Whether a prediction counts as a number. An infinite one does not: it alone would determine the error."""
     return prediction is not None and math.isfinite(prediction)
 
 
 def within_largest(value: float) -> float:
-    """The nearest value that is not beyond :data:`LARGEST`."""
+    """The value clipped to :data:`LARGEST`."""
     return min(max(float(value), -LARGEST), LARGEST)
 
 
 def signed_log(value: float) -> float:
-    """sign(v) log10(1 + abs(v)), which keeps order and sign."""
+    """sign(v) log10(1 + abs(v)), which preserves order and sign."""
     return math.copysign(math.log10(1 + abs(value)), value)
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, rounded once."""
+    """The mean, with a single rounding."""
     return math.fsum(values) / len(values)
 
 
 def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
-    """R2 of (prediction, reference): which share of the references' variance the predictions explain."""
+    """R2 of (prediction, reference) pairs: the share of the references' variance that the predictions explain."""
     centre = mean([true for _, true in pairs])
     variance = math.fsum((true - centre) ** 2 for _, true in pairs)
     unexplained = math.fsum((true - guessed) ** 2 for guessed, true in pairs)
-    is_constant = len({true for _, true in pairs}) == 1  # whatever rounding made of their mean
+    is_constant = len({true for _, true in pairs}) == 1  # independent of rounding in their mean
     return math.nan if is_constant or variance == 0 else 1 - unexplained / variance
 
 
@@ -299,34 +304,34 @@ def rows_of_ids(name: str, ids: Any) -> list[list[int]]:
     """The rows of token ids [B, T], or of the first of a tuple, without padding.
 
     Raises:
-        ValueError: there are no labels, or these are no ids, but logits.
+        ValueError: there are no labels, or the array holds logits rather than ids.
     """
     if isinstance(ids, tuple):
         ids = ids[0]
     if ids is None:
-        raise ValueError(f"{name} is None: the evaluation's data need labels")
+        raise ValueError(f"{name} is None: the evaluation data needs labels")
     tensor = torch.as_tensor(ids, device="cpu")
     if tensor.ndim != 2 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ValueError(
-            f"{name} must be token ids, integers [B, T]; got {tensor.dtype} {list(tensor.shape)}. For a Trainer to "
-            "generate, set predict_with_generate=True in Seq2SeqTrainingArguments; any other Trainer gives logits, of "
-            "which its preprocess_logits_for_metrics can make ids"
+            f"{name} must be token ids, integers [B, T]; got {tensor.dtype} {list(tensor.shape)}. To make a "
+            "Seq2SeqTrainer generate, set predict_with_generate=True in Seq2SeqTrainingArguments; other Trainers pass "
+            "logits, which preprocess_logits_for_metrics can turn into ids"
         )
     return [[token for token in row if token >= 0] for row in tensor.tolist()]
 
 
 def check_reading(find: str, behind: str | None) -> None:
-    """Raise unless both say which number of a text counts."""
+    """Raise unless both are valid."""
     if find not in PLACES:
         raise ValueError(f"find must be one of {', '.join(PLACES)}; got {find!r}")
     if behind is not None and not isinstance(behind, str):
         raise TypeError(f"behind must be a str or None; got {behind!r}")
     if behind == "":
-        raise ValueError("behind must not be empty; None reads all of a text")
+        raise ValueError("behind must not be empty; pass None to search the whole text")
 
 
 def check_texts(name: str, texts: Sequence[str]) -> None:
-    """Raise unless these are several texts."""
+    """Raise unless ``texts`` is a sequence of str."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a sequence of str; got the str {shortened(texts)!r}")
     for index, text in enumerate(texts):
@@ -335,13 +340,15 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
 
 
 def check_lengths(predictions: int, references: int) -> None:
-    """Raise unless there is a prediction for every reference, and one at all."""
+    """Raise unless there are as many predictions as references, and at least one."""
     if predictions != references:
-        raise ValueError(f"each prediction needs its reference; got {predictions} predictions, {references} references")
+        raise ValueError(
+            f"every prediction needs one reference; got {predictions} predictions, {references} references"
+        )
     if not references:
-        raise ValueError("nothing to measure; got 0 predictions and 0 references")
+        raise ValueError("nothing to evaluate; got 0 predictions and 0 references")
 
 
 def shortened(text: str, longest: int = 60) -> str:
-    """A text in an error message."""
+    """A text, shortened for an error message."""
     return text if len(text) <= longest else f"{text[:longest]}..."

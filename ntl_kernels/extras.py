@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs(module: str, library: str, install: str) -> Iterator[None]:
-    """Wrap imports: if the library is not installed, the error says what installs it.
+    """Wrap imports: if the library is not installed, the error says how to install it.
 
     Args:
-        module: which module has the imports.
-        library: the name of the library; in lower case, that of its package.
-        install: what to give ``pip install``.
+        module: the importing module.
+        library: the name of the library; in lower case, the name of its package.
+        install: the argument of ``pip install``.
 
     Raises:
-        ImportError: the library is missing. Any other error of the imports stays what it is.
+        ImportError: the library is missing. Other errors of the imports are passed through.
     """
     try:
         yield

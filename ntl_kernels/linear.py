@@ -1,8 +1,8 @@
-"""The loss from hidden states: a chunk of logits at a time, over any backend.
+"""The loss from hidden states, one chunk of logits at a time, on any backend.
 
-For each chunk of rows one matrix product makes the logits, the row contract turns them into their gradient in place,
-and at most two products turn that into the gradients of the hidden states and of the weight (docs, Mathematics,
-eq. 33). No tensor of N x V elements exists unless one chunk holds all rows.
+For each chunk of rows, one matrix product computes the logits, the backend replaces them by their gradient in place,
+and at most two more products compute the gradients of the hidden states and of the weight (docs, Mathematics, eq. 33).
+No tensor of N x V elements exists unless one chunk contains all rows.
 
 Tensors: ``hidden`` [N, H], ``weight`` [V, H] and ``bias`` [V] of one dtype; the problem's labels and weights are [N].
 """
@@ -23,27 +23,27 @@ from .reference import divide
 from .tracing import times_upstream
 
 Chunk: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
-"""Which rows: a slice, or int64 indices [R]."""
+"""The rows of a chunk: a slice, or int64 indices [R]."""
 
 CPU_CHUNK_BYTES = 2**26
-"""Logits of a chunk on a CPU: large enough for the matrix products, small enough to stay near the caches."""
+"""Size of a chunk's logits on a CPU: large enough for efficient matrix products, small enough for the caches."""
 CHUNK_BYTES = 2**28
-"""Logits of a chunk elsewhere, at least; a larger weight affords larger chunks."""
+"""Smallest size of a chunk's logits on other devices; larger for a large weight."""
 CHUNK_MULTIPLE = 128
-"""Rows come in multiples of the matrix products' tiles."""
+"""Chunks have a multiple of this many rows, the tile size of the matrix products."""
 AS_IT_IS = nullcontext()
 LARGEST_KEPT = 2.0**11
-"""Bound of the float16 gradients that a forward pass keeps: far from underflow, with room for their products."""
+"""Upper bound of the float16 gradients that a forward pass keeps: far from underflow, with room for their products."""
 LARGEST_NUMBER_LOSS = 2.0**11
-"""Up to which gradients of the Number Token Loss and of cross-entropy share one float16 unit."""
+"""The largest number loss for which NTL and cross-entropy gradients share one float16 unit."""
 
 
 def default_chunk_size(num_rows: int, weight: Tensor) -> int:
-    """How many rows to hold the logits of.
+    """How many rows to process at a time.
 
-    Every chunk reads and writes the fp32 accumulator of the weight's gradient once, 8 V H bytes, beside products of
-    2 V H R operations: a chunk whose logits take half the accumulator's bytes makes that traffic small beside the
-    products, and never more memory than the accumulator takes already.
+    Each chunk of R rows reads and writes the fp32 accumulator of the weight's gradient once (8 V H bytes) and computes
+    products of 2 V H R operations. With logits half the size of the accumulator, this traffic is small compared with
+    the products, and the logits never need more memory than the accumulator.
     """
     vocab_size, hidden_size = weight.shape
     is_cpu = weight.device.type == "cpu"
@@ -53,12 +53,12 @@ def default_chunk_size(num_rows: int, weight: Tensor) -> int:
 
 
 class Chunking(NamedTuple):
-    """How the rows are walked."""
+    """How the rows are split into chunks."""
 
     size: int
-    """Rows whose logits are held at a time."""
+    """Rows whose logits are stored at a time."""
     skip_ignored: bool
-    """Walk only the rows that count. Finding them waits for a GPU."""
+    """Process only the rows that count. Finding them waits for a GPU."""
 
     def of(self, problem: Problem) -> Iterator[Chunk]:
         """The chunks of a problem's rows."""
@@ -66,7 +66,7 @@ class Chunking(NamedTuple):
         chosen = rows_that_count(problem).nonzero().squeeze(-1) if self.skip_ignored else None
         total = rows if chosen is None else chosen.numel()
         count = -(-total // self.size)
-        if count == 1 and total == rows:  # no number that a trace could fix
+        if count == 1 and total == rows:  # a slice without numbers, which a trace would fix
             yield slice(None)
             return
         for i in range(count):
@@ -101,19 +101,19 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor, is_first: bool) -> 
     elif total.is_cuda:
         torch.addmm(total, left, right, out_dtype=total.dtype, beta=0 if is_first else 1, out=total)
     else:
-        if left.dtype == torch.float16:  # the product may be beyond its range
+        if left.dtype == torch.float16:  # the product may overflow
             left, right = left.to(total.dtype), right.to(total.dtype)
         total.copy_(left @ right) if is_first else total.add_(left @ right)
 
 
 class LinearGradients:
-    """The gradients of hidden, weight and bias, as far as they are asked for, summed over chunks."""
+    """The required gradients of hidden, weight and bias, summed over chunks."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, needs: Sequence[bool], is_single: bool = False) -> None:
         needs_hidden, needs_weight, needs_bias = needs
         total_dtype = loss_dtype(weight.dtype)
-        # One product accumulates in fp32 within itself: only several need a total beyond the weight's precision.
-        # float16 needs its range, too, since its gradients come without their denominators.
+        # A single product accumulates in fp32 internally; only a sum of several needs an fp32 total. float16 also
+        # needs its range, because its gradients are not yet divided by the denominators.
         weight_dtype = weight.dtype if is_single and weight.dtype != torch.float16 else total_dtype
         self.weight = weight
         self.hidden_grad = torch.zeros_like(hidden) if needs_hidden else hidden.new_empty(0)
@@ -147,26 +147,26 @@ class LinearGradients:
 def keeps_gradients(problem: Problem, dtype: torch.dtype) -> bool:
     """Whether the forward pass computes the gradients and keeps them for the backward pass.
 
-    Not for reduction "none", which has an upstream gradient per row; nor in float16 for numbers so far apart that one
-    unit (:func:`unit_of`) would be too small for the gradients of other rows: then the backward pass makes the logits
-    anew, when the loss scale is known.
+    It does not for reduction "none", which has one upstream gradient per row. Nor does it in float16 for values so far
+    apart that one unit (:func:`unit_of`) would make the gradients of other rows too small: then the backward pass,
+    which knows the loss scale, recomputes the logits.
     """
     fits = dtype != torch.float16 or problem.spec.worst_loss <= LARGEST_NUMBER_LOSS
     return problem.reduction != "none" and fits
 
 
 def unit_of(problem: Problem, dtype: torch.dtype) -> Tensor | None:
-    """What the logits' gradient is multiplied with until it has become fp32: a 0-d tensor, or None for 1.
+    """The factor of the float16 gradient of the logits until it is converted to fp32: a 0-d tensor, or None for 1.
 
-    The upstream gradient, and the loss scale in it, comes too late for gradients that are computed in the forward pass.
-    In float16 a mean over many tokens would underflow until then, and the Number Token Loss of few numbers overflow.
-    In this unit the bound of all rows' gradients is LARGEST_KEPT.
+    Gradients computed in the forward pass do not contain the upstream gradient and its loss scale yet. Without them,
+    in float16 the gradient of a mean over many tokens would underflow, and that of NTL over few numbers overflow. This
+    factor makes LARGEST_KEPT the bound of all rows' gradients.
     """
     if dtype != torch.float16 or problem.reduction == "none":
         return None
     spec, given = problem.spec, (*denominators_of(problem), problem.ntl_weight)
     tokens, numbers, ntl_weight = (in_dtype(part, torch.float32, problem.labels.device) for part in given)
-    # A derivative by a logit is at most the span of what the softmax takes the mean of.
+    # A derivative by a logit is at most the range of the values that the softmax averages.
     bound = divide(spec.ce_weight, tokens) + divide(ntl_weight * spec.worst_loss, numbers)
     if problem.token_weights is not None and problem.labels.numel():
         bound = bound * problem.token_weights.masked_fill(~rows_that_count(problem), 0.0).amax()
@@ -175,7 +175,7 @@ def unit_of(problem: Problem, dtype: torch.dtype) -> Tensor | None:
 
 
 def in_unit(problem: Problem, unit: Tensor | None) -> Problem:
-    """The problem whose reduced loss is that of the given one times the unit."""
+    """The same problem with its reduced loss multiplied by the unit."""
     if unit is None:
         return problem
     tokens, numbers = denominators_of(problem)
@@ -183,7 +183,7 @@ def in_unit(problem: Problem, unit: Tensor | None) -> Problem:
 
 
 def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
-    """Of cross-entropy and of NTL; a sum is a mean whose denominators are 1."""
+    """The denominators of cross-entropy and of NTL; for a sum both are 1."""
     if problem.reduction != "mean":
         return 1.0, 1.0
     assert problem.num_tokens is not None and problem.ntl_denominator is not None
@@ -191,12 +191,12 @@ def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which operands keep their dtypes: sums in fp32 must not be cast on their way."""
+    """A context in which autocast does not cast the operands, for sums in fp32."""
     return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else AS_IT_IS
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Whether matrix products of the tensor run in another dtype."""
+    """Whether autocast may run matrix products of the tensor in another dtype."""
     return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
@@ -205,18 +205,18 @@ class Result(NamedTuple):
 
     forward: Forward
     gradients: tuple[Tensor, Tensor, Tensor]
-    """Of hidden, weight and bias, times ``1 / scale``, in the dtype they were summed in; empty where not needed."""
+    """Gradients of hidden, weight and bias divided by ``scale``, in the accumulation dtype; empty if not needed."""
     scale: Tensor | None
-    """0-d; None for 1."""
+    """0-d, or None for 1."""
 
 
 def scaled(gradients: Sequence[Tensor], factor: Tensor, counts: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """The gradients of hidden, weight and bias times a factor (0-d), in its precision and then rounded to ``dtype``.
+    """The gradients of hidden, weight and bias times a factor (0-d), computed in its dtype and rounded to ``dtype``.
 
-    Hidden states of rows that do not count (``counts`` [N]) keep their gradient of 0 even if the factor is not finite.
+    Hidden states of rows that do not count (``counts`` [N]) keep a gradient of 0 even if the factor is not finite.
     """
     hidden_grad, *of_head = (gradient.to(factor.dtype) for gradient in gradients)
-    if hidden_grad.ndim > 1:  # asked for
+    if hidden_grad.ndim > 1:  # needed; otherwise it is empty
         hidden_grad = times_upstream(hidden_grad, factor, counts)
     return [gradient.to(dtype) for gradient in (hidden_grad, *(gradient * factor for gradient in of_head))]
 
@@ -224,7 +224,7 @@ def scaled(gradients: Sequence[Tensor], factor: Tensor, counts: Tensor, dtype: t
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking, needs: Sequence[bool]
 ) -> Result:
-    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
+    """The losses of all rows, and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) selects."""
     with without_autocast(hidden):
         steps, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
         if problem.lacks_denominators:
@@ -257,9 +257,9 @@ def gradients(
     normalisers: Tensor,
     upstream: Tensor,
 ) -> Sequence[Tensor]:
-    """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew and normalisers [2, N].
+    """The gradients for an upstream gradient ([N] for "none", else 0-d), from recomputed logits and normalisers [2, N].
 
-    For reduction "mean" the problem has its denominators.
+    For reduction "mean" the problem must contain both denominators.
     """
     with without_autocast(hidden):
         steps = load_backend(problem.backend)
@@ -275,7 +275,7 @@ def gradients(
 def logits_by_chunk(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
 ) -> Iterator[tuple[Chunk, Tensor, Tensor]]:
-    """(rows, their hidden states [R, H], their logits [R, V]) of every chunk; all logits lie in the same memory."""
+    """(rows, their hidden states [R, H], their logits [R, V]) of every chunk; all logits share one buffer."""
     buffer = hidden.new_empty((min(chunking.size, hidden.shape[0]), weight.shape[0]))
     for chunk in chunking.of(problem):
         states = hidden[chunk]

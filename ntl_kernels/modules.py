@@ -1,4 +1,4 @@
-"""`nn.Module` faces of the functions."""
+"""The functions as `nn.Module`s."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SHARED = (
     "return_parts",
     "backend",
 )
-"""The options of both functions beside the configuration."""
+"""The options, besides the configuration, that both functions have."""
 
 
 class NTLLoss(nn.Module):
-    """A function's options, checked once."""
+    """Holds the options of a function, checked once."""
 
     def __init__(self, numbers: NumberTokens, config: NTLConfig, shared: tuple[Any, ...], **own: Any) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class NTLLoss(nn.Module):
 
 
 class CrossEntropyNTLLoss(NTLLoss):
-    """:func:`cross_entropy_ntl` with its options fixed.
+    """:func:`cross_entropy_ntl` as a module that holds the options.
 
-    Args: those of :func:`cross_entropy_ntl` that do not change from batch to batch.
+    Args: the arguments of :func:`cross_entropy_ntl` that do not change from batch to batch.
 
     Shape: ``loss_fn(logits [..., V], labels [...], token_weights=None, num_tokens=None, num_numbers=None)`` returns
     what the function returns.
@@ -79,9 +79,9 @@ class CrossEntropyNTLLoss(NTLLoss):
 
 
 class LinearCrossEntropyNTLLoss(NTLLoss):
-    """:func:`linear_cross_entropy_ntl` with its options fixed.
+    """:func:`linear_cross_entropy_ntl` as a module that holds the options.
 
-    Args: those of :func:`linear_cross_entropy_ntl` that do not change from batch to batch.
+    Args: the arguments of :func:`linear_cross_entropy_ntl` that do not change from batch to batch.
 
     Shape: ``loss_fn(hidden [..., H], weight [V, H], labels [...], bias=None, token_weights=None, num_tokens=None,
     num_numbers=None)`` returns what the function returns.

@@ -1,31 +1,33 @@
-"""Drop-in classes with the names, signatures and attributes of the ``ntloss`` package (0.3.2), on these kernels.
+"""Drop-in replacements for the classes of the ``ntloss`` package (0.3.2): same names, signatures and attributes.
 
-``from ntl_kernels.ntloss import NTLoss`` in place of ``from ntloss import NTLoss`` gives the same values and gradients.
-What differs:
+``from ntl_kernels.ntloss import NTLoss`` instead of ``from ntloss import NTLoss`` gives the same values and gradients.
+Differences from ``ntloss``:
 
-- The tokenizer is never changed. Digits that it lacks are reported in the log, as there, but not added.
-- Numbers are written in ASCII: "1_0" and the digits of other scripts are none. Those beyond 8e37, whose differences
-  float32 might not hold, are left out and logged. Fewer than two number values, or a number that is no token of the
-  logits, raise a ValueError.
-- A batch without numbers gives a zero that ``backward`` accepts.
-- Losses are float32 for half-precision logits, and softmax and sums are computed in it.
-- A word's row may have -inf for every number; there, such a row makes the whole gradient NaN.
-- Labels out of range raise an IndexError on a CPU and give NaN on a GPU and under transforms such as
-  ``torch.compile``, where nobody can look; label -1 is not the last token.
-- Nothing waits for a GPU, where negative weights are not looked for either; tables are copied to a device once.
-- ``loss_weights`` are constants: no gradient flows to them. A mean over weights that sum to almost 0 is not damped.
-- The logits' last dimension is checked at every call, and labels may be int32, too.
-- A loss function of your own sees every position, [B * T], those without a number as a pair of ones. It must judge each
-  position by itself.
-- Squashed costs between only two values are 1 (there: 0 divided by 0).
-- The number-level loss takes numbers of any length, with any leading zeros: it is free of scale, so digits are weighed
-  relative to the first that is not 0. An ignored "." joins no digits, nor does an unknown token where "." is none.
-- ``reweigh_fn`` and ``convert_digits_to_numbers`` leave their arguments alone. They are there for callers: ``forward``
-  does without them, so that overriding them changes nothing.
-- ``max_dist`` and ``dist_lookup`` of a loss that runs in the kernels are for reading; of the others ``max_dist`` counts
-  as it is when it is assigned.
+- The tokenizer is never changed. Missing digits are logged, as in ``ntloss``, but not added.
+- Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Numbers beyond 8e37, whose differences may
+  overflow float32, are skipped and logged. Fewer than two number values, or a number token with an id beyond the
+  logits, raises a ValueError.
+- A batch without numbers returns a zero on which ``backward`` can be called.
+- For half-precision logits, losses are float32, and softmax and sums are computed in float32.
+- A row whose label is not a number may have -inf for all number tokens; in ``ntloss`` such a row makes the whole
+  gradient NaN.
+- Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
+  labels cannot be checked, they give NaN. Label -1 is not the last token.
+- Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.
+- ``loss_weights`` are constants and get no gradient. A mean over weights whose sum is almost 0 is not damped.
+- The size of the last dimension of the logits is checked at every call. Labels may also be int32.
+- A custom loss function is called on all positions, [B * T], with a pair of ones where there is no number. It must
+  treat each position independently.
+- With only two distinct values, squashed costs are 1 (``ntloss`` divides 0 by 0).
+- The number-level loss accepts numbers of any length with any number of leading zeros: the relative error does not
+  depend on scale, so digits are weighted relative to the first non-zero one. An ignored "." does not join digits, and
+  neither does an unknown token if "." is not in the vocabulary.
+- ``reweigh_fn`` and ``convert_digits_to_numbers`` do not change their arguments. They are provided for callers;
+  ``forward`` does not use them, so overriding them has no effect.
+- ``max_dist`` and ``dist_lookup`` are read-only for losses that run in the kernels. For the others, the value assigned
+  to ``max_dist`` is used.
 - A compiled number-level loss sums at most 4096 digits of one number.
-- The looped form ``NumberLevelLossLooped``, deprecated there, is left out.
+- ``NumberLevelLossLooped``, which ``ntloss`` deprecates, is not provided.
 """
 
 from __future__ import annotations
@@ -57,19 +59,19 @@ __all__ = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]
 
 LOGGER = logging.getLogger(__name__)
 FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""What counts as a number with ``digit_level=False``, less spaces around it: a finite decimal in ASCII."""
+"""What counts as a number with ``digit_level=False``, without surrounding spaces: a finite ASCII decimal."""
 ASCII_SPACES = " \t\n\r\f\v"
 FUSED_KINDS: tuple[tuple[Callable[..., Tensor], str], ...] = (
     (F.mse_loss, "mse"),
     (F.l1_loss, "mae"),
     (F.huber_loss, "huber"),
-    (F.smooth_l1_loss, "huber"),  # the same at their default delta and beta
+    (F.smooth_l1_loss, "huber"),  # equal for their default delta and beta
 )
 REDUCTIONS = ("mean", "sum", "none")
 
 
 class Batch(NamedTuple):
-    """The arguments of a call, checked."""
+    """The checked arguments of a call."""
 
     logits: Tensor
     """[B, T, V]."""
@@ -82,21 +84,22 @@ class Batch(NamedTuple):
 
 
 class AbstractNTLoss:
-    """What the three losses share: the number tokens of a tokenizer, and the checks.
+    """Base class of the three losses: reads the number tokens of a tokenizer and checks arguments.
 
     Args:
-        tokenizer: a Hugging Face tokenizer; only read.
-        vocab_size: V, the logits' last dimension; default: ``len(tokenizer)``.
-        digit_level: only the digits 0 to 9 are numbers; else every token that is a finite decimal, spaces aside.
-        reweigh: interpolate to 1.01 times the largest loss as probability leaves the number tokens. True by default, as
-            in the package; that of :class:`NTLConfig` is False, as in the paper.
+        tokenizer: a Hugging Face tokenizer; it is not changed.
+        vocab_size: V, the size of the logits' last dimension; default: ``len(tokenizer)``.
+        digit_level: count only the digits 0 to 9 as numbers; otherwise every token that is a finite decimal, ignoring
+            surrounding spaces.
+        reweigh: interpolate towards 1.01 times the largest loss as probability leaves the number tokens. True by
+            default, as in ``ntloss``; :class:`NTLConfig` has False, as in the paper.
 
     Attributes:
-        number_values: float32 [V], NaN for tokens that are no numbers.
+        number_values: float32 [V], NaN for tokens that are not numbers.
         is_number_token: bool [V].
         number_values_dense: float32 [K], in the order of the ids.
         number_token_ids: int64 [K], ascending.
-        nan_id: the first token that is no number.
+        nan_id: id of the first token that is not a number.
         max_dist: the largest loss, 0-d.
 
     Raises:
@@ -114,16 +117,20 @@ class AbstractNTLoss:
         self.setup_number_tokens()
 
     def setup_number_tokens(self) -> None:
-        """Read the number tokens off the tokenizer's vocabulary."""
+        """Find the number tokens in the tokenizer's vocabulary."""
         found = {token: float(text) for text, token in self.tokenizer.get_vocab().items() if self.is_number(text)}
         held = {token: value for token, value in found.items() if abs(value) <= LARGEST_SPAN / 2}
         if len(held) < len(found):
-            LOGGER.warning("%s tokens are numbers that float32 losses do not hold; left out", len(found) - len(held))
+            LOGGER.warning("skipped %s number tokens whose values are too large for float32", len(found) - len(held))
         self.numbers = NumberTokens.from_mapping(held, self.vocab_size)
         if len(self.numbers) == self.vocab_size:
-            raise ValueError("at least one token must be no number; all are")
+            raise ValueError("at least one token must not be a number; all tokens are numbers")
         if self.digit_level and len(self.numbers) != 10:
-            LOGGER.error("digit_level, but %s tokens are digits: %s", len(self.numbers), self.numbers.values.tolist())
+            LOGGER.error(
+                "digit_level=True expects 10 digit tokens; found %s: %s",
+                len(self.numbers),
+                self.numbers.values.tolist(),
+            )
         self.number_values = torch.full((self.vocab_size,), torch.nan, device="cpu")
         self.number_values[self.numbers.ids] = self.numbers.values
         self.is_number_token = ~self.number_values.isnan()
@@ -150,15 +157,15 @@ class AbstractNTLoss:
         Args:
             logits: floating point, at least one element.
             labels: int64 or int32.
-            loss_weights: [B, T], not negative.
+            loss_weights: [B, T], non-negative.
             reduction: "mean" (weighted), "sum" or "none".
-            ignore_index: label of positions that do not count, any int64.
+            ignore_index: label of ignored positions, any int64.
 
         Returns:
             0-d for "mean" and "sum", [B, T] for "none"; float32 (float64 for float64 logits).
 
         Raises:
-            ValueError, TypeError, IndexError: shapes, dtypes, sizes or labels that do not fit.
+            ValueError, TypeError, IndexError: wrong shapes, dtypes, vocabulary size, options or labels.
         """
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
@@ -167,7 +174,7 @@ class AbstractNTLoss:
         return self.batch_loss(Batch(logits, labels, constants, reduction, ignore_index))
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        """What :meth:`forward` gives for a batch."""
+        """The loss that :meth:`forward` returns for a checked batch."""
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -180,22 +187,22 @@ class AbstractNTLoss:
 
     @max_dist.setter
     def max_dist(self, largest: Tensor) -> None:
-        # Its value is read once: later, it might be needed on a GPU or among fake tensors.
+        # Its value is read once, now: later it may be needed on a GPU or with fake tensors.
         self._max_dist, self._largest = largest, float(largest)
 
     def reweigh_fn(self, logits: Tensor, loss: Tensor, number_token_positions: Tensor) -> Tensor:
-        """What ``reweigh`` makes of losses [N] at the N positions (bool [B, T]) of logits [B, T, V].
+        """Reweigh the losses [N] at N positions (bool [B, T]) of logits [B, T, V].
 
-        For callers. Finding the positions waits for a GPU.
+        Provided for callers; ``forward`` does not use it. Finding the positions waits for a GPU.
         """
         return self.reweighed(loss, number_statistics(logits[number_token_positions], self.numbers).mass)
 
     def reweighed(self, loss: Tensor, mass: Tensor) -> Tensor:
-        """Between the loss and 1.01 times the largest one, by the mass off the number tokens; shapes alike."""
+        """Interpolate from the loss to 1.01 times the largest loss by the probability on other tokens; equal shapes."""
         return loss * mass + (1 - mass) * WORST_FACTOR * self._largest
 
     def _validate_inputs(self, logits: Tensor, labels: Tensor | None, loss_weights: Tensor | None) -> None:
-        """Raise unless shapes, dtypes and devices fit each other and the vocabulary."""
+        """Raise unless shapes, dtypes and devices match each other and the vocabulary."""
         check_tensor("logits", logits)
         if logits.ndim != 3 or logits.numel() == 0:
             raise ValueError(f"logits must be [B, T, V] and not empty; got shape {tuple(logits.shape)}")
@@ -210,7 +217,7 @@ class AbstractNTLoss:
                 raise ValueError(f"{name} must have shape {tuple(logits.shape[:-1])}; got {tuple(tensor.shape)}")
             if tensor is not None and tensor.device != logits.device:
                 raise ValueError(f"{name} must be on the logits' device {logits.device}; got {tensor.device}")
-        # the operators check again, under the name that they know; a graph or a transform leaves it to them
+        # The operators check this again under their own argument name; in a graph or transform only they do.
         if loss_weights is not None and loss_weights.device.type == "cpu" and has_values(loss_weights):
             fits = (loss_weights >= 0) & (loss_weights != torch.inf)
             if not fits.all():
@@ -218,7 +225,7 @@ class AbstractNTLoss:
                 raise ValueError(f"loss_weights must not be negative, infinite or NaN; got {given}")
 
     def fused_loss(self, config: NTLConfig, batch: Batch) -> Tensor:
-        """The Number Token Loss alone, by the kernels."""
+        """The Number Token Loss without cross-entropy, computed by the kernels."""
         logits, labels, loss_weights, reduction, ignore_index = batch
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
         problem = Problem(
@@ -235,9 +242,9 @@ class AbstractNTLoss:
         return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
-        """Weighted mean or sum of losses [B, T], or each of them; weights [B, T] are 0 off the numbers.
+        """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
 
-        With ``reweigh``, the losses are reweighed by the mass [B, T] first.
+        With ``reweigh``, the losses are first reweighed by the mass [B, T].
         """
         loss = self.reweighed(loss, mass) if self.reweigh else loss
         losses = torch.where(weights != 0, loss * weights, 0.0)
@@ -247,15 +254,15 @@ class AbstractNTLoss:
 
 
 class NTLoss(AbstractNTLoss):
-    """NTL-WAS: Wasserstein-1 distance to the label, the default of the paper.
+    """NTL-WAS, the paper's default: the Wasserstein-1 distance between prediction and label.
 
     Args:
         tokenizer, vocab_size, digit_level, reweigh: see :class:`AbstractNTLoss`.
-        squash_factor: the furthest number costs this many times the nearest wrong one (> 1).
+        squash_factor: the cost of the furthest number relative to the nearest wrong one (> 1).
 
     Attributes:
-        dist_lookup: float32 [K, K], the cost of one number token for another, in the order of the ids.
-        vocab_to_dist_idx: int64 [V], the row of a token in ``dist_lookup``, -1 for tokens that are no numbers.
+        dist_lookup: float32 [K, K], the cost of predicting one number token for another, in the order of the ids.
+        vocab_to_dist_idx: int64 [V], the row of a token in ``dist_lookup``, -1 for tokens that are not numbers.
     """
 
     def __init__(
@@ -271,7 +278,7 @@ class NTLoss(AbstractNTLoss):
         self.setup_distance_lookup(squash_factor)
 
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
-        """Set the costs, for reading them; the kernels compute them from the values."""
+        """Set the cost table, which is for reading only; the kernels compute the costs from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
         offset, slope = cost_line(self.numbers.distances, squash_factor)
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()
@@ -289,9 +296,9 @@ class NTLossDotProduct(AbstractNTLoss):
     Args:
         tokenizer, vocab_size, digit_level, reweigh: see :class:`AbstractNTLoss`.
         loss_function: called as ``loss_function(expected_values, values, reduction="none")`` on [B * T] tensors, and
-            for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d ones. torch's own ``mse_loss``, ``l1_loss``,
-            ``huber_loss`` and ``smooth_l1_loss`` run in the kernels, any other callable on the expected values that
-            these give.
+            for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d tensors. torch's own ``mse_loss``,
+            ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels; any other callable gets the expected
+            values that the kernels compute.
     """
 
     def __init__(
@@ -307,12 +314,12 @@ class NTLossDotProduct(AbstractNTLoss):
         self.setup_max_dist()
 
     def setup_max_dist(self) -> None:
-        """The largest loss between two values, either of which may be the label's."""
+        """Set the largest loss between two values, either of which may be the label's."""
         low, high = self.number_values_dense.min(), self.number_values_dense.max()
         self.max_dist = torch.maximum(self.loss_function(low, high).abs(), self.loss_function(high, low).abs())
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(expected value, probability on number tokens), each [B, T], of every position of logits [B, T, V]."""
+        """(expected value, probability on number tokens), each [B, T], at every position of logits [B, T, V]."""
         self._validate_inputs(logits, None, None)
         return tuple(number_statistics(logits, self.numbers))  # type: ignore[return-value]
 
@@ -323,13 +330,13 @@ class NTLossDotProduct(AbstractNTLoss):
         targets, counts = self.targets(batch)
         weights = weighted(counts, batch)
         expected_values, mass = number_statistics(batch.logits, self.numbers)
-        # Positions that do not count get a harmless pair: whatever the function makes of it is not looked at.
+        # Positions that do not count get a harmless pair of ones; the function's result for them is not used.
         pair = (torch.where(weights != 0, values, 1.0).flatten() for values in (expected_values, targets))
         loss = self.loss_function(*pair, reduction="none").view(weights.shape)
         return self.reduce(loss, mass, weights, batch.reduction)
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(values, counts) [B, T] of the labels: 1 for number tokens, 0 for others, NaN for labels out of range."""
+        """(values, counts) [B, T] of the labels; counts is 1 for number tokens, 0 for others, NaN if out of range."""
         logits, labels, ignore_index = batch.logits, batch.labels, batch.ignore_index
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
@@ -342,19 +349,20 @@ class NTLossDotProduct(AbstractNTLoss):
 
 
 class NumberLevelLoss(NTLossDotProduct):
-    """The symmetric relative error of whole numbers, each a run of digit tokens: ``|yhat - y| / (|yhat| + |y|)``.
+    """The symmetric relative error ``|yhat - y| / (|yhat| + |y|)`` of whole numbers, each a run of digit tokens.
 
     Args:
         tokenizer, vocab_size, reweigh: see :class:`AbstractNTLoss`.
-        float_level: a single "." between digits joins them to one run, to which it contributes nothing (12.34 counts
-            as 1234); else 12.34 is two numbers.
-        max_number_length: how many ``powers_of_10`` there are for whoever reads them. It limits nothing: the loss
-            takes numbers of any length.
+        float_level: join the digits on both sides of a single "." into one number; the "." itself is ignored (12.34
+            counts as 1234). Otherwise 12.34 is two numbers.
+        max_number_length: length of the attribute ``powers_of_10``. It does not limit the loss, which accepts numbers
+            of any length.
 
-    A number's loss, in [0, 1] without ``reweigh``, stands at its first digit, which also gives its weight and its mass.
+    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
+    [0, 1] without ``reweigh``.
 
     Attributes:
-        dot: id of the token ".", -1 where there is none.
+        dot: id of the token ".", -1 if there is none.
         powers_of_10: float32 [max_number_length].
     """
 
@@ -373,22 +381,22 @@ class NumberLevelLoss(NTLossDotProduct):
         self.powers_of_10 = 10.0 ** torch.arange(max_number_length, dtype=torch.float32, device="cpu")
 
     def setup_max_dist(self) -> None:
-        """The symmetric relative error is at most 1."""
+        """Set the largest loss: the symmetric relative error is at most 1."""
         self.max_dist = torch.tensor(1.0, device="cpu")
 
     def convert_digits_to_numbers(
         self, y: Tensor, yhat: Tensor, number_token_positions: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Digits to the numbers that they write, for callers.
+        """Convert digits to the numbers that they form. Provided for callers; ``forward`` does not use it.
 
         Args:
-            y, yhat: [B, T], digits of the labels and expected ones.
-            number_token_positions: bool [B, T], where the labels are digits.
+            y, yhat: [B, T], the digits of the labels and the expected digits.
+            number_token_positions: bool [B, T], True where the label is a digit.
             labels: [B, T].
 
         Returns:
-            (y, yhat, first): the numbers at their first digits, NaN at the rest of them, elsewhere as given; and bool
-            [B, T], where first digits are. Numbers beyond the range of the dtype are not finite.
+            (y, yhat, first): each number at its first digit, NaN at its other digits, and the given value elsewhere;
+            ``first`` is bool [B, T], True at first digits. Numbers that overflow the dtype are not finite.
         """
         runs = number_runs(number_token_positions, self.joints(labels))
         rest = (number_token_positions | runs.joins) & ~runs.first
@@ -401,19 +409,19 @@ class NumberLevelLoss(NTLossDotProduct):
         return numbers[0], numbers[1], runs.first
 
     def joints(self, labels: Tensor, ignore_index: int | None = None) -> Tensor:
-        """bool [B, T]: where a "." may join the digits on both sides of it."""
+        """bool [B, T]: positions where a "." may join the digits on both sides."""
         is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
         return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
 
     def batch_loss(self, batch: Batch) -> Tensor:
         targets, counts = self.targets(batch)
-        is_digit = counts > 0  # not so NaN, of labels out of range
+        is_digit = counts > 0  # False for NaN, the count of labels out of range
         runs = number_runs(is_digit, self.joints(batch.labels, batch.ignore_index))
         expected_values, mass = number_statistics(batch.logits, self.numbers)
         digits = torch.where(is_digit, torch.stack([targets, expected_values]), 0.0)
         before, after = digits_around_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
         y, yhat = run_sums(digits * power_of_tenth(before, digits.dtype), runs.number)
-        # The package's epsilon, on the scale of the digits.
+        # The epsilon of ``ntloss``, rescaled like the digits.
         epsilon = torch.finfo(torch.float32).eps * power_of_tenth(after, y.dtype)
         loss = (yhat - y).abs() / (yhat.abs() + y.abs() + epsilon.clamp_min(torch.finfo(y.dtype).tiny))
         weights = weighted(torch.where(runs.first | counts.isnan(), counts, 0.0), batch)
@@ -421,7 +429,7 @@ class NumberLevelLoss(NTLossDotProduct):
 
 
 def weighted(counts: Tensor, batch: Batch) -> Tensor:
-    """Counts [B, T] times the weights of the batch, if it has any."""
+    """Counts [B, T] times the batch's weights, if given."""
     return counts if batch.loss_weights is None else counts * batch.loss_weights.to(counts.dtype)
 
 

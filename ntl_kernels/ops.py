@@ -1,12 +1,12 @@
-"""The custom operators (namespace ``ntl_kernels``) that traced calls go through, with their derivatives.
+"""The custom operators (namespace ``ntl_kernels``) that traced calls use, with their derivatives.
 
 Each wraps a function that plain calls use directly (:mod:`ntl_kernels.autograd`, :mod:`ntl_kernels.linear`,
-:mod:`ntl_kernels.statistics`), opaque to a compiler and described to it by a fake implementation. None changes
-anything in place. A problem crosses their schema as the operands of :func:`operands_of`, numbers as 0-d tensors so that
-a new value is no new graph.
+:mod:`ntl_kernels.statistics`). Operators are opaque to a compiler, which uses their fake implementations, and change
+nothing in place. Their schema takes a problem as the operands of :func:`operands_of`, with numbers as 0-d tensors so
+that a new value needs no new graph.
 
-Each differentiable operator has one :class:`Formula`: it is registered as the operator's autograd, and it is the
-`autograd.Function` that the transforms of ``torch.func`` and forward-mode derivatives need.
+Each differentiable operator has one :class:`Formula`. It is registered as the operator's autograd formula, and it is
+the `autograd.Function` that ``torch.func`` transforms and forward-mode derivatives need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUM_OPERANDS = 11
 
 
 def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
-    """A problem in the form of the schema; ``dtype`` is that of its numbers."""
+    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers."""
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     scalars = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
     return (
@@ -64,7 +64,7 @@ def problem_of(operands: Sequence[Any]) -> Problem:
 
 
 def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function that changes none of its arguments an operator."""
+    """Register a function that changes none of its arguments as an operator."""
     return torch.library.custom_op(f"ntl_kernels::{name}", mutates_args=(), schema=schema)
 
 
@@ -106,14 +106,14 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
 
 @define("linear_gradients", f"({LINEAR}, Tensor normalisers, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
-    """(hidden_grad, weight_grad, bias_grad) from logits made anew; upstream is [N] for "none", else 0-d."""
+    """(hidden_grad, weight_grad, bias_grad) from recomputed logits; upstream is [N] for "none", else 0-d."""
     *arguments, normalisers, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
     return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream))
 
 
 def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
-    """What follows hidden, weight and bias."""
+    """The arguments after hidden, weight and bias."""
     *operands, chunk_size, skip_ignored, needs = rest
     return problem_of(operands), Chunking(chunk_size, skip_ignored), list(needs)
 
@@ -166,13 +166,13 @@ def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[
 
 
 class Formula(torch.autograd.Function):
-    """An operator with its derivatives, as the transforms of ``torch.func`` want them."""
+    """An operator with its derivatives, in the form that ``torch.func`` transforms need."""
 
     operator: Any
 
     @classmethod
     def register(cls) -> None:
-        """Make the formula the operator's own, and let a batch of calls be one call after another."""
+        """Register the formula as the operator's autograd, and a loop over the batch as its vmap rule."""
         cls.operator.register_autograd(cls.backward, setup_context=cls.setup_context)
         register_loop(cls.operator)
 
@@ -182,8 +182,8 @@ class Formula(torch.autograd.Function):
 
 
 def looped(function: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], arguments: Sequence[Any]) -> Any:
-    """vmap: the results of one sample after another, since each has its own counts and its own reduction."""
-    dims = [dim if isinstance(dim, int) else None for dim in in_dims]  # that of a list is a list of None
+    """The vmap rule: one call per sample, because each sample has its own counts and reduction."""
+    dims = [dim if isinstance(dim, int) else None for dim in in_dims]  # a list argument has a list of None here
     samples = [
         function(*(part if dim is None else part.select(dim, i) for part, dim in zip(arguments, dims, strict=True)))
         for i in range(info.batch_size)
@@ -199,13 +199,13 @@ def register_loop(operator: Any) -> None:
 
 
 def call(formula: Any, operator: Any, *arguments: Any) -> Any:
-    """The results of a formula's operator, differentiable under whatever watches."""
+    """Call a formula's operator so that its results are differentiable under any transform."""
     loss, *rest = formula.apply(*arguments) if needs_function() else operator(*arguments)
-    return loss.clone(), *rest  # the formula keeps the loss itself, which a caller may change in place
+    return loss.clone(), *rest  # a copy, since the formula keeps the loss and a caller may change it in place
 
 
 class Once(torch.autograd.Function):
-    """An operator that gives a gradient, for transforms of ``torch.func`` that ask for its derivative: it has none."""
+    """An operator that computes a gradient, for ``torch.func`` transforms; differentiating it raises an error."""
 
     @staticmethod
     def forward(operator: Any, *arguments: Any) -> Any:
@@ -224,13 +224,13 @@ class Once(torch.autograd.Function):
 
 
 def call_once(operator: Any, *arguments: Any) -> Any:
-    """The gradient that an operator gives, not differentiable under whatever watches."""
+    """Call an operator that computes a gradient; no transform can differentiate the result."""
     is_watched = is_differentiated() and not torch.compiler.is_compiling()
     return Once.apply(operator, *arguments) if is_watched else operator(*arguments)
 
 
 def save(ctx: Any, *tensors: Tensor) -> None:
-    """Keep tensors for the derivatives of both modes."""
+    """Save tensors for reverse-mode and forward-mode derivatives."""
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
 
@@ -273,14 +273,14 @@ class TwoPass(Formula):
 
     @staticmethod
     def gradient(options: Sequence[Any], saved: Sequence[Tensor], upstream: Tensor) -> Tensor:
-        """That of the logits."""
+        """The gradient of the logits."""
         _, parts, fields, logits, *tensors = saved
         operands = with_denominators([*tensors, *options], parts)
         return call_once(gradients, logits, *operands, normalisers_of(fields), upstream)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        saved = ctx.saved_tensors  # once: a checkpoint gives them once
+        saved = ctx.saved_tensors  # read once: a checkpoint provides them only once
         gradient = TwoPass.gradient(ctx.options, saved, upstream)
         return refuse_second_derivative(gradient, saved[0]), *(None,) * NUM_OPERANDS
 
@@ -293,12 +293,12 @@ class TwoPass(Formula):
 
 
 def along(tangent: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """The derivative of every row [B, T] along a tangent of logits [B, T, V], from their gradient."""
+    """The directional derivative of every row [B, T] along a tangent of logits [B, T, V], from their gradient."""
     return (gradient.to(dtype) * tangent).sum(-1)
 
 
 def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
-    """The operands with the denominators that a forward pass found and reported among its parts."""
+    """The operands with the denominators that a forward pass counted and returned among its parts."""
     problem = problem_of(operands)
     if problem.lacks_denominators:
         operands[2:4] = problem.counted(parts[2], parts[3])[2:4]
@@ -308,8 +308,8 @@ def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
 class Linear(Formula):
     """(loss, parts, fields, three gradients, scale) of hidden states, weight and bias.
 
-    Where the forward pass does not keep the gradients (:func:`ntl_kernels.linear.keeps_gradients`), the backward pass
-    makes the logits anew.
+    If the forward pass does not keep the gradients (:func:`ntl_kernels.linear.keeps_gradients`), the backward pass
+    recomputes the logits.
     """
 
     operator = linear_losses
@@ -346,7 +346,7 @@ class Linear(Formula):
     def jvp(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
             "linear_cross_entropy_ntl has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors). "
-            "cross_entropy_ntl has one, and so has backend='reference'"
+            "Use cross_entropy_ntl or backend='reference', which have one"
         )
 
 
@@ -365,7 +365,7 @@ class Statistics(Formula):
 
     @staticmethod
     def gradient(backend: str, saved: Sequence[Tensor], *upstreams: Tensor) -> Tensor:
-        """That of the logits, for upstream gradients of expected value and mass."""
+        """The gradient of the logits, for upstream gradients of expected value and mass."""
         _, found, *arguments = saved
         return call_once(number_statistics_gradients, *arguments, backend, found, torch.stack(upstreams))
 

@@ -1,7 +1,7 @@
 """The specification in code: the page "Mathematics" of the documentation in plain PyTorch, differentiated by autograd.
 
-Nothing here is fast. Everything else in the package is held equal to it. float64 logits are computed in float64,
-every other dtype in float32.
+It is not optimised for speed; tests compare everything else in the package with it. float64 logits are computed in
+float64, all other dtypes in float32.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
 
 def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     """CE_i of transformed logits x [N, V] and labels [N] (eq. 3)."""
-    if spec.ce_weight == 0:  # also where CE is infinite
+    if spec.ce_weight == 0:  # 0 even if CE is infinite
         return torch.zeros_like(x[:, 0])
-    log_p = x.log_softmax(-1)  # x - lse, whose digits a large lse does not cost
+    log_p = x.log_softmax(-1)  # x - lse, without loss of precision for a large lse
     nll = -log_p.gather(-1, labels[:, None]).squeeze(-1)
     eps = spec.label_smoothing
     smooth = -eps * log_p.mean(-1) if eps else 0.0
-    # Not 0 times the square, which for a large lse would be NaN.
+    # Avoid 0 * lse ** 2, which is NaN for a large lse.
     squared = spec.z_loss * x.logsumexp(-1) ** 2 if spec.z_loss else 0.0
     return spec.ce_weight * ((1 - eps) * nll + smooth + squared)
 
 
 def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
-    """c_k [n, K]: what probability on value k costs when the label's value is ``targets`` [n] (eq. 6 and 7)."""
+    """c_k [n, K]: the cost of probability on value k when the label's value is ``targets`` [n] (eq. 6 and 7)."""
     distance = (values - targets[:, None]).abs()
     if spec.cost_offset == 0:
         return distance if spec.cost_slope == 1 else spec.cost_slope * distance
@@ -56,12 +56,12 @@ def value_loss(error: Tensor, spec: LossSpec) -> Tensor:
 
 
 def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
-    """f'(error), elementwise, for those who do not leave it to autograd."""
+    """f'(error), elementwise, for backends that do not use autograd."""
     return VALUE_LOSSES[spec.kind].slope(error, spec.huber_delta)
 
 
 def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels are worth ``targets`` [n]."""
+    """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels have the values ``targets`` [n]."""
     values = table.values.to(x.dtype)
     number_logits = x[:, table.ids.long()]
     q = number_logits.softmax(-1)  # eq. 4
@@ -79,9 +79,9 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
-    """The fields [len(Field), N] of logits [N, V]; rows that do not count leave zeros, whatever their logits are.
+    """The fields [len(Field), N] of logits [N, V]; 0 for rows that do not count, whatever their logits are.
 
-    A label or weight out of range, which only a CPU looks for, makes its row NaN, and no access out of bounds.
+    A label or weight out of range (detected beforehand only on a CPU) makes its row NaN, without access out of bounds.
     """
     labels, table = problem.labels.reshape(-1).long(), problem.table
     weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
@@ -116,7 +116,7 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
 
 
 def divide(total: Tensor | float, denominator: Tensor | float) -> Any:
-    """total / denominator, and 0 with zero gradient where the denominator is 0; of tensors or of numbers."""
+    """total / denominator, or 0 with zero gradient if the denominator is 0; for tensors and numbers."""
     if not isinstance(denominator, Tensor):
         if denominator == 0:
             return torch.zeros_like(total) if isinstance(total, Tensor) else 0.0
@@ -126,7 +126,7 @@ def divide(total: Tensor | float, denominator: Tensor | float) -> Any:
 
 
 def forward(logits: Tensor, problem: Problem) -> Forward:
-    """CE + lambda * NTL of logits [..., V] (eq. 16 to 18) and what it is made of; the gradient is autograd's."""
+    """CE + lambda * NTL of logits [..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = fields.sum(-1), (fields != 0).sum(-1).to(dtype)

@@ -1,4 +1,4 @@
-"""`LossSpec`: the options of one row's loss and what follows from them, resolved once for each choice of options."""
+"""`LossSpec`: the options of the loss and the constants derived from them, computed once per set of options."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
 
 WORST_FACTOR = 1.01
-"""With reweigh, no probability on number tokens costs this many times the largest number loss."""
+"""With reweigh, a row without any probability on number tokens costs this many times the largest number loss."""
 SLOPE_ROOM = {kind: loss.slope_room for kind, loss in VALUE_LOSSES.items()}
-"""The gradients of these kinds are made of terms up to so many times the largest loss, of the others of none beyond."""
+"""For each of these kinds, the largest term of a gradient relative to the largest loss; 1 for all other kinds."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
-"""Of the logits: in units of log2(e), in which kernels exponentiate, float32 holds it."""
+"""The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
 Values: TypeAlias = tuple[str, bool, str, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
-"""What :meth:`LossSpec.of_values` takes first."""
+"""The first arguments of :meth:`LossSpec.of_values`."""
 
 
 @dataclass(frozen=True)
 class LossSpec:
-    """What a backend needs to know of the loss besides tensors and lambda (docs, Mathematics).
+    """Everything a backend needs to know about the loss besides tensors and lambda (docs, Mathematics).
 
-    The cost of predicting a number at distance ``d`` from the label's is ``cost_offset + cost_slope * d``, and 0 for
-    ``d = 0``: plain distances are (0, 1), squashed ones another line.
+    The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
+    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line.
     """
 
     kind: str
     reweigh: bool
     mean_over: str
-    """What reduction "mean" divides NTL by: one of config.MEANS."""
+    """What reduction "mean" takes the mean of NTL over: one of config.MEANS."""
     cost_offset: float
     cost_slope: float
     label_sigma: float
@@ -43,7 +43,7 @@ class LossSpec:
     worst_loss: float
     """``1.01 * L_max``: the loss of a number row without any probability on number tokens."""
     ce_weight: float
-    """1, or 0 for the Number Token Loss alone."""
+    """1, or 0 to compute the Number Token Loss alone."""
     label_smoothing: float
     z_loss: float
     softcap: float | None
@@ -52,7 +52,7 @@ class LossSpec:
 
     @classmethod
     def resolve(cls, config: NTLConfig, numbers: NumberTokens, **options: Any) -> LossSpec:
-        """:meth:`of_values` for a configuration and numbers."""
+        """:meth:`of_values` of a configuration and number tokens."""
         return cls.of_values(*values_of(config, numbers), **options)
 
     @classmethod
@@ -73,10 +73,10 @@ class LossSpec:
         logit_scale: float = 1.0,
         ce_weight: float = 1.0,
     ) -> LossSpec:
-        """Put the options and what follows from the number values together.
+        """Combine the options with what follows from the number values.
 
         Raises:
-            ValueError: the largest possible loss, or a cost's slope, is beyond float32.
+            ValueError: the largest possible loss, or the slope of the costs, overflows float32.
         """
         offset, slope = cost_line(distances, squash_factor)
         if kind == "wasserstein":
@@ -87,8 +87,8 @@ class LossSpec:
         if not SLOPE_ROOM.get(kind, 1.0) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
             cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
             raise ValueError(
-                f"the number values lie {distances.largest:g} apart, and the loss {kind!r} of that distance{cause}, or "
-                f"its gradient, is beyond float32; scale the values"
+                f"the number values are up to {distances.largest:g} apart; the loss {kind!r} of that distance{cause}, "
+                f"or its gradient, is beyond float32; rescale the values"
             )
         return cls(
             kind=kind,
@@ -109,16 +109,16 @@ class LossSpec:
 
     @property
     def largest_weight(self) -> float:
-        """The largest lambda whose product with any loss and its gradient float32 holds."""
+        """The largest lambda whose product with any loss and its gradient fits float32."""
         return LARGEST_FLOAT32 / (SLOPE_ROOM.get(self.kind, 1.0) * self.worst_loss)
 
     def pack(self) -> list[float]:
-        """As a flat list of floats, the form in which a custom operator's schema can carry it.
+        """The spec as a flat list of floats, which the schema of a custom operator can contain.
 
-        ``ignore_index`` goes in two halves: one float holds no int64 beyond 2**53 exactly.
+        ``ignore_index`` is split into two halves, because a float cannot hold an int64 beyond 2**53 exactly.
         """
         kind, reweigh, mean_over, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
-        numbers = [math.inf if number is None else float(number) for number in rest]  # an infinite softcap is none
+        numbers = [math.inf if number is None else float(number) for number in rest]  # infinity stands for no softcap
         halves = [float(ignore_index // WORD), float(ignore_index % WORD)]
         return [float(KINDS.index(kind)), float(reweigh), float(MEANS.index(mean_over)), *numbers, *halves]
 
@@ -127,14 +127,14 @@ class LossSpec:
         """The inverse of :meth:`pack`.
 
         Raises:
-            ValueError: a number is out of range, which a trace that took it for any number could not see.
+            ValueError: a number is out of range. A trace in which it was symbolic could not check it.
         """
         return unpacked(tuple(packed))
 
 
 @lru_cache(maxsize=256)
 def unpacked(packed: tuple[float, ...]) -> LossSpec:
-    """:meth:`LossSpec.unpack`, once for each choice of options."""
+    """:meth:`LossSpec.unpack`, cached."""
     *numbers, high, low = packed
     entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
     entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
@@ -144,14 +144,14 @@ def unpacked(packed: tuple[float, ...]) -> LossSpec:
     check_options(spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale)
     check_number("label_sigma", spec.label_sigma, minimum=0.0)
     check_number("huber_delta", spec.huber_delta, above=0.0)
-    check_number("the rise of the costs by squash_factor", spec.cost_slope, minimum=0.0)
+    check_number("the slope of the costs with squash_factor", spec.cost_slope, minimum=0.0)
     return spec
 
 
 def check_options(
     ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float
 ) -> None:
-    """Raise unless every option of a function has the right type and range; a configuration checks its own."""
+    """Raise unless every option has the right type and range; the configuration checks its own options."""
     check_ignore_index(ignore_index)
     check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
     check_number("z_loss", z_loss, minimum=0.0)
@@ -163,23 +163,23 @@ def check_options(
         return
     if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
         raise ValueError(
-            f"softcap and logit_scale lie too far apart: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
-            f"{LARGEST_FLOAT32:g}, as float32 holds it; got softcap={softcap!r} and logit_scale={logit_scale!r}"
+            f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
+            f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
         )
 
 
 def check_ignore_index(ignore_index: int) -> None:
-    """Raise unless ``ignore_index`` is an integer that int64 holds."""
+    """Raise unless ``ignore_index`` is an integer that fits int64."""
     if is_symbolic(ignore_index):
         return
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
     if not -(2**63) <= ignore_index < 2**63:
-        raise ValueError(f"ignore_index must fit int64, the labels' largest type; got {shown(ignore_index)}")
+        raise ValueError(f"ignore_index must fit int64, the widest dtype of labels; got {shown(ignore_index)}")
 
 
 def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
-    """What a LossSpec follows from, as values alone: neither lambda nor anything that holds tensors."""
+    """The inputs of a LossSpec as plain values, without lambda and without tensors."""
     return (
         config.kind,
         config.reweigh,
@@ -192,9 +192,9 @@ def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
 
 
 def visible_sigma(label_sigma: float, distances: Distances) -> float:
-    """A standard deviation that float32 can compute with and that gives the same target.
+    """A standard deviation that gives the same target and is large enough for float32.
 
-    Below a hundredth of the smallest distance the Gaussian is one-hot to the last bit of float64.
+    Below a hundredth of the smallest distance, the Gaussian equals the one-hot target to the last bit of float64.
     """
     return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else float(label_sigma)
 
@@ -203,21 +203,21 @@ FIELD_NAMES = tuple(field.name for field in fields(LossSpec))
 
 
 def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float, float]:
-    """(offset, slope) of the cost over distance, so that the furthest costs ``squash_factor`` times the nearest.
+    """(offset, slope) of the cost as a function of distance; the furthest costs ``squash_factor`` times the nearest.
 
     Raises:
-        ValueError: the slope is beyond float32.
+        ValueError: the slope overflows float32.
     """
     if squash_factor is None:
         return 0.0, 1.0
     nearest, furthest = distances
-    if nearest == furthest:  # two distinct values: one distance, which costs 1
+    if nearest == furthest:  # only two distinct values: their single distance costs 1
         return 1.0, 0.0
     slope = (squash_factor - 1) / (furthest - nearest)
     if not slope <= LARGEST_FLOAT32:
         raise ValueError(
-            f"squash_factor={squash_factor!r} makes costs rise by more than float32 holds between number values that "
-            f"are {nearest:g} and {furthest:g} apart; scale the values"
+            f"squash_factor={squash_factor!r} gives the costs a slope beyond float32, since the nearest and furthest "
+            f"number values are {nearest:g} and {furthest:g} apart; rescale the values"
         )
     return 1.0 - slope * nearest, slope
 

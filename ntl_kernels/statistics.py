@@ -1,4 +1,4 @@
-"""`number_statistics`: what every row of logits says about numbers, differentiable row by row."""
+"""`number_statistics`: the expected value and the number mass of every row of logits, differentiable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tracing import is_plain
 
 
 class NumberStatistics(NamedTuple):
-    """Of each row, float32 (float64 for float64 logits)."""
+    """Statistics of each row, float32 (float64 for float64 logits)."""
 
     expected_value: Tensor
     """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone."""
@@ -25,7 +25,7 @@ class NumberStatistics(NamedTuple):
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
-    """The expected value and the number mass of every row, whatever its label.
+    """The expected value and the number mass of every row of logits. Needs no labels and is differentiable.
 
     Args:
         logits: [..., V] float32, bfloat16 or float16 (float64 not on Triton), any strides.
@@ -33,7 +33,7 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
         backend: "auto", "triton", "eager" or "reference".
 
     Raises:
-        TypeError, ValueError: logits of another dtype or vocabulary size.
+        TypeError, ValueError: the logits have an unsupported dtype or another vocabulary size.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083, equation of NTL-MSE.
     """

@@ -1,9 +1,9 @@
-"""Which of two roads a call takes, and what both share.
+"""Decides whether a call is plain or traced, and holds what both kinds share.
 
-A *plain* call, which nothing but autograd watches, goes straight to the functions that compute it. Anything else
-(a compiler or an exporter, fake tensors, a transform of ``torch.func``, forward-mode derivatives, a dispatch mode,
-hooks on saved tensors, a tensor subclass) goes through the operators of :mod:`ntl_kernels.ops`, which change nothing
-in place and declare what they keep.
+A *plain* call, which only autograd observes, calls the computing functions directly. Any other call (under a compiler
+or exporter, with fake tensors, a ``torch.func`` transform, forward-mode derivatives, a dispatch mode, hooks on saved
+tensors or a tensor subclass) is *traced*: it uses the operators of :mod:`ntl_kernels.ops`, which change nothing in
+place and declare what they save.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether nothing but autograd watches a computation on these tensors."""
+    """Whether only autograd observes a computation on these tensors."""
     return has_values(*tensors) and not (
         torch._C._len_torch_dispatch_stack() > 0 or is_forward_mode() or has_saved_tensor_hooks()
     )
 
 
 def has_values(*tensors: Tensor) -> bool:
-    """Whether these tensors have values that Python may look at: no trace and no ``torch.func`` transform runs, and
-    they are neither fake, nor on the meta device, nor of another type."""
+    """Whether Python may read the values of these tensors: no trace or ``torch.func`` transform is active, and they are
+    not fake, not on the meta device and not of another type."""
     if is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    for tensor in tensors:  # noqa: SIM110 - a generator costs twice as much, and every call asks
+    for tensor in tensors:  # noqa: SIM110 - a generator takes twice as long, and every call runs this
         if type(tensor) not in PLAIN_TYPES or tensor.is_meta:
             return False
     return True
 
 
 def is_symbolic(number: object) -> bool:
-    """Whether a number stands for any that a later call of a trace brings, so that asking for its value would tie the
-    trace to it. A constant of a trace does not, and is known.
+    """Whether a number is symbolic in a trace, so that reading its value would specialise the trace to it. A constant
+    of a trace is not symbolic.
 
-    Names no module of torch, nor does :func:`ntl_kernels.config.check_number`: where a graph breaks, they run by
-    themselves, and a compiler that found one there would trace them alone, with every argument that changes symbolic.
+    This function and :func:`ntl_kernels.config.check_number` must not mention a torch module: at a graph break they run
+    on their own, and a compiler that finds such a reference would trace them separately with symbolic arguments.
     """
     if isinstance(number, (SymInt, SymFloat)):
         return True
     if not is_compiling() or not isinstance(number, (int, float)):
         return False
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # a compiler has it loaded; plain calls need not
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # compilers have loaded it; plain calls avoid it
 
     return not has_static_value(number)
 
@@ -57,7 +57,7 @@ def has_dtensor(*tensors: Tensor | None) -> bool:
     for tensor in tensors:
         if tensor is None or type(tensor) in PLAIN_TYPES:
             continue
-        from torch.distributed.tensor import DTensor  # takes a second, which plain calls need not wait for
+        from torch.distributed.tensor import DTensor  # the import takes a second, which plain calls avoid
 
         if isinstance(tensor, DTensor):
             return True
@@ -70,19 +70,19 @@ def is_forward_mode() -> bool:
 
 
 def needs_function() -> bool:
-    """Whether an `autograd.Function` must stand around the operators: the formulas registered for an operator serve
-    neither the transforms of ``torch.func`` nor forward-mode derivatives."""
+    """Whether the operators must be wrapped in an `autograd.Function`: ``torch.func`` transforms and forward-mode
+    derivatives do not use the formulas registered for an operator."""
     return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
 
 
 def is_differentiated() -> bool:
-    """Whether what is computed now may be differentiated, in reverse mode (in a backward pass: create_graph=True), by a
-    transform or in forward mode."""
+    """Whether the current computation may be differentiated: in reverse mode (in a backward pass: create_graph=True),
+    by a transform or in forward mode."""
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or is_forward_mode()
 
 
 def is_batched(upstream: Tensor) -> bool:
-    """Whether an upstream gradient stands for several at once: is_grads_batched=True, jacobian(vectorize=True)."""
+    """Whether an upstream gradient is a batch of several (is_grads_batched=True, jacobian(vectorize=True))."""
     return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_legacy_batchedtensor(upstream))
 
 
@@ -92,12 +92,12 @@ def is_transformed(upstream: Tensor) -> bool:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether what is saved for the backward pass is packed by somebody (checkpoints, offloading)."""
+    """Whether hooks pack the tensors saved for the backward pass (checkpointing, offloading)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class NoSecondDerivative(torch.autograd.Function):
-    """A gradient, whose derivative by its sources is refused."""
+    """Passes a gradient through; differentiating it by its sources raises an error."""
 
     generate_vmap_rule = True
 
@@ -112,21 +112,22 @@ class NoSecondDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
-            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated "
-            "(create_graph=True, or nested torch.func transforms). Their functions have them with backend='reference'"
+            "the losses of ntl_kernels have no second derivatives, but their gradient was differentiated "
+            "(create_graph=True, or nested torch.func transforms). Use backend='reference', which supports them"
         )
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
-            "the losses of ntl_kernels have no second derivatives, and their gradient was differentiated in forward "
-            "mode (torch.func.hessian, jvp of grad). Their functions have them with backend='reference'"
+            "the losses of ntl_kernels have no second derivatives, but their gradient was differentiated in forward "
+            "mode (torch.func.hessian, jvp of grad). Use backend='reference', which supports them"
         )
 
 
 def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
-    """Let differentiating a gradient by what ``sources`` depend on raise. (torch's own ``once_differentiable`` does so
-    only where the upstream gradient has a graph, and otherwise lets the second derivative pass for 0.)"""
+    """Make differentiating a gradient by what ``sources`` depend on raise an error. (torch's own
+    ``once_differentiable`` does so only if the upstream gradient has a graph; otherwise the second derivative silently
+    becomes 0.)"""
     if is_compiling() or not is_differentiated():
         return gradient
     refused: Tensor = NoSecondDerivative.apply(gradient, *sources)
@@ -134,7 +135,8 @@ def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
 
 
 def times_upstream(gradient: Tensor, upstream: Tensor, counts: Tensor) -> Tensor:
-    """A gradient of N rows times the upstream one (0-d or [N]), in operations that torch can differentiate and batch.
+    """A gradient of N rows times the upstream gradient (0-d or [N]), in operations that torch can differentiate and
+    batch.
 
     Rows that do not count (``counts`` [N]) stay 0 even if the upstream gradient is not finite.
     """

@@ -1,6 +1,6 @@
-"""The losses f(e) of the error e between expected value and label's value: one row of `VALUE_LOSSES` for each kind.
+"""The losses f(e) of the error e between expected value and label's value: one entry of `VALUE_LOSSES` per kind.
 
-The kernels have the same formulas (`value_loss` and `value_slope` of :mod:`ntl_kernels.kernels.numbers`).
+The kernels contain the same formulas (`value_loss` and `value_slope` of :mod:`ntl_kernels.kernels.numbers`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 
 class ValueLoss(NamedTuple):
-    """What is said of a kind (docs, Mathematics, eq. 11). All functions take ``huber_delta`` last."""
+    """The functions of one kind (docs, Mathematics, eq. 11). All take ``huber_delta`` last."""
 
     loss: Callable[[Tensor, float], Tensor]
-    """f(e), elementwise; autograd differentiates it in the specification."""
+    """f(e), elementwise; in the specification autograd differentiates it."""
     slope: Callable[[Tensor, float], Tensor]
-    """f'(e), elementwise, for those who do not leave it to autograd."""
+    """f'(e), elementwise, for backends that do not use autograd."""
     of_number: Callable[[float, float], float]
-    """f of one number that is not negative, for limits, which are found without tensors."""
+    """f of one non-negative number, to compute limits without tensors."""
     slope_room: float
-    """The gradient is made of terms up to so many times the largest loss; at least 1."""
+    """The largest term of a gradient relative to the largest loss; at least 1."""
 
 
 VALUE_LOSSES = {

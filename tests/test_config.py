@@ -41,7 +41,7 @@ def test_is_frozen_and_comparable() -> None:
         ({"squash_factor": 2.0, "kind": "mse"}, ValueError, "squash_factor.*'mse'"),
         ({"label_sigma": -1.0}, ValueError, "label_sigma.*-1"),
         ({"label_sigma": 1.0, "kind": "mae"}, ValueError, "label_sigma.*'mae'"),
-        ({"label_sigma": 1.0, "squash_factor": 2.0}, ValueError, "exclude each other"),
+        ({"label_sigma": 1.0, "squash_factor": 2.0}, ValueError, "cannot be combined"),
         ({"huber_delta": 0.0}, ValueError, "huber_delta.*above 0"),
         ({"huber_delta": 1e39}, ValueError, r"huber_delta must be at most 3\.40282e\+38.*float32.*1e\+39"),
         ({"huber_delta": 1e-40}, ValueError, r"huber_delta must be at least 1\.17549e-38.*float32.*1e-40"),

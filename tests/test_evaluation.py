@@ -250,9 +250,9 @@ def test_sentences_are_read_alike_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("predictions", "references", "error", "said"),
     [
-        ([], [], ValueError, "nothing to measure; got 0 predictions and 0 references"),
-        (["1"], ["1", "2"], ValueError, "each prediction needs its reference; got 1 predictions, 2 references"),
-        (["1"], ["It is 1"], ValueError, "no reference is a number, with find='whole' and behind=None; the first of 1"),
+        ([], [], ValueError, "nothing to evaluate; got 0 predictions and 0 references"),
+        (["1"], ["1", "2"], ValueError, "every prediction needs one reference; got 1 predictions, 2 references"),
+        (["1"], ["It is 1"], ValueError, "no reference is a number with find='whole' and behind=None; the first of 1"),
         (["1"], ["y" * 99], ValueError, re.escape(f"is '{'y' * 60}...'") + "$"),
         ("12", ["1", "2"], TypeError, "predictions must be a sequence of str; got the str '12'"),
         (["1", "2"], "12", TypeError, "references must be a sequence of str; got the str '12'"),
@@ -351,7 +351,7 @@ def test_an_error_leaves_nothing_behind(tokenizer: Any) -> None:
         ),
         (np.zeros((2, 3), bool), np.zeros((2, 3), int), "got torch.bool"),
         ((np.zeros((2, 3, 5)), np.zeros(2)), np.zeros((2, 3), int), r"got torch.float64 \[2, 3, 5\]"),
-        (np.zeros((2, 3), int), None, "label_ids is None: the evaluation's data need labels"),
+        (np.zeros((2, 3), int), None, "label_ids is None: the evaluation data needs labels"),
     ],
 )
 def test_what_is_no_token_ids_says_what_to_set(predictions: Any, labels: Any, said: str, tokenizer: Any) -> None:
@@ -360,7 +360,7 @@ def test_what_is_no_token_ids_says_what_to_set(predictions: Any, labels: Any, sa
 
 
 def test_a_tokenizer_that_cannot_decode_is_refused() -> None:
-    with pytest.raises(TypeError, match="tokenizer must have a batch_decode; got Tokenizer"):
+    with pytest.raises(TypeError, match="tokenizer must have a batch_decode method; got Tokenizer"):
         NumberMetrics(Tokenizer(models.WordLevel({})))
 
 

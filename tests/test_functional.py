@@ -301,7 +301,7 @@ def test_a_mean_over_tokens_takes_a_count_of_numbers_and_does_not_use_it() -> No
 @pytest.mark.parametrize("count", [5, 2.5, torch.tensor(5), 0])
 def test_one_denominator_alone_is_an_error(given: str, lacks: str, count: Any, backend: str) -> None:
     """It names both ways out."""
-    message = f"got {given} without {lacks}.*Give {lacks}, too.*NTLConfig\\(mean_over='tokens'\\)"
+    message = f"got {given} without {lacks}.*Pass {lacks} as well.*NTLConfig\\(mean_over='tokens'\\)"
     with pytest.raises(ValueError, match=message):
         cross_entropy_ntl(LOGITS, LABELS, DIGITS, backend=backend, **{given: count})
     with pytest.raises(ValueError, match=message):

@@ -307,8 +307,8 @@ HIDDEN, WEIGHT, LABELS = torch.randn(4, 8), torch.randn(50, 8), torch.arange(4)
     [
         ({"hidden": HIDDEN.long()}, TypeError, "hidden.*int64"),
         ({"weight": WEIGHT.double()}, TypeError, "weight.*float32.*float64"),
-        ({"weight": torch.randn(50, 7)}, ValueError, r"share H.*\(4, 8\).*\(50, 7\)"),
-        ({"weight": WEIGHT[0]}, ValueError, "share H"),
+        ({"weight": torch.randn(50, 7)}, ValueError, r"the same H.*\(4, 8\).*\(50, 7\)"),
+        ({"weight": WEIGHT[0]}, ValueError, "the same H"),
         ({"weight": WEIGHT.to("meta")}, ValueError, "weight.*cpu.*meta"),
         ({"bias": torch.randn(49)}, ValueError, r"bias.*\(50,\).*\(49,\)"),
         ({"weight": torch.randn(51, 8)}, ValueError, "50.*51"),

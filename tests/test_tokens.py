@@ -388,7 +388,7 @@ def test_labels_that_are_ignored_are_no_tokens_of_a_batch() -> None:
     [
         ([torch.tensor([7, 8, -100])], "none of 2 labels is a number token of NumberTokens.2 tokens"),
         ([], "none of 0 labels"),
-        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got input_ids"),
+        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got the keys input_ids"),
     ],
 )
 def test_batches_without_a_number_are_an_error(batches: list[Any], message: str) -> None:
@@ -407,7 +407,7 @@ def test_missing_digits_warn_and_are_described() -> None:
         NumberTokens.from_tokenizer(FakeTokenizer("10", "20"), digits_only=False)  # asked for what there is
 
 
-DRESSES = {
+OTHER_FORMS = {
     "word_piece": ["##3", "##34", "##3.5"],
     "end_of_word": ["3</w>", "34</w>", "3.5</w>"],
     "added": ["<num_7>", "<NUM 7>", "<7>", "<|number:12|>", "<-7>", "[NUM-7]", "[value_1.5]"],
@@ -426,11 +426,11 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("dress", DRESSES)
-def test_numbers_in_another_dress_are_named(dress: str) -> None:
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_numbers_written_differently_are_named(form: str) -> None:
     """They get no number loss, and nothing would say so."""
-    texts = DRESSES[dress]
-    message = f"{len(texts)} tokens look like numbers in another dress ({texts[0]!r} (id 10)"
+    texts = OTHER_FORMS[form]
+    message = f"{len(texts)} tokens look like numbers that are written differently ({texts[0]!r} (id 10)"
     with pytest.warns(UserWarning, match=f"{re.escape(message)}.*from_mapping") as record:
         numbers = NumberTokens.from_tokenizer(FakeTokenizer(*"0123456789", *texts, *PLAIN))
     assert len(record) == 1 and record[0].filename == __file__
@@ -441,11 +441,11 @@ def test_numbers_in_another_dress_are_named(dress: str) -> None:
             NumberTokens.from_tokenizer(FakeTokenizer(*few, *texts))
 
 
-def test_what_only_holds_digits_is_no_number_in_another_dress() -> None:
+def test_what_only_holds_digits_is_no_number() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         numbers = NumberTokens.from_tokenizer(FakeTokenizer(*"0123456789", *PLAIN))
-    assert "dress" not in numbers.describe()
+    assert "written differently" not in numbers.describe()
 
 
 def test_word_pieces_of_a_real_tokenizer() -> None:
@@ -456,7 +456,8 @@ def test_word_pieces_of_a_real_tokenizer() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     assert tokenizer.encode("12345").tokens == ["12", "##34", "##5"]
     with pytest.warns(
-        UserWarning, match=r"2 tokens look like numbers in another dress \('##34' \(id 2\), '##5' \(id 3\)\)"
+        UserWarning,
+        match=r"2 tokens look like numbers that are written differently \('##34' \(id 2\), '##5' \(id 3\)\)",
     ):
         numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False)
     assert numbers.values.tolist() == [7.0, 8.0, 12.0]
@@ -518,7 +519,7 @@ def test_numbers_that_no_loss_holds_count_nowhere() -> None:
     with pytest.raises(ValueError, match=r"two distinct values.*'7' \(id 0\);.*1 tokens are numbers beyond"):
         NumberTokens.from_tokenizer(FakeTokenizer("7", HUGE[0]), digits_only=False)
     for text in HUGE:
-        with pytest.raises(ValueError, match="finite in float32|must lie within"):
+        with pytest.raises(ValueError, match="finite in float32|must be within"):
             NumberTokens.from_mapping({0: 0.0, 1: float(text)}, 2)
 
 

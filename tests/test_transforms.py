@@ -620,7 +620,7 @@ class Outcome(NamedTuple):
 NO_SECOND = Outcome(
     'Only first derivatives: a second derivative raises an error. With `backend="reference"` the functions have second '
     "derivatives.",
-    r"ntl_kernels have no second derivatives.*with backend='reference'",
+    r"ntl_kernels have no second derivatives.*Use backend='reference'",
 )
 NO_FORWARD = Outcome(
     'The loss from hidden states has no forward-mode derivative. Use `backend="reference"`, or `cross_entropy_ntl` on '
@@ -630,7 +630,7 @@ NO_FORWARD = Outcome(
 NO_UPSTREAM = Outcome(
     'With `reduction="none"`, the gradients from hidden states have no derivative with respect to the upstream '
     'gradient. Use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
-    r"ntl_kernels have no second derivatives.*with backend='reference'",
+    r"ntl_kernels have no second derivatives.*Use backend='reference'",
 )
 NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
 NO_LAMBDA = Outcome(

@@ -17,9 +17,9 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"softcap": 3e38}, ValueError, r"softcap must be.*at most 2\.35866e\+38"),  # times log2(e) beyond float32
     ({"softcap": 1e-40}, ValueError, r"softcap must be at least 1\.17549e-38"),
     ({"softcap": HUGE}, ValueError, "softcap must be.*an int of 1329 bits"),
-    ({"softcap": 1e-30, "logit_scale": 1e30}, ValueError, "softcap and logit_scale lie too far apart"),
-    ({"softcap": 1e30, "logit_scale": 1e-30}, ValueError, "softcap and logit_scale lie too far apart"),
-    ({"softcap": 1e38}, ValueError, "softcap and logit_scale lie too far apart"),
+    ({"softcap": 1e-30, "logit_scale": 1e30}, ValueError, "softcap and logit_scale differ too much"),
+    ({"softcap": 1e30, "logit_scale": 1e-30}, ValueError, "softcap and logit_scale differ too much"),
+    ({"softcap": 1e38}, ValueError, "softcap and logit_scale differ too much"),
     ({"logit_scale": 1e39}, ValueError, "logit_scale must be.*at most"),
     ({"logit_scale": 3e38}, ValueError, "logit_scale must be.*at most"),
     ({"logit_scale": 1e-300}, ValueError, "logit_scale must be at least"),

@@ -1,4 +1,4 @@
-"""Training on several devices: vocabulary and layers over one dimension of a mesh, data and weights over the other.
+"""Training on several devices: vocabulary and layers split over one mesh dimension, data and weights over the other.
 
 torchrun --nproc-per-node 4 -m benchmarks.distributed
 """

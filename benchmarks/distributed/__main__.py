@@ -1,7 +1,7 @@
 """torchrun --nproc-per-node 4 -m benchmarks.distributed [--steps N] [--tp N] [--loss logits|fused] [--out FILE]
 
-Trains a small model on sums with data over one dimension of a mesh and layers and vocabulary over the other, and shows
-that its loss and gradients are those of one process. On CPUs by gloo, on GPUs by nccl.
+Trains a small model on sums, with the data split over one mesh dimension and layers and vocabulary over the other, and
+checks loss and gradients against a single process. Uses gloo on CPUs and nccl on GPUs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .model import Model, spread
 from .traffic import Traffic
 
 CHARACTERS = "0123456789+=;"
-VOCAB_SIZE = 51  # padded, and so that no two ranks get the same number of columns
+VOCAB_SIZE = 51  # padded, and chosen so that ranks have different numbers of columns
 IGNORED = -100
 ROWS, LENGTH = 64, 24
-"""Of a step, on all processes together."""
+"""Rows per step, on all processes together."""
 LEARNING_RATE = 3e-3
 TOLERANCE = 1e-5
-"""Of loss and gradients, relative to their largest entry."""
+"""Tolerance of loss and gradients, relative to their largest entry."""
 
 
 def main() -> None:
@@ -67,18 +67,20 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--tp", type=int, default=2, help="processes that share layers and vocabulary (default 2)")
-    parser.add_argument("--loss", choices=("logits", "fused"), default="fused", help="of logits, or of hidden states")
+    parser.add_argument(
+        "--loss", choices=("logits", "fused"), default="fused", help="loss of logits, or fused with the head (default)"
+    )
     parser.add_argument("--out", type=Path, help="where to write the results (default: nowhere)")
     arguments = parser.parse_args()
     if "WORLD_SIZE" not in os.environ:
-        parser.error("start it by torchrun --nproc-per-node 4 -m benchmarks.distributed")
+        parser.error("start it with torchrun --nproc-per-node 4 -m benchmarks.distributed")
     if int(os.environ["WORLD_SIZE"]) % arguments.tp:
-        parser.error(f"--tp {arguments.tp} must divide the {os.environ['WORLD_SIZE']} processes")
+        parser.error(f"--tp must divide the number of processes, {os.environ['WORLD_SIZE']}; got {arguments.tp}")
     return arguments
 
 
 def start() -> torch.device:
-    """This process's device."""
+    """Initialise the process group; return this process's device."""
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
@@ -90,8 +92,8 @@ def start() -> torch.device:
 
 
 def batch(seed: int) -> tuple[Tensor, Tensor]:
-    """(tokens, labels), each [ROWS, LENGTH], of sums such as "12+7=19;": every position predicts the next one, and
-    what follows the sum is ignored."""
+    """(tokens, labels), each [ROWS, LENGTH], of sums such as "12+7=19;". Each position predicts the next; positions
+    after the sum are ignored."""
     rng, lines = random.Random(seed), []
     for _ in range(ROWS):
         a, b = rng.randrange(1000), rng.randrange(1000)
@@ -102,16 +104,16 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def own_part(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(tokens, labels) of this process: the same over "tp", others over "dp"."""
+    """(tokens, labels) of this process: equal over "tp", different over "dp"."""
     rows, rank = ROWS // mesh["dp"].size(), mesh["dp"].get_local_rank()
     return tuple(part[rank * rows :][:rows].to(device) for part in batch(seed))  # type: ignore
 
 
 def denominators(labels: Tensor, numbers: NumberTokens, mesh: DeviceMesh) -> dict[str, Tensor]:
-    """How many tokens and number tokens all processes together have, as what this process's share is divided by.
+    """The denominators of this process's loss, from the tokens and number tokens of all processes.
 
-    Each token is on one process of "dp" and on all of "tp", so the counts are summed over "dp" alone. FSDP and DDP
-    average gradients over "dp", so what is divided by is smaller by its size.
+    Each token is on one process of "dp" and on all of "tp", so the counts are summed over "dp" only. FSDP and DDP
+    average gradients over "dp", so the counts are divided by its size.
     """
     is_number = numbers.table(labels.device).lookup[labels.clamp_min(0)] >= 0
     counts = torch.stack([(labels != IGNORED).sum(), (is_number & (labels != IGNORED)).sum()]).float()
@@ -121,7 +123,7 @@ def denominators(labels: Tensor, numbers: NumberTokens, mesh: DeviceMesh) -> dic
 
 
 def plain(tensor: Any) -> Tensor:
-    """All of a tensor, wherever its parts are."""
+    """The full tensor, gathered if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -135,7 +137,7 @@ def mean_over(mesh: DeviceMesh, loss: Tensor) -> float:
 def compare(
     single: Model, model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.device
 ) -> dict[str, Any]:
-    """Loss and gradients of one step against one process with the whole batch."""
+    """Compare loss and gradients of one step with a single process on the whole batch."""
     whole = single(*(part.to(device) for part in batch(0)), numbers)
     whole.backward()
     tokens, labels = own_part(mesh, 0, device)
@@ -150,7 +152,8 @@ def compare(
     model.zero_grad()
     if not (loss_error < TOLERANCE and errors[worst] < TOLERANCE):
         raise SystemExit(
-            f"not as one process: loss off by {loss_error:.1e}, gradient of {worst} by {errors[worst]:.1e}"
+            f"differs from a single process: relative error {loss_error:.1e} of the loss, {errors[worst]:.1e} of the "
+            f"gradient of {worst}"
         )
     return {
         "loss_of_one_process": whole.item(),
@@ -162,7 +165,7 @@ def compare(
 
 
 def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.device, steps: int) -> dict[str, Any]:
-    """Some steps; what they cost, and what one of them and the loss alone send."""
+    """Train some steps; return their cost, and the communication of one step and of the loss alone."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     losses, seconds, sent = [], [], {}
     for step in range(steps):
@@ -190,7 +193,7 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
 
 
 def keep(path: Path | None, device: torch.device, program: str, results: dict[str, Any]) -> None:
-    """Write results with the environment they come from, if a file is named."""
+    """Write results with their environment, if a file is given."""
     if path is None:
         return
     command = f"torchrun --nproc-per-node {dist.get_world_size()} {program}"

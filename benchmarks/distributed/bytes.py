@@ -1,7 +1,7 @@
 """torchrun --nproc-per-node 4 -m benchmarks.distributed.bytes [--out FILE]
 
-Counts what one rank hands to collectives for the loss of a row, beside torch's `loss_parallel` and a gather of the
-logits, each on the same columns.
+Counts the bytes that one rank passes to collectives for the loss of a row, compared with torch's `loss_parallel` and a
+gather of the logits, each on the same columns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(name: str, call: Callable[[], Tensor]) -> dict[str, Any]:
-    """Collectives, and bytes handed to them per row, of the forward and of the backward pass."""
+    """The collectives of the forward and backward pass, and the bytes per row that they send."""
     with loss_parallel():
         with Traffic() as forward:
             loss = call()

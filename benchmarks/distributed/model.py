@@ -1,4 +1,4 @@
-"""A small causal transformer, the same on one device and on many: only `spread` knows of a mesh."""
+"""A small causal transformer, the same on one device and on many; only `spread` uses a mesh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, WIDTH]; as many heads as this device has."""
+        """[B, T, WIDTH], with the heads that this device has."""
         parts = (part(x).unflatten(-1, (-1, HEAD_WIDTH)).transpose(1, 2) for part in (self.query, self.key, self.value))
         return self.out(F.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2))
 
@@ -41,12 +41,12 @@ class Layer(nn.Module):
 
 
 class Head(nn.Linear):
-    """The vocabulary's layer. With labels it gives the loss of hidden states without ever holding their logits."""
+    """The output layer. With labels it returns the loss of hidden states without storing their logits."""
 
     def forward(
         self, hidden: Tensor, *, labels: Tensor | None = None, numbers: NumberTokens | None = None, **keywords: Any
     ) -> Tensor:
-        """Logits, or the loss. (Torch's tensor parallelism hands on one positional argument, and all keywords.)"""
+        """Logits, or the loss. (Torch's tensor parallelism passes on one positional argument and all keywords.)"""
         if labels is None:
             return super().forward(hidden)
         return linear_cross_entropy_ntl(hidden, self.weight, labels, numbers, **keywords)
@@ -60,7 +60,7 @@ class Model(nn.Module):
         self.norm, self.head, self.fused = nn.LayerNorm(WIDTH), Head(WIDTH, vocab_size, bias=False), fused
 
     def forward(self, tokens: Tensor, labels: Tensor, numbers: NumberTokens, **keywords: Any) -> Tensor:
-        """The loss, 0-d; the keywords are those of the loss."""
+        """The loss, 0-d; the keywords are passed to the loss function."""
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             x = layer(x)
@@ -71,13 +71,13 @@ class Model(nn.Module):
 
 
 def spread(model: Model, mesh: DeviceMesh) -> Model:
-    """Layers and vocabulary over the mesh's "tp", and what remains of every weight over its "dp"."""
+    """Split layers and vocabulary over "tp" of the mesh, and the remaining part of every weight over "dp"."""
     rows = RowwiseParallel()
     for layer in model.layers:
         plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
         parallelize_module(layer, mesh["tp"], {**plan, "attention.out": rows, "up": ColwiseParallel(), "down": rows})
-    # The head's output stays where it is computed: every device has its own columns of the logits. A loss that the
-    # head computes itself is no output to be spread.
+    # The head's output is not gathered: every device keeps its own columns of the logits. A loss that the head computes
+    # itself is not sharded.
     head = ColwiseParallel(
         input_layouts=Replicate(), output_layouts=Replicate() if model.fused else Shard(-1), use_local_output=False
     )

@@ -1,4 +1,4 @@
-"""What goes through collectives, counted as it goes."""
+"""Counts collectives and the bytes that they send."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KINDS = {
     "all_to_all": "all-to-all",
     "alltoall": "all-to-all",
 }
-"""What is in an operator's name, and what it does; the first that fits."""
+"""(Part of an operator's name, kind of collective); the first match decides."""
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the collectives of this process, and the bytes that it hands to each kind."""
+    """Counts the collectives of this process, and the bytes that it passes to each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the operations on local tensors come here, too
+            return NotImplemented  # operations on local tensors are counted instead
         library, name = str(func).split(".")[:2]
         kind = next((kind for word, kind in KINDS.items() if word in name), None)
         if "c10d" in library and kind is not None:
-            # Operators that write into a tensor take it first, and what they send second.
+            # Operators that write into a tensor take that tensor first and the one to send second.
             is_functional, sends_another = "functional" in library, kind in ("all-gather", "reduce-scatter")
             self.counts[kind] += 1
             self.bytes[kind] += size_of(args[0 if is_functional or not sends_another else 1])

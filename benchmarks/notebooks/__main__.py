@@ -1,4 +1,4 @@
-"""Run the notebooks and keep what they print: ``python -m benchmarks.notebooks``."""
+"""Run the notebooks and store their outputs: ``python -m benchmarks.notebooks``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
 SECONDS = 300
-"""After which a cell counts as hung."""
+"""Seconds after which a cell counts as hung."""
 
 
 def executed(path: Path) -> NotebookNode:
-    """The notebook with fresh outputs; raises what a cell raises."""
+    """The notebook with new outputs; raises the error of a failing cell."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=SECONDS, record_timing=False, resources={"metadata": {"path": FOLDER}})
     return client.execute()
 
 
 def without_machine(notebook: NotebookNode) -> NotebookNode:
-    """The notebook less what belongs to one machine: warnings, which name its files, and its Python's version."""
+    """The notebook without machine-specific content: warnings, which contain file names, and the Python version."""
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -1,4 +1,4 @@
-"""What a reader sees first: one row of numbers for each task, and what they look like."""
+"""The headline results: one table row per task, and plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tables import markdown, rounded, told
 
 
 class Headline(NamedTuple):
-    """A row: runs of a loss, beside CE of the same model."""
+    """A row: runs with a loss, compared with CE of the same model."""
 
     dataset: str
     loss: str = NTL
@@ -37,13 +37,13 @@ HEADLINES = (
     Headline("arithmetic", model="llama_pretrained", split="interpolate"),
 )
 TRAINED = ("housing", "taxis", "diamonds", RENTS)
-"""The data sets whose difference is followed through training."""
+"""The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
-"""A row, its runs, and those of CE with the same seeds."""
+"""A row, its runs, and the CE runs with the same seeds."""
 
 
 def pairs(runs: Sequence[Record]) -> list[Pair]:
-    """The rows that there are runs for."""
+    """The rows for which there are runs."""
     datasets = by_dataset(runs)
     return [found for row in HEADLINES if (found := pair_of(row, datasets.get(row.dataset, {})))]
 
@@ -54,14 +54,14 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
 
 
 def table(runs: Sequence[Record]) -> str:
-    """A row for each task: what most answers are like, before and after, and how its measures change."""
-    header = ["task", "measure", "CE → with NTL", "change", "change of MAE (exact tasks: of log MAE)"]
+    """A row per task: a typical measure with CE and with CE + NTL, and how its errors change."""
+    header = ["task", "measure", "CE → with NTL", "change", "change in MAE (exact tasks: log MAE)"]
     rows = [table_row(*pair) for pair in pairs(runs)]
     return markdown(header, rows) if rows else ""
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    """Right answers where they can be computed, the median error where they can only be estimated."""
+    """Tasks with exact answers show right numbers and log MAE, all others the median error and MAE."""
     typical, wild = ("number_accuracy", "log_mae") if row.dataset in EXACT else ("median_error", "mae")
     scale, unit = (100, " %") if row.dataset in EXACT else (1, "")
     means = [rounded(scale * fmean(values_of(side, row.split, typical)), 3) for side in (plain, ours)]
@@ -70,26 +70,26 @@ def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[st
 
 
 def task(row: Headline) -> str:
-    """The row's data set, and what is unusual about its loss."""
+    """The display name of the row's data set, with any option in which its loss differs from the usual one."""
     return words(row.dataset) + row.loss.removeprefix(NTL)
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
-    """The rows' differences that are ratios."""
+    """Plot the rows' relative changes of errors."""
     rows = {}
     for row, ours, plain in pairs(runs):
         metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
         rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
-    plots.draw_differences(rows, f"change of the error with {NTL} beside CE (95 % interval)", path, source)
+    plots.draw_differences(rows, f"change in error with {NTL}, relative to CE (95 % interval)", path, source)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:
-    """How much of the gain is left after how many steps."""
+    """Plot the difference to CE over training steps."""
     plots.draw_training(budgets(runs), training(runs), path, source)
 
 
 def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
-    """(steps, difference of MAE to CE on the test split) of rents, whose budgets each have a schedule of their own."""
+    """(steps, difference in MAE to CE on the test split) for rents; each budget has its own learning-rate schedule."""
     found = [(row, compare(ours, plain, row.split, "mae"), ours) for row, ours, plain in pairs(runs)]
     return [
         (ours[0]["config"]["trainer"]["arguments"]["max_steps"], difference)
@@ -99,7 +99,7 @@ def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
 
 
 def training(runs: Sequence[Record]) -> dict[str, list[tuple[int, Difference]]]:
-    """Data set -> (step, difference of MAE to CE on the validation split) at each evaluation."""
+    """Data set -> (step, difference in MAE to CE on the validation split) at each evaluation."""
     return {
         words(row.dataset): list(differences(ours, plain)) for row, ours, plain in pairs(runs) if row.dataset in TRAINED
     }

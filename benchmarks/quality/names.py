@@ -1,4 +1,4 @@
-"""What readers call the data sets, splits and metrics that runs are filed under."""
+"""Display names of the data sets, splits and metrics in the records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
-"""The budgets of rents: each ends a learning-rate schedule of its own."""
+"""The training budgets of rents; each has its own learning-rate schedule."""
 DATASETS = {
     SHORT: "rents, 300 steps",
     RENTS: "rents, 800 steps",
@@ -18,9 +18,9 @@ DATASETS = {
     "expressions": "expressions",
     "arithmetic": "sums",
 }
-"""In the order of reports; others come last, under their own name."""
+"""Data set -> display name, in the order of reports; other data sets come last under their own names."""
 EXACT = ("expressions", "arithmetic")
-"""Where an answer can be computed, so that it is right or wrong; all others can only be estimated."""
+"""Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "right numbers",
@@ -42,16 +42,16 @@ METRICS = {
 
 
 def words(dataset: str) -> str:
-    """What a data set is called."""
+    """The display name of a data set."""
     return DATASETS.get(dataset, dataset)
 
 
 def in_order(datasets: Iterable[str]) -> list[str]:
-    """Data sets as reports have them."""
+    """Data sets in the order of reports."""
     order = {dataset: place for place, dataset in enumerate(DATASETS)}
     return sorted(datasets, key=lambda dataset: (order.get(dataset, len(order)), dataset))
 
 
 def anchor(heading: str) -> str:
-    """What links to a heading end in, on GitHub and on the site."""
+    """The anchor of a heading, on GitHub and on the documentation site."""
     return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")

@@ -1,6 +1,6 @@
-"""Learning curves, errors, what every seed has come to, and differences by pairs.
+"""Plots of learning curves, errors, results of every seed and paired differences.
 
-Pages show the pictures about 800 pixels wide, so that letters are large and lines few.
+Pages show the figures about 800 pixels wide, so fonts are large and lines are few.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from .statistics import Difference
 
 Style = dict[str, Any]
 Styled = list[tuple[list[Record], Style]]
-"""Runs of a group, and the style that all their marks share."""
+"""The runs of each group with its plot style."""
 
 WIDTH, DPI = 9.0, 100
 FONT = {"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 11, "lines.markersize": 5}
 CURVES = {False: ("mae", "median_error"), True: ("exact_match", "median_error")}
-"""Whether answers can be computed -> the metrics of the validation split that are drawn."""
+"""Whether answers are exact -> the validation metrics that are plotted."""
 MOST_CURVES = 6
-"""Where there are more losses, those that headlines are about are drawn as curves, and all of them seed by seed."""
+"""With more losses than this, only those of the headlines are drawn as curves; all are drawn seed by seed."""
 FARTHEST = 4
-"""Axes of errors reach to so many times the largest error at the end of training."""
+"""Error axes end at this multiple of the largest error at the end of training."""
 MOST_ANSWERS = 0.995
-"""The plot of errors ends where so many of the answers are."""
+"""The plot of errors ends at this quantile of the answers."""
 CHANGES = (-90, -80, -70, -60, -50, -40, -30, -20, -10, 0, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 900, 1900)
-"""Changes in per cent that axes of ratios may name; the fewer the more they span."""
+"""Candidate tick labels, in per cent, of ratio axes; axes with a wide range use fewer."""
 MOST_TICKS = 9
 
 
 def draw(groups: Groups, title: str, path: Path, source: str) -> None:
-    """A data set's picture: answers to the validation questions by steps, mean over seeds; errors of the test answers;
-    and every seed's test error, for all losses. ``source`` goes into the PNG's metadata.
+    """Draw a data set's figure: validation metrics over steps (mean over seeds), errors of the test answers, and the
+    test error of every seed, for all losses. ``source`` is stored in the PNG's metadata.
     """
     styled = list(zip([runs for _, runs in sorted(groups.items())], styles_of(groups), strict=True))
     curves = [each for each in styled if is_headline(each[0])] if len(styled) > MOST_CURVES else styled
@@ -63,14 +63,14 @@ def is_headline(runs: Sequence[Record]) -> bool:
 
 
 def legend_below(figure: Any, axis: Any) -> None:
-    """One legend for all axes, beside none of their lines."""
+    """One legend for all axes, below them."""
     handles, labels = axis.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     figure.legend(handles, labels, loc="outside lower center", ncols=2 if longest > 25 else 3, frameon=False)
 
 
 def styles_of(groups: Groups) -> list[Style]:
-    """Colour, line and name of every sorted group; the model that most of them share is not named."""
+    """Colour, line style and label of every sorted group; labels omit the most common model."""
     models = [model for model, _ in groups]
     usual = max(models, key=models.count)
     names = [loss if model == usual else f"{model}, {loss}".replace("_", " ") for model, loss in sorted(groups)]
@@ -78,7 +78,7 @@ def styles_of(groups: Groups) -> list[Style]:
 
 
 def draw_curves(axis: Any, styled: Styled, metric: str) -> None:
-    """A metric over steps, mean over seeds; what is far above where the curves end is cut off."""
+    """A metric over steps, mean over seeds; values far above the ends of the curves are cut off."""
     drawn = [means for runs, style in styled if (means := curve(axis, runs, metric, style))]
     highest = max((max(means) for means in drawn), default=0)
     far = math.inf if metric == "exact_match" else FARTHEST * max((means[-1] for means in drawn), default=0)
@@ -88,7 +88,7 @@ def draw_curves(axis: Any, styled: Styled, metric: str) -> None:
 
 
 def curve(axis: Any, runs: list[Record], metric: str, style: Style) -> list[float]:
-    """Draw means over seeds where every seed has a number; returns them."""
+    """Draw the means over seeds at steps where every seed has a value; return them."""
     at_steps = [(step, values_of(runs, step, metric)) for step in steps_of(runs)]
     measured = [(step, float(np.mean(values))) for step, values in at_steps if values and np.isfinite(values).all()]
     axis.plot([step for step, _ in measured], [mean for _, mean in measured], marker=".", **style)
@@ -96,7 +96,7 @@ def curve(axis: Any, runs: list[Record], metric: str, style: Style) -> list[floa
 
 
 def draw_errors(axis: Any, styled: Styled, splits: Sequence[str]) -> None:
-    """How far greedy test answers are from the truth: the share of them that errs by at most so much."""
+    """The cumulative distribution of the errors of greedy test answers."""
     together = np.zeros(len(ERROR_BINS) - 1)
     for runs, style in styled:
         found = [run["errors"][split] for run in runs for split in splits]
@@ -107,12 +107,12 @@ def draw_errors(axis: Any, styled: Styled, splits: Sequence[str]) -> None:
     start = min(max(start, 1), len(ERROR_BINS) - 2)
     end = max(start + 1, min(end + 1, len(ERROR_BINS) - 1))
     axis.set(xscale="log", xlim=(10 ** ERROR_BINS[start] - 1, 10 ** ERROR_BINS[end] - 1), ylim=(0, 1.02))
-    axis.set(xlabel="error, at most", title="share of answers,\ntest")
+    axis.set(xlabel="error", title="share of answers with at\nmost this error, test")
     axis.grid(alpha=0.3)
 
 
 def draw_seeds(axis: Any, styled: Styled, split: str, metric: str) -> None:
-    """The error of every run's test answers, a line of dots for each loss, and their mean."""
+    """The test error of every run, a row of dots per loss, and its mean."""
     everything = []
     for place, (runs, style) in enumerate(styled):
         values = [value for value in values_of(runs, split, metric) if np.isfinite(value)]
@@ -123,12 +123,12 @@ def draw_seeds(axis: Any, styled: Styled, split: str, metric: str) -> None:
     if everything and max(everything) > FARTHEST * min(everything) > 0:
         axis.set_xscale("log")
     axis.set_yticks(range(len(styled)), [style["label"] for _, style in styled])
-    axis.set(xlabel=f"{METRICS[metric]}, {split}: every seed, and the mean", ylim=(len(styled) - 0.5, -0.5))
+    axis.set(xlabel=f"{METRICS[metric]}, {split}: all seeds and their mean", ylim=(len(styled) - 0.5, -0.5))
     axis.grid(alpha=0.3)
 
 
 def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, path: Path, source: str) -> None:
-    """Changes in per cent with their 95 % intervals, as ratios: a line for each row, a colour for each metric."""
+    """Relative changes with their 95 % intervals on a ratio axis: a line per row, a colour per metric."""
     with pyplot().rc_context(FONT):
         figure, axis = pyplot().subplots(figsize=(WIDTH, 0.55 * len(rows) + 1.4), layout="constrained")
         axis.axvline(1, color="black", linewidth=0.8)
@@ -151,7 +151,7 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, 
 
 
 def with_interval(axis: Any, found: Difference, height: float, color: str) -> None:
-    """A dot with its interval, full where that excludes no change."""
+    """A dot with its interval; the dot is filled if the interval excludes 0."""
     mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
     face = color if found.is_certain else "white"
     axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], fmt="o", capsize=3, color=color, mfc=face)
@@ -163,7 +163,7 @@ def as_ratio(change: float) -> float:
 
 
 def changes_axis(axis: Any, which: str, changes: Sequence[float]) -> None:
-    """An axis of ratios, told as changes in per cent, as far as these reach: a half lies as far from 1 as a double."""
+    """A logarithmic axis of ratios, labelled as changes in per cent, over the range of these changes."""
     known = [change for change in changes if math.isfinite(change)]
     low, high = min([-10, *known]), max([10, *known])
     ticks = [change for change in CHANGES if low <= change <= high]
@@ -182,7 +182,7 @@ def draw_training(
     path: Path,
     source: str,
 ) -> None:
-    """The change of MAE beside CE after so many steps: at the ends of several budgets, and on the way of others."""
+    """The change in MAE relative to CE over steps: at the end of several budgets, and during training of others."""
     with pyplot().rc_context(FONT):
         figure, (left, right) = pyplot().subplots(1, 2, figsize=(WIDTH, 4.2), layout="constrained")
         for steps, found in budgets:
@@ -191,7 +191,7 @@ def draw_training(
             left.errorbar([steps], [mean], yerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color="C0", mfc=face)
         ends = [end for _, found in budgets for end in (found.low, found.high)]
         changes_axis(left, "y", ends)
-        left.set(title="rents, end of each budget, test", ylabel="MAE beside CE")
+        left.set(title="rents, end of each budget, test", ylabel="change in MAE, relative to CE")
         for number, (name, points) in enumerate(training.items()):
             color = f"C{number + 1}"
             right.plot([step for step, _ in points], [as_ratio(f.mean) for _, f in points], color=color, label=name)
@@ -199,7 +199,7 @@ def draw_training(
                 face = color if found.is_certain else "white"
                 right.plot(step, as_ratio(found.mean), "o", color=color, mfc=face)
         changes_axis(right, "y", [found.mean for points in training.values() for _, found in points])
-        right.set(title="on the way, validation")
+        right.set(title="during training, validation")
         for axis in (left, right):
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set_xlabel("training step")

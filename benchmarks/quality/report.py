@@ -1,4 +1,4 @@
-"""Tables, plots and advice from the records of runs, and the README's section made of them."""
+"""Tables, plots and advice generated from the records of runs, and the README section made from them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 
 def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool) -> str:
-    """All tables, as Markdown; ``advised``: with the advice, which is about the committed records."""
+    """All tables as Markdown; ``advised``: link to the advice, which is based on the committed records."""
     datasets = by_dataset(runs)
     parts = ["# Does the Number Token Loss help?"]
     if advised:
-        parts += [f"When to use it, and with which options: [advice]({ADVICE_TEXT})."]
-    parts += [f"How each run was made: [commands]({COMMANDS}).", LEGEND]
+        parts += [f"When to use it and with which options: [advice]({ADVICE_TEXT})."]
+    parts += [f"The command of each run: [commands]({COMMANDS}).", LEGEND]
     if rows := targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
     if table := decoding_table(datasets):
@@ -64,32 +64,33 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
 
 
 DECODING = (
-    "NTL-WAS draws answers to the median, and so does the median of answers drawn at random from a model that was "
-    "trained with cross-entropy alone. Here is the one beside the other, of the same trained models."
+    "NTL-WAS pulls answers towards the median. Sampling answers from a model trained with cross-entropy alone, and "
+    "taking their median, does the same. This table compares the two for the same trained models."
 )
 
 
 YARDSTICKS = (
-    "The same rows and columns given to a method that is made for tables (scikit-learn's gradient boosting at its "
-    "defaults, for the absolute error), and the constant that errs least. Small models that read numbers digit by "
-    "digit for some minutes stay behind the former, with and without NTL, and the regression head is a weak rival here."
+    "Two reference methods on the same rows and columns: a method for tables (scikit-learn's gradient boosting for the "
+    "absolute error, with default settings) and the constant with the smallest error. Small models that read numbers "
+    "digit by digit and train for some minutes have larger errors than gradient boosting, with and without NTL. The "
+    "regression head is a weak baseline here."
 )
 
 
 def tables_of(dataset: str, groups: Groups) -> list[str]:
-    """Picture and tables of a data set."""
+    """The figure and tables of a data set."""
     parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
     for split in splits_of(groups):
-        parts.append(f"{split}, at the end:\n\n{test_table(groups, split)}")
+        parts.append(f"{split}, after training:\n\n{test_table(groups, split)}")
         if table := difference_table(groups, split):
-            parts.append(f"{split}, at the end, beside CE by pairs:\n\n{table}")
+            parts.append(f"{split}, after training, paired differences to CE:\n\n{table}")
     if budgets(groups):
-        parts += [f"Validation, by steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
+        parts += [f"Validation, over training steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
     return parts
 
 
 def commands(runs: Sequence[Record], yardsticks: Record) -> str:
-    """The command of every run, as Markdown."""
+    """The commands of all runs as Markdown."""
     datasets = by_dataset(runs)
     parts = ["# How the runs were made", AT_THEIR_COMMIT]
     for dataset in in_order(datasets):
@@ -100,68 +101,70 @@ def commands(runs: Sequence[Record], yardsticks: Record) -> str:
 
 
 AT_THEIR_COMMIT = (
-    "A command is one of its commit. Until commit 7804ee7 runs were reweighed by default, so those without "
-    "`loss.reweigh` were; tables call runs by their configuration. `DATA` is a folder outside the project."
+    "Run each command at its commit. Before commit 7804ee7, `reweigh` was on by default, so runs without "
+    "`loss.reweigh` used it; tables name runs by their configuration. `DATA` is a folder outside the project."
 )
 
 
 def advice(runs: Sequence[Record]) -> str:
-    """When to use NTL and with which options, each sentence with the table behind it, as a page of its own."""
+    """The advice page: when to use NTL and with which options, with a table of evidence for each sentence."""
     parts = ["# When the Number Token Loss helps", headlines.table(runs), IN_SHORT]
-    parts += [f"![What CE + NTL changes beside CE]({DIFFERENCES})", SHRINKS, f"![By training steps]({TRAINING})"]
-    parts += [folded("How to read the tables", LEGEND), folded("How the settings came about", CHOICE)]
-    for sentence, evidence in ADVICE:
+    parts += [f"![{ALT}]({DIFFERENCES})", SHRINKS, f"![Change in MAE over training steps]({TRAINING})"]
+    parts += [folded("How to read the tables", LEGEND), folded("How the settings were chosen", CHOICE)]
+    for sentence, evidence, details in ADVICE:
         table = evidence_table(runs, evidence)
-        parts += [f"**{filled(sentence, evidence, runs)}**", folded(f"{len(evidence)} differences behind it", table)]
+        parts += [f"**{filled(sentence, evidence, runs)}**", *filter(None, [details])]
+        parts += [folded(f"Evidence: {len(evidence)} differences", table)]
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 
 
+ALT = "Change in error with CE + NTL, relative to CE"
 IN_SHORT = (
     f"{NTL} compared with cross-entropy alone over the same seeds: the change of errors in per cent and of right "
     "numbers in percentage points, its 95 % confidence interval, and how many seeds changed in that direction. "
     f"{LOWER} or {HIGHER}: the interval excludes 0."
 )
 SHRINKS = (
-    "The difference of MAE to CE, by pairs, as training goes on. Left, test answers at the end of three budgets, each "
-    "with a learning rate that falls to 0; right, validation answers on the way. Full dots: the interval excludes 0."
+    "Paired difference in MAE to CE over training. Left: test answers at the end of three budgets, each with a "
+    "learning rate that falls to 0. Right: validation answers during training. Filled dots: the interval excludes 0."
 )
 
 
 def folded(title: str, text: str) -> str:
-    """Text that a click unfolds, on GitHub and on the site."""
+    """Collapsible text, for GitHub and the documentation site."""
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def filled(sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record]) -> str:
-    """A sentence with the differences that it names by their place in its evidence."""
+    """A sentence with ``{0}``, ``{1}``, ... replaced by the differences of its evidence."""
     return sentence.format(*(brief(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
-    """What the records say of a sentence's claims."""
+    """The recorded differences behind a sentence."""
     rows = []
     for each in evidence:
         task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
         beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
         found = told(evidence_of(by_dataset(runs), each), each.metric)
-        rows.append([task, f"{each.loss} beside {beside}", METRICS[each.metric], found])
-    return markdown(["task", "loss", "metric", "difference by pairs"], rows)
+        rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])
+    return markdown(["task", "loss", "metric", "paired difference"], rows)
 
 
 def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
-    """What the records say of a claim."""
+    """The recorded difference that a claim is about."""
     groups = datasets.get(evidence.dataset, {})
     runs, others = (groups.get((evidence.model, loss), []) for loss in (evidence.loss, evidence.beside))
     found = compare(runs, others, evidence.split, evidence.metric, evidence.beside_split)
     if found is None:
-        raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} behind the advice")
+        raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} for the advice")
     return found
 
 
 def wrong_advice(runs: Sequence[Record]) -> list[str]:
-    """Claims that the records do not bear out."""
+    """Claims that the records do not support."""
     datasets = by_dataset(runs)
-    claims = [(sentence, each, evidence_of(datasets, each)) for sentence, evidence in ADVICE for each in evidence]
+    claims = [(one.sentence, each, evidence_of(datasets, each)) for one in ADVICE for each in one.evidence]
     return [
         f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {found.verdict}"
         for sentence, each, found in claims
@@ -170,18 +173,18 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
 
 
 def section(folder: Path) -> str:
-    """The README's text on quality: one table, and where everything else is."""
+    """The README's text on quality: one table and links to the rest."""
     runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
     found = (
-        f"What follows from these and {len(runs)} runs in all, each sentence with the differences behind it: "
-        f"[advice]({where}/{ADVICE_TEXT}). All tables: [report]({where}/{TEXT})."
+        f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
+        f"All tables: [report]({where}/{TEXT})."
     )
     return "\n\n".join([headlines.table(runs), IN_SHORT, found]) + "\n"
 
 
 def pages(folder: Path) -> Pages:
-    """What follows from a folder's records; advice and the README's section from the committed ones alone."""
+    """The pages made from a folder's records; advice and README section only for the committed ones."""
     runs = records.read([folder], folder)
     files = folder / TIMING, folder / records.YARDSTICKS
     timing, yardsticks = (json.loads(path.read_text()) if path.exists() else {} for path in files)
@@ -202,7 +205,7 @@ def pages(folder: Path) -> Pages:
 
 
 def check(folder: Path) -> list[str]:
-    """Where README, tables, plots and advice differ from the records."""
+    """The differences between the records and README, tables, plots and advice."""
     problems = pages(folder).problems(README)
     return problems + (wrong_advice(records.read([folder], folder)) if is_committed(folder) else [])
 

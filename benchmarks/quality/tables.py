@@ -1,4 +1,4 @@
-"""Tables of results: losses by rows, metrics or budgets by columns, means over seeds and differences by pairs."""
+"""Tables of results: a row per loss, a column per metric or budget, with means over seeds and paired differences."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .records import Groups, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, baseline, compare
 
 COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
-"""The metrics whose differences by pairs are shown."""
+"""The metrics with a table of paired differences."""
 DECODED = ("mae", "median_error")
-"""The metrics that ways to answer are compared by."""
+"""The metrics that compare ways of decoding."""
 CURVES = {metric: METRICS[metric] for metric in ("mae", "median_error", "r2")}
-"""The metrics of the validation split that are shown by steps."""
+"""The validation metrics that are shown over training steps."""
 MOST_BUDGETS = 6
 markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
@@ -29,18 +29,19 @@ MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
 
 LEGEND = (
-    "Mean ± standard deviation over seeds. Runs with the same seed share weights and order, so differences to CE "
-    "alone, of the same model, are taken in pairs. Errors and likelihoods: the geometric mean of the pairs' ratios, as "
-    "a change in per cent. Shares: the mean difference, in percentage points. In brackets the 95 % interval (Student's "
-    f"t, of ratios on their logarithms), then how many seeds agree with the sign. {LOWER} and {HIGHER} mark those "
-    "whose interval excludes 0, of at least three pairs; one in twenty would without any effect. Errors are over "
-    "the answers that are numbers, `no number` is the share of the others, `run on` that of answers with more "
-    "digits than the true number. MAE and R2 hang on single wild answers, median error and log MAE do not."
+    "Mean ± standard deviation over seeds. Runs with the same seed share initial weights and data order, so "
+    "differences to CE, with the same model, are computed in pairs. Errors and likelihoods: geometric mean of the "
+    "pairs' ratios, as a change in per cent. Shares: mean difference in percentage points. Brackets contain the 95 % "
+    "interval (Student's t; for ratios on their logarithms), followed by the number of seeds that agree with the sign. "
+    f"{LOWER} and {HIGHER} mark intervals that exclude 0, given at least three pairs; without any effect, one in "
+    "twenty would. Errors are computed over the answers that are numbers. `no number` is the share of the other "
+    "answers, `run on` the share of answers with more digits than the true number. A few wild answers can "
+    "dominate MAE and R2, but not median error and log MAE."
 )
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation; the value alone where there is one. NaN where a run has no such number."""
+    """Mean and standard deviation; a single value without deviation. NaN if a run lacks the value."""
     if not values:
         return "-"
     mean = fmean(values)
@@ -50,13 +51,13 @@ def spread(values: Sequence[float]) -> str:
 
 
 def rounded(value: float, digits: int) -> str:
-    """So many significant digits; in full below a million."""
+    """A number with this many significant digits; without an exponent below a million."""
     text = f"{value:.{digits}g}"
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 def told(found: Difference | None, metric: str) -> str:
-    """A difference to CE with its interval, its mark and the seeds that agree; "-" and why where there is none."""
+    """A difference with its interval, its mark and the seeds that agree; "-" and the reason if there is none."""
     if found is None or found.gap:
         return brief(found, metric)
     return f"{brief(found, metric)}{MARKS[found.verdict]} {found.agree}/{found.pairs}"
@@ -72,7 +73,7 @@ def brief(found: Difference | None, metric: str) -> str:
 
 
 def told_as_factor(found: Difference) -> str:
-    """A change in per cent as what one side is of the other, with its interval."""
+    """A change in per cent as a ratio, with its interval."""
     if found.gap:
         return f"- ({found.gap})"
     mean, low, high = (f"{1 + value / 100:.3f}" for value in (found.mean, found.low, found.high))
@@ -85,7 +86,7 @@ def signed(value: float) -> str:
 
 
 def test_table(groups: Groups, split: str) -> str:
-    """Every metric of a test split after the last step: mean and standard deviation, marked by pairs."""
+    """All metrics of a test split after training: mean and standard deviation, with marks from paired differences."""
     metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
     rows = [
         [*key, str(len(runs)), *(marked(groups, key, split, metric) for metric in metrics)]
@@ -95,7 +96,7 @@ def test_table(groups: Groups, split: str) -> str:
 
 
 def difference_table(groups: Groups, split: str) -> str:
-    """Differences to CE of the same model by pairs, after the last step; nothing where there is no CE."""
+    """Paired differences to CE of the same model after training; empty without CE runs."""
     rows = []
     for key in sorted(groups):
         cells = [told(to_baseline(groups, key, split, metric), metric) for metric in COMPARED]
@@ -105,26 +106,26 @@ def difference_table(groups: Groups, split: str) -> str:
 
 
 def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> str:
-    """Mean and standard deviation, with the mark of a difference to CE that is certain."""
+    """Mean and standard deviation, marked if the interval of the difference to CE excludes 0."""
     found = to_baseline(groups, key, where, metric)
     return spread(values_of(groups[key], where, metric)) + (MARKS[found.verdict] if found else "")
 
 
 def to_baseline(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> Difference | None:
-    """The difference to CE of the same model; None for CE itself and where there is none."""
+    """The difference to CE of the same model; None for CE itself or without CE runs."""
     plain = baseline(groups, key[0])
     return None if plain is groups[key] else compare(groups[key], plain, where, metric)
 
 
 def decoding_table(datasets: dict[str, Groups]) -> str:
-    """What the median of drawn answers changes beside greedy ones, with CE and with CE + NTL, of one model each.
+    """Medians of sampled answers compared with greedy answers, with CE and with CE + NTL, for one model per data set.
 
-    Nothing where no run has such medians.
+    Empty if no run has such medians.
     """
     rows = [row for name in in_order(datasets) for row in decoding_rows(name, datasets[name])]
     if not rows:
         return ""
-    beside = [f"{METRICS[metric]} beside {loss}, greedy" for loss in ("CE", NTL) for metric in DECODED]
+    beside = [f"{METRICS[metric]} vs {loss}, greedy" for loss in ("CE", NTL) for metric in DECODED]
     return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED), *beside], rows)
 
 
@@ -143,7 +144,7 @@ def decoding_rows(dataset: str, groups: Groups, model: str = "llama") -> Iterato
 
 
 def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
-    """The errors of models with the advised loss beside those of methods without a language model; may be empty."""
+    """Errors of models with CE and the recommended loss, and of methods without a language model; may be empty."""
     rows = []
     for dataset in in_order(yardsticks):
         groups = datasets.get(dataset, {})
@@ -156,32 +157,32 @@ def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
 
 
 def answers(split: str, where: str) -> str:
-    """How the answers were found that were measured there, on this split or on the medians that belong to it."""
+    """How the answers of a split were decoded: "greedy" or, for its medians, their name."""
     return where.removeprefix(split).replace("_", " ").strip() or "greedy"
 
 
 def budget_table(groups: Groups, metric: str) -> str:
-    """A metric on the validation split after several numbers of steps: mean and standard deviation, marked by pairs."""
+    """A validation metric after several numbers of steps: mean and standard deviation, with marks."""
     steps = budgets(groups)
     rows = [[*key, *(marked(groups, key, step, metric) for step in steps)] for key in sorted(groups)]
     return markdown(["model", "loss", *(f"{CURVES[metric]} at {step}" for step in steps)], rows)
 
 
 def budgets(groups: Groups) -> list[int]:
-    """At most :data:`MOST_BUDGETS` of the steps at which all runs were measured, evenly spread, the last among them."""
+    """At most :data:`MOST_BUDGETS` evenly spaced steps at which all runs were measured, including the last."""
     steps = steps_of(run for runs in groups.values() for run in runs)
     count = min(MOST_BUDGETS, len(steps))
     return [steps[(index + 1) * len(steps) // count - 1] for index in range(count)]
 
 
 def settings(groups: Groups) -> str:
-    """What the runs of a data set share."""
+    """The settings of a data set's runs."""
     runs = [run for group in groups.values() for run in group]
     sizes: dict[str, list[int]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run["model"]):
         sizes[run["model"]].append(run["parameters"])
     models = [
-        f"{model} of {min(found):,}" + (f" to {max(found):,}" if min(found) < max(found) else "") + " parameters"
+        f"{model} with {min(found):,}" + (f" to {max(found):,}" if min(found) < max(found) else "") + " parameters"
         for model, found in sizes.items()
     ]
     arguments = [run["config"]["trainer"]["arguments"] for run in runs]
@@ -189,18 +190,18 @@ def settings(groups: Groups) -> str:
     steps, batch = (listed(a[name] for a in arguments) for name in ("max_steps", "per_device_train_batch_size"))
     seconds = [run["seconds"] for run in runs]
     return (
-        f"`{runs[0]['dataset']}`: {', '.join(models)}; {train} training pairs, {steps} steps of {batch}; "
-        f"{min(seconds):.0f} to {max(seconds):.0f} s a run."
+        f"`{runs[0]['dataset']}`: {', '.join(models)}; {train} training pairs, {steps} steps of batch size {batch}; "
+        f"{min(seconds):.0f} to {max(seconds):.0f} s per run."
     )
 
 
 def listed(values: Iterable[int]) -> str:
-    """The numbers that occur."""
+    """The distinct numbers as text."""
     return " or ".join(f"{value:,}" for value in sorted(set(values)))
 
 
 def provenance(runs: Iterable[Record]) -> str:
-    """Commands, commits, versions and machines, each once, with the date of the last run."""
+    """The distinct commands with commit, versions and machine, each with the date of its last run."""
     lines = {}
     for known in (run["environment"] for run in runs):
         versions, day = known["versions"], known["date"].split()[0]

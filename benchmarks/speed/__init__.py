@@ -1,7 +1,7 @@
-"""Every claim about speed and memory, measured beside the peers in one process on the same tensors.
+"""Measurements of speed and memory, compared with other implementations in one process on the same tensors.
 
-`workloads` and `providers` are the two tables; `gate` holds each provider to the float64 reference before it is timed;
-`measure` has the clocks and counters; `run` puts them together and writes JSON; `report` reads nothing but that JSON.
+`workloads` and `providers` are the two tables. `gate` checks each provider against the float64 reference before it is
+timed. `measure` contains clocks and counters. `run` combines them and writes JSON. `report` reads only that JSON.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The correctness gate: what a provider computes, held to the reference in float64 before it is timed."""
+"""The correctness gate: compares a provider with the float64 reference before it is timed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .steps import Outcome
 from .workloads import Case
 
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
-"""Logits in float64 at a time."""
+"""How many logits to process in float64 at a time."""
 LIMITS = {"float32": (1e-4, 1e-3), "bfloat16": (2e-2, 5e-2)}
-"""Largest relative error of the loss, and of each gradient in the Frobenius norm.
+"""Largest allowed relative error of the loss, and of each gradient in the Frobenius norm.
 
-Not a judgement of quality (the errors themselves are in the results), but of whether the same thing is computed: plain
-PyTorch in bfloat16 rounds every log-probability and the loss itself to 8 bits.
+The limits only check that the same thing is computed; they do not judge precision (the errors are in the results).
+Plain PyTorch in bfloat16 rounds every log-probability, and the loss itself, to 8 bits.
 """
 
 
@@ -34,7 +34,7 @@ class Errors:
     """The largest over the leaves of |gradient - truth| / |truth|, in the Frobenius norm."""
 
     def verdict(self, dtype: str) -> str | None:
-        """What is wrong, if anything; NaN is."""
+        """A description of errors beyond the limits (or NaN); None if there are none."""
         loss, gradient = LIMITS[dtype]
         if self.loss <= loss and self.gradient <= gradient:
             return None
@@ -49,7 +49,7 @@ def compare(outcome: Outcome, truth: Outcome) -> Errors:
 
 
 def distance(got: Tensor, true: Tensor) -> float:
-    """|got - true| / |true|; NaN where the shapes differ."""
+    """|got - true| / |true|; NaN if the shapes differ."""
     if got.shape != true.shape:
         return float("nan")
     return ((got.to(true.dtype) - true).norm() / true.norm().clamp_min(1e-30)).item()
@@ -57,7 +57,7 @@ def distance(got: Tensor, true: Tensor) -> float:
 
 def truth_of(case: Case, objective: str) -> Outcome:
     """The loss in float64 and its gradients (of the logits in float32, to save memory)."""
-    if objective == "ntl":  # that of a class of the package
+    if objective == "ntl":  # a class of the ntloss package
         kinds = {"NTLoss": "wasserstein", "NTLossDotProduct": "mse"}
         if case.workload.loss not in kinds:
             return number_level_truth(case)
@@ -72,7 +72,7 @@ def ntl_weight(objective: str) -> float:
 
 
 def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outcome:
-    """Of logits, or of hidden states and weight: some rows at a time, with the denominators of all."""
+    """The truth of logits, or of hidden states and weight: some rows at a time, with the denominators of all rows."""
     tensors, workload = case.sets[0], case.workload
     total = torch.zeros((), dtype=torch.float64, device=case.device)
     gradients = [torch.zeros(leaf.shape, dtype=torch.float32, device=case.device) for leaf in tensors.leaves]
@@ -98,8 +98,8 @@ def block_loss(case: Case, logits: Tensor, labels: Tensor, config: NTLConfig) ->
 
 
 def number_level_truth(case: Case) -> Outcome:
-    """The mean over runs of digits of the symmetric percentage error of the numbers they spell, reweighed by the
-    probability on digits at the first of them."""
+    """The mean, over runs of digits, of the symmetric relative error of their numbers, reweighed by the probability on
+    digits at the first digit."""
     logits = case.sets[0].logits.detach().double().requires_grad_()
     labels = case.sets[0].labels.cpu()
     ids, values = case.numbers.ids.to(case.device), case.numbers.values.double()

@@ -1,4 +1,4 @@
-"""The README's one table on speed: a few workloads, what they cost with ours and with the ways people know."""
+"""The README's table on speed: a few workloads, with the times of our loss and of well-known alternatives."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from .workloads import SHORT
 
 MOST_ROWS = 8
 SWEEP = "vocabulary-"
-"""How the groups of the vocabularies begin, before the dtype."""
+"""Prefix of the names of the vocabulary groups, before the dtype."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A workload, and who stands in which column."""
+    """A workload, and the provider of each column."""
 
     workload: str
     words: str
-    """Before the size of the problem."""
+    """The label, printed before the size of the problem."""
     ours: str = "ours"
     plain: str = "torch_ce"
-    """Cross-entropy alone, as torch or the model computes it."""
+    """The provider of cross-entropy alone, as torch or the model computes it."""
     package: str = "torch_ce_ntloss"
-    """The same with the `ntloss` package beside it."""
+    """The provider of the same plus the `ntloss` package."""
     peers: tuple[str, ...] = ()
-    """Fused cross-entropies without NTL: the fastest that was timed."""
+    """Providers of fused cross-entropy without NTL; the fastest that was timed is shown."""
 
     def row(self, record: Record, fresh: Record | None, device: str) -> list[str]:
-        """The cells, of kept memory where there is a choice; ``device`` is empty where there is but one."""
+        """The cells, with kept memory if there is a choice; ``device`` is empty if there is only one."""
         entries, times = timed(record), medians(record)
         mine = times[self.ours]
         others = [beside(times[name], mine) if name in times else "" for name in (self.plain, self.package)]
@@ -67,7 +67,7 @@ HEADLINES = {
         Headline("eager-4x64-fp32", "logits, one thread"),
     ),
 }
-"""By kind of device, in the order of what matters."""
+"""Headlines by kind of device, most important first."""
 HEADER = [
     "forward + backward",
     "ours: CE + NTL",
@@ -80,7 +80,7 @@ HEADER = [
 
 
 def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
-    """The table of (name, kind, records) of each device, in this order; nothing where nothing was timed."""
+    """The table for (name, kind, records) of each device, in this order; empty if nothing was timed."""
     rows = []
     for name, kind, records in devices:
         found, fresh = preferred(records), of_way(records, FRESH)
@@ -97,7 +97,7 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
 
 
 def ratio_lines(records: Records) -> str:
-    """What the table's memory is, and how far ours over cross-entropy alone reaches with each way of it."""
+    """A text that explains the ways of memory and gives the range of ours / CE alone for each."""
     ways = [(way, ratios_in_words(of_way(records, way))) for way in (KEPT, FRESH)]
     found = [f"with {way} memory {words}" for way, words in ways if words]
     if not found:
@@ -112,7 +112,7 @@ def ratio_lines(records: Records) -> str:
 
 
 def ratios_in_words(records: Records) -> str:
-    """Ours over `F.cross_entropy` by dtype: over the vocabularies, and beside a process that keeps all cores busy."""
+    """Ours / `F.cross_entropy` by dtype: over the vocabularies, and while another process keeps all cores busy."""
     sweeps = {short: ratios(of_group(records, SWEEP + short)) for short in SHORT.values()}
     spans = [f"{min(found):.2f} to {max(found):.2f} in {short}" for short, found in sweeps.items() if found]
     loaded = [
@@ -123,11 +123,11 @@ def ratios_in_words(records: Records) -> str:
 
 
 def ratios(records: Sequence[Record]) -> list[float]:
-    """Ours over cross-entropy alone on each workload that has both."""
+    """Ours / cross-entropy alone on each workload that has both."""
     times = [medians(record) for record in records]
     return [found["ours"] / found["torch_ce"] for found in times if {"ours", "torch_ce"} <= set(found)]
 
 
 def beside(other: float, mine: float) -> str:
-    """A time, and what multiple of ours it is."""
+    """A time, and the time as a multiple of ours."""
     return f"{scaled(other)} ({other / mine:.2f} x)"

@@ -1,4 +1,4 @@
-"""What a call costs before any kernel runs: host time of the Triton path, and of the eager one where logits are few."""
+"""The host time of calls: on the Triton path without running kernels, and on the eager path with few logits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .workloads import Workload
 FILE = "host"
 WARM_UP = 20
 WAITS = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
-"""torch operators that return only when all work on a GPU before them is done. Reading a number calls the first of
-them, selecting by a mask the last."""
+"""torch operators that return only after all previous work on a GPU is done. Reading a number calls the first,
+selecting by a mask calls the last."""
 
 
 def host(settings: Settings, folder: Path) -> Path:
-    """Measure and put the results into ``folder/<device>/host.json``; returns that folder."""
+    """Measure, write the results to ``folder/<device>/host.json`` and return that folder."""
     chosen = settings.chosen([*workloads.eager_workloads(), *workloads.host_workloads()])
     return write_records(chosen, settings, folder, measured, FILE)[0]
 
 
 def measured(workload: Workload, settings: Settings) -> list[Record]:
-    """The records of a workload; if it is of the family "host", of times, launches and waits without any kernel.
+    """The records of a workload; for the family "host", times, launches and waits without running kernels.
 
-    How memory is treated makes no difference to those, as their tensors are a few KB.
+    Those records have no way of memory, because their tensors are only a few KB.
     """
     if workload.family != "host":
         return apart(workload, settings)
     chosen = settings.providers_among(providers_of("host", workload.providers))
-    # There is nothing to check where nothing is computed.
+    # No check: nothing is computed.
     chosen = [replace(provider, objective=None, overwrites=True) for provider in chosen]
     with quiet(), cpu_threads(settings.threads), idle_device() as launched:
         case = workloads.make_case(workload, torch.device("cpu"))
@@ -49,7 +49,7 @@ def measured(workload: Workload, settings: Settings) -> list[Record]:
 
 
 def calls(step: Step, launched: list[str]) -> dict[str, int]:
-    """What one step launches, how often it waits for the device, and how many torch operators it calls."""
+    """How many kernels a step launches, how often it waits for the device, and how many torch operators it calls."""
     before = len(launched)
     events = trace_of(step, torch.device("cpu"))
     return {

@@ -1,7 +1,8 @@
-"""A GPU that does nothing: Triton compiles kernels for it and launches them into the void.
+"""A fake GPU: Triton compiles kernels for it, but launching them does nothing.
 
-What a call costs is then exactly what the host does, on a machine without any GPU. CPU tensors pass for the device's.
-Only for a process of its own: kernels compiled here stay in Triton's caches, with a launcher that launches nothing.
+The time of a call is then exactly the host's work, measurable on a machine without a GPU. CPU tensors stand in for
+tensors on the device. Use it only in a separate process: kernels compiled here stay in Triton's caches, with a launcher
+that launches nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import torch
 from ntl_kernels import backends
 
 CAPABILITY, WARP = 90, 32
-"""Of a Hopper GPU."""
+"""Compute capability of a Hopper GPU."""
 DEVICE, STREAM = 1024, 0
-"""An index that no real device has, since Triton keeps compiled kernels by it."""
+"""An index that no real device has, because Triton caches compiled kernels by device index."""
 MODULE, FUNCTION = 1, 2
-"""Handles of what is not loaded; Triton loads again what has none."""
+"""Handles of kernels that are not loaded; without handles Triton would try to load them again."""
 PROPERTIES = {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": WARP}
 
 
 @cache
 def idle_driver() -> SimpleNamespace:
-    """The part of Triton's driver that compiling and launching use; ``launched`` has the names of all kernels launched.
+    """The part of Triton's driver that compiling and launching use; ``launched`` lists the names of launched kernels.
 
-    One for the process, as the compiled kernels that Triton keeps are bound to it.
+    There is one per process, because the compiled kernels that Triton caches are bound to it.
     """
     from triton.backends.compiler import GPUTarget
 
@@ -39,7 +40,7 @@ def idle_driver() -> SimpleNamespace:
         launched=launched,
         launcher_cls=lambda source, metadata: lambda *arguments: launched.append(metadata.name),
         utils=SimpleNamespace(
-            load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # and registers, spills, most threads
+            load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # the rest: registers, spills, most threads
             unload_module=lambda module: None,
             get_device_properties=lambda device: PROPERTIES,
         ),
@@ -52,7 +53,7 @@ def idle_driver() -> SimpleNamespace:
 
 @contextmanager
 def idle_device() -> Iterator[list[str]]:
-    """Let CPU tensors go the way of a GPU's, and every kernel into the void: the names of those launched."""
+    """Make CPU tensors take the GPU path without running kernels; yields the names of the launched kernels."""
     from triton.runtime import driver
 
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -63,9 +64,9 @@ def idle_device() -> Iterator[list[str]]:
         with cpu_as_device():
             yield idle_driver().launched
     finally:
-        vars(driver).update(before)  # reading it would look for a device
+        vars(driver).update(before)  # reading the attribute would look for a device
 
 
 def cpu_as_device() -> AbstractContextManager[object]:
-    """Let CPU tensors go the way of a GPU's, at whose values nobody may look."""
+    """Make CPU tensors take the GPU path, where values must not be read."""
     return patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=())

@@ -1,4 +1,4 @@
-"""A process that keeps all cores busy, as the workers of a data loader do, or another training."""
+"""A process that keeps all cores busy, like data loader workers or another training run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ while os.getppid() == parent:  # and no longer
 
 @contextmanager
 def all_cores_busy() -> Iterator[None]:
-    """Beside what is measured, matrix products in as many threads as there are cores."""
+    """Run matrix products in as many threads as there are cores during the measurement."""
     command = [sys.executable, "-c", PROGRAM, str(os.getpid()), str(os.cpu_count() or 1)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             if process.stdout.readline() != "busy\n":
-                raise RuntimeError("the process that was to keep all cores busy has ended")
+                raise RuntimeError("the process that should keep all cores busy has ended")
             yield
         finally:
             process.kill()

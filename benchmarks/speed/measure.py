@@ -20,11 +20,11 @@ from .memory import faults
 from .steps import Step
 
 LEAST_SAMPLE_S = 2e-3
-"""A sample repeats the step until it takes about so long."""
+"""Seconds per sample: a sample repeats the step until it takes about this long."""
 MOST_REPEATS = 200
 SPACER_BYTES = 2**30
-"""What a GPU writes before each sample: it leaves nothing of the inputs in the L2 cache, and takes it long enough for
-the host to run ahead, so that the time until the first launch is not measured."""
+"""Bytes that a GPU writes before each sample. This clears the L2 cache, and takes long enough for the host to run
+ahead, so that the time until the first launch is not measured."""
 STEP = "measured step"
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "ModuleLaunch")
 COPIES = ("Memcpy", "Memset")
@@ -35,17 +35,17 @@ class Sampled(NamedTuple):
     """The samples of a step."""
 
     repeats: int
-    """Steps in a sample."""
+    """Steps per sample."""
     seconds: list[float]
-    """Per step."""
+    """Seconds per step."""
     faults: float
     """Pages mapped per step."""
 
 
 class WallClock:
-    """Of a device that computes while the host waits, or of a host that only issues the work.
+    """Clock for a device that computes while the host waits, or for a host that only issues work.
 
-    A clock's samples are seconds per step, over the steps ``first``, ``first + 1``, ...
+    Its samples are seconds per step, over the steps ``first``, ``first + 1``, ...
     """
 
     def __init__(self, synchronise: Callable[[], None] = lambda: None) -> None:
@@ -62,7 +62,7 @@ class WallClock:
 
 
 class EventClock:
-    """Of a GPU: its own time between two events, the second behind all the work."""
+    """Clock of a GPU: its own time between two events, the second after all work."""
 
     def __init__(self, device: torch.device, spacer_bytes: int = SPACER_BYTES) -> None:
         self.spacer = torch.empty(spacer_bytes, dtype=torch.int8, device=device)
@@ -89,21 +89,21 @@ def make_clock(device: torch.device, kind: str) -> Clock:
 
 
 def rotating_sets(device: torch.device, set_bytes: int, cache_bytes: int) -> int:
-    """How many sets of inputs together are three times the cache; CPU steps use one, as training leaves it warm."""
+    """How many sets of inputs together are three times the cache size; one for a CPU, as training keeps it warm."""
     if device.type != "cuda":
         return 1
     return min(max(2, math.ceil(3 * cache_bytes / max(set_bytes, 1))), 64)
 
 
 def cache_bytes(device: torch.device) -> int:
-    """The L2 cache of a GPU; 0 where it does not matter."""
+    """The size of a GPU's L2 cache; 0 for a CPU, where it does not matter."""
     return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
 
 
 def time_alternately(
     steps: Mapping[str, Step], clock: Clock, seconds: float, least: int, most: int
 ) -> dict[str, Sampled]:
-    """The samples of each step, taken in turn, so that a disturbance meets all alike.
+    """The samples of each step, interleaved so that a disturbance affects all steps alike.
 
     Each step gets an equal share of ``seconds``, at least ``least`` and at most ``most`` samples, spread evenly over
     the rounds; every other round runs in the opposite order.
@@ -118,7 +118,7 @@ def time_alternately(
     taken: dict[str, list[float]] = {name: [] for name in steps}
     mapped = dict.fromkeys(steps, 0)
     gc.collect()
-    gc.disable()  # which would else run within some samples
+    gc.disable()  # it would run during some samples
     try:
         for turn in range(rounds):
             for name in list(steps)[:: 1 if turn % 2 else -1]:
@@ -137,7 +137,7 @@ def time_alternately(
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """So many CPU threads for torch's operators."""
+    """Set the number of CPU threads of torch's operators."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -147,14 +147,14 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def observe(step: Step, device: torch.device) -> dict[str, int]:
-    """Peak memory of a step, and what it launches.
+    """Peak memory of a step, and its launches or operators.
 
-    On a CPU by one thread: the profiler sees neither operators nor memory of the threads that ours hands blocks to.
+    On a CPU it uses one thread: the profiler sees neither operators nor memory of the threads that compute our blocks.
     """
     gc.collect()
     if device.type != "cuda":
         with torch_threads(1):
-            step(0)  # what is compiled is compiled anew for another number of threads
+            step(0)  # compiled code is compiled again for another number of threads
             events = trace_of(step, device)
         return {"peak_bytes": peak_of_trace(events), "operators": count_leaves(events)}
     events = trace_of(step, device)
@@ -163,13 +163,13 @@ def observe(step: Step, device: torch.device) -> dict[str, int]:
 
 
 def host_seconds(step: Step, synchronise: Callable[[], None], samples: int = 5) -> float:
-    """How long the host takes to issue a step while the device has nothing else to do: the median of some samples."""
+    """How long the host takes to issue a step while the device is idle: the median of some samples."""
     clock = WallClock(synchronise)
     return statistics.median(clock.sample(step, index, 1) for index in range(samples))
 
 
 def peak_of_allocator(step: Step) -> int:
-    """The most memory that a step holds on a GPU beyond what was there before it, its results among it."""
+    """The peak memory of a step on a GPU beyond what was allocated before it, including its results."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -179,14 +179,14 @@ def peak_of_allocator(step: Step) -> int:
 
 
 def peak_of_trace(events: list[dict[str, Any]]) -> int:
-    """The same on a CPU: the highest running sum of what torch's allocator handed out and took back."""
+    """The same on a CPU: the maximum of the running sum of torch's allocations and frees."""
     changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]")
     return max(accumulate((change for _, change in changes), initial=0))
 
 
 def count_calls(events: list[dict[str, Any]]) -> dict[str, int]:
-    """Kernel launches, copies (of memory, and fills of it) and waits of the host for the device, by the runtime's
-    calls during the step. A copy that is not asynchronous is a wait, too."""
+    """Kernel launches, memory copies (and fills) and waits of the host for the device, from the runtime's calls during
+    the step. A copy that is not asynchronous also counts as a wait."""
     window = next(event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")
     calls = [event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")]
     inside = [call["name"] for call in calls if window["ts"] <= call["ts"] <= window["ts"] + window["dur"]]
@@ -198,7 +198,7 @@ def count_calls(events: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def count_leaves(events: list[dict[str, Any]]) -> int:
-    """torch operators within which no other ran."""
+    """The number of torch operators that called no other operator."""
     operators = [event for event in events if event.get("cat") == "cpu_op" and "::" in event["name"]]
     operators.sort(key=lambda event: (event["tid"], event["ts"], -event["dur"]))
     # An operator contains the next one on its thread if that starts before it ends.
@@ -210,7 +210,7 @@ def count_leaves(events: list[dict[str, Any]]) -> int:
 
 
 def trace_of(step: Step, device: torch.device) -> list[dict[str, Any]]:
-    """What torch's profiler saw of one step."""
+    """The events that torch's profiler recorded for one step."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]

@@ -1,4 +1,4 @@
-"""Whether memory that a step frees stays with the process, or is given back and mapped anew at the next step."""
+"""Controls whether memory that a step frees stays with the process or is returned and mapped again at the next step."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ PARAMETERS = {
     FRESH: (32 * MIB, 64 * MIB, MOST_MAPPINGS),
     KEPT: (32 * MIB, NEVER, 0),
 }
-"""From which size on memory is mapped on its own, beyond which size a free end of the heap is given back, and how many
-mappings there may be. Fresh is how far glibc's default goes by itself, as larger and larger tensors are freed. While a
-workload is prepared all tensors are mapped: a hole in the heap would be used again, and be kept memory."""
+"""glibc's thresholds: the size from which memory is mapped separately, the size of the free heap end beyond which it is
+returned, and the maximum number of mappings. "Fresh" is the limit that glibc's dynamic default reaches as larger and
+larger tensors are freed. While a workload is prepared, all tensors are mapped: a hole in the heap would be reused, and
+would be kept memory."""
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
-"""How variables begin that choose another allocator, or another behaviour of glibc's."""
+"""Prefixes of environment variables that change the allocator or its behaviour."""
 
 
 def ways(device: torch.device, chosen: str) -> tuple[str | None, ...]:
-    """The ways to measure, fresh first: a process cannot quite go back. None where memory is no choice of ours."""
+    """The ways of memory to measure, fresh first, because a process cannot fully switch back. None if there is no
+    choice."""
     if device.type != "cpu" or platform.libc_ver()[0] != "glibc":
         return (None,)
     return WAYS if chosen == BOTH else (chosen,)
 
 
 def refuse_settings() -> None:
-    """An error where the environment makes "fresh" something else than what PyTorch gets by default."""
+    """Raise if the environment makes "fresh" differ from PyTorch's default."""
     found = [name for name in os.environ if name.startswith(SETTINGS)]
     if found:
-        raise InputError(f"unset {', '.join(found)}: the run itself chooses how freed memory is treated (--memory)")
+        raise InputError(f"unset {', '.join(found)}: the run itself sets how freed memory is treated (--memory)")
 
 
 @contextmanager
 def treated(way: str | None) -> Iterator[None]:
-    """Let the allocator do as one of the ways has it; None: as it does anyhow."""
+    """Set the allocator to a way of memory; None leaves it unchanged."""
     if way is None:
         yield
         return
@@ -65,5 +67,5 @@ def set_allocator(way: str) -> None:
 
 
 def faults() -> int:
-    """Pages that this process has had mapped so far, without reading them from a disk."""
+    """The number of page faults of this process so far that did not read from disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,4 +1,4 @@
-"""The family "step": a whole training step of a small Llama, with its loss computed in different ways."""
+"""The family "step": a complete training step of a small Llama, with its loss computed in different ways."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .steps import Outcome, Step
 from .workloads import IGNORED, Case
 
 ModelLoss = Callable[[Any, Tensor, Tensor], Tensor]
-"""Of a model, input ids [B, T] and labels [B, T] that are not shifted yet."""
+"""The loss of a model, input ids [B, T] and unshifted labels [B, T]."""
 LAYERS, HEADS = 2, 4
 SEQUENCE = 256
 RATE = 1e-4
 
 
 def make_model(case: Case) -> Any:
-    """A Llama with a random start that depends on the workload alone."""
+    """A Llama with random weights that depend only on the workload."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     workload = case.workload
@@ -50,7 +50,7 @@ def batch_of(case: Case) -> tuple[Tensor, Tensor]:
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """The label of each position is the token after it; the last has none."""
+    """Labels shifted by one: each position predicts the next token; the last has no label."""
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
 
@@ -59,7 +59,7 @@ def stock_loss(case: Case) -> ModelLoss:
 
 
 def ntloss_loss(case: Case) -> ModelLoss:
-    """The model's own loss plus the package's, as its README adds it to a `compute_loss`."""
+    """The model's own loss plus that of the package, added as in the `compute_loss` of its README."""
     ntl = class_loss("ntloss", "NTLoss", case, reweigh=False)
 
     def loss_of(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def ours_logits_loss(case: Case) -> ModelLoss:
 
 
 def patch(case: Case, model: Any) -> None:
-    """Ours, inside the model's head."""
+    """Install our loss in the model's head."""
     from ntl_kernels.integrations.transformers import apply_ntl_to_model
 
     apply_ntl_to_model(model, case.numbers)
@@ -85,9 +85,9 @@ def patch(case: Case, model: Any) -> None:
 def training(
     make: Callable[[Case], ModelLoss], prepare: Callable[[Case, Any], None] | None = None
 ) -> Callable[[Case], Step]:
-    """Forward, backward and an AdamW update of a model of the provider's own.
+    """Forward, backward and an AdamW update of a separate model per provider.
 
-    The outcome holds the gradients of the step; that of index 0 before any update is what the gate looks at.
+    The outcome contains the gradients of the step; the gate checks index 0, before any update.
     """
 
     def build(case: Case) -> Step:

@@ -1,4 +1,4 @@
-"""What share of the machine other processes take, by Linux's own record: a time beside them is none of ours."""
+"""The share of CPU time that other processes use, from Linux's accounting: they would disturb a measurement."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..errors import InputError
 
 PROC = Path("/proc")
 LIMIT = 0.05
-"""Of all cores: more than that disturbs a measurement."""
+"""Share of all cores' time; more than this disturbs a measurement."""
 LOOK_S = 1.0
 
 
 class Reading(NamedTuple):
-    """Clock ticks since the machine, and this process, started."""
+    """Clock ticks since the machine (or this process) started."""
 
     total: int
-    """Of all cores together, idle or not."""
+    """Ticks of all cores together, idle or not."""
     busy: int
-    """Of these the ones in which a process ran here, or, of a virtual machine, somewhere else in its place."""
+    """Busy ticks, including those that a hypervisor gave to another virtual machine."""
     own: int
-    """Of this process and all that it has started."""
+    """Ticks of this process and all its descendants."""
 
 
 def read(proc: Path = PROC, process: int | None = None) -> Reading | None:
-    """How it stands now; None where there is no such record."""
+    """The current reading; None if the system has no such accounting."""
     try:
         user, nice, system, idle, waiting, *others = map(int, (proc / "stat").read_text().split("\n")[0].split()[1:9])
     except OSError:
@@ -37,12 +37,12 @@ def read(proc: Path = PROC, process: int | None = None) -> Reading | None:
 
 
 def own_ticks(proc: Path, process: int) -> int:
-    """Ticks of a process, of those it started, and of theirs; the ones that have ended are in their parent's record."""
+    """Ticks of a process and its descendants; those that have ended are included in their parent's count."""
     ticks, children = {}, {}
     for path in proc.glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()  # after the name, which may hold anything
-        except OSError:  # it has ended meanwhile
+            fields = path.read_text().rpartition(")")[2].split()  # after the name, which may contain anything
+        except OSError:  # the process has ended
             continue
         number = int(path.parent.name)
         ticks[number] = sum(map(int, fields[11:15]))
@@ -54,7 +54,7 @@ def own_ticks(proc: Path, process: int) -> int:
 
 
 def others_share(before: Reading | None, after: Reading | None) -> float | None:
-    """The share of all cores' time that other processes took; None where nothing is known."""
+    """The share of all cores' time that other processes used; None if unknown."""
     if before is None or after is None:
         return None
     total, busy, own = (late - early for early, late in zip(before, after, strict=True))
@@ -66,12 +66,12 @@ def disturbs(share: float | None) -> bool:
 
 
 def refuse_if_busy() -> None:
-    """An error where other processes would disturb what is to be measured."""
+    """Raise if other processes would disturb the measurement."""
     before = read()
     time.sleep(LOOK_S)
     share = others_share(before, read())
     if share is not None and disturbs(share):
         raise InputError(
-            f"other processes take {share:.0%} of the time of this machine's {os.cpu_count()} cores (more than "
-            f"{LIMIT:.0%} disturbs): end them, or wait; --busy measures all the same, and marks what was disturbed"
+            f"other processes use {share:.0%} of the time of this machine's {os.cpu_count()} cores (more than "
+            f"{LIMIT:.0%} disturbs): stop them or wait; --busy measures anyway and marks disturbed results"
         )

@@ -1,4 +1,4 @@
-"""The `ntloss` package, and classes with its names."""
+"""The classes of the `ntloss` package and of its drop-in replacement."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ntl_kernels import NumberTokens
 from .workloads import DOT, Case
 
 NTL_WEIGHT = 0.3
-"""Lambda: the factor of NTL beside cross-entropy, everywhere."""
+"""Lambda, the factor of NTL in all workloads."""
 
 
 def package_tokenizer(numbers: NumberTokens) -> Any:
-    """A word-level tokenizer whose number tokens are exactly these."""
+    """A word-level tokenizer with exactly these number tokens."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -29,9 +29,9 @@ def package_tokenizer(numbers: NumberTokens) -> Any:
 
 
 def class_loss(module: str, name: str, case: Case, reweigh: bool) -> Callable[..., Tensor]:
-    """A loss class of the package, or of a module with the same names, for the case's number tokens.
+    """A loss class of the package, or of a module with the same class names, for the case's number tokens.
 
-    Beside cross-entropy it must not reweigh, which the classes do by default and our own losses do not.
+    ``reweigh`` must be False when added to cross-entropy: our own losses do not reweigh, the classes do by default.
     """
     options = {} if name == "NumberLevelLoss" else {"digit_level": len(case.numbers) == 10}
     loss = getattr(import_module(module), name)

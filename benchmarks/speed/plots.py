@@ -1,4 +1,4 @@
-"""PNG plots of results. An opaque light ground with dark ink reads the same on a light and on a dark page."""
+"""PNG plots of results. An opaque light background with dark text is readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ COLOURS = {name: colour for colour, names in PROVIDERS_OF.items() for name in na
 TITLES = {
     "logits": "Forward + backward, from logits",
     "hidden": "Forward + backward, from hidden states",
-    "host": "Host time of forward + backward whose kernels do not run",
-    "vocabulary": "Share of the bandwidth of a copy, by vocabulary",
+    "host": "Host time of forward + backward, without running kernels",
+    "vocabulary": "Bandwidth relative to a copy, by vocabulary size",
 }
-"""File -> what its plot shows. The first three are of families, and have a provider beside the other."""
+"""File -> title of its plot. The first three show the providers of a family side by side."""
 PALE = 0.3
 BAR_GROUPS = ("main", "host")
 """The groups of workloads whose providers are drawn side by side."""
@@ -52,7 +52,7 @@ SWEEPS = ("vocabulary-fp32", "vocabulary-bf16")
 
 
 def figures(records: Records) -> dict[str, Callable[[], Any]]:
-    """File name -> what makes its figure, for every plot that the results allow."""
+    """File name -> function that draws its figure, for every plot that has results."""
     records, fresh = preferred(records), of_way(records, FRESH)
     found = {}
     for family in ("logits", "hidden", "host"):
@@ -73,7 +73,7 @@ def draw(make: Callable[[], Any], path: Path, source: str) -> None:
 def bars(title: str, chosen: list[Record], fresh: Records) -> Any:
     """Median time of each provider on some workloads, with the 20th to 80th percentile.
 
-    Where that is with kept memory, a paler bar reaches as far as the time with fresh memory.
+    For results with kept memory, a paler bar extends to the time with fresh memory.
     """
     heights = [len(timed(record)) for record in chosen]
     size = (9, 1.2 * len(chosen) + 0.3 * sum(heights))
@@ -86,7 +86,7 @@ def bars(title: str, chosen: list[Record], fresh: Records) -> Any:
 
 
 def draw_bars(axes: Any, record: Record, fresh: dict[str, float]) -> None:
-    """One workload: the fastest on top. ``fresh`` has the times with fresh memory where the record is of the other."""
+    """One workload, the fastest provider on top. ``fresh``: times with fresh memory, if the record has kept memory."""
     entries = sorted(timed(record).items(), key=lambda pair: -median(pair[1]))
     times = [[1e3 * value for value in percentiles(found["samples_s"])] for _, found in entries]
     middles = [middle for _, middle, _ in times]
@@ -107,13 +107,13 @@ def draw_bars(axes: Any, record: Record, fresh: dict[str, float]) -> None:
         )
     axes.set_xlim(0, (1.35 if fresh else 1.12) * max(ends))
     axes.grid(axis="x")
-    kept = "; kept memory, pale: fresh" if fresh else ""
+    kept = "; kept memory (pale: fresh)" if fresh else ""
     axes.set_xlabel(f"median ms, with the 20th to 80th percentile{kept}")
     axes.set_title(problem(record), loc="left")
 
 
 def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
-    """Effective bandwidth over that of a copy, by vocabulary."""
+    """Effective bandwidth relative to that of a copy, by vocabulary."""
     size = (9, 3.6 * len(sweeps))
     figure, grid = pyplot().subplots(len(sweeps), 1, squeeze=False, sharex=True, figsize=size)
     for axes, (group, chosen) in zip(grid[:, 0], sweeps.items(), strict=True):
@@ -121,12 +121,12 @@ def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
         axes.set_title(chosen[0]["dtype"], loc="left")
         axes.set_ylabel("share of a copy's")
     grid[-1][0].set_xlabel("vocabulary V")
-    figure.suptitle("Bandwidth of forward + backward, one read and one write of the logits counted")
+    figure.suptitle("Bandwidth of forward + backward, counting one read and one write of the logits")
     return figure
 
 
 def draw_shares(axes: Any, chosen: list[Record], group: str) -> None:
-    """A line for each provider of the group; a workload with a plot of its own has more."""
+    """A line for each provider of the group; a workload with its own plot has more providers."""
     own = [record for record in chosen if record["group"] == group]
     names = list(dict.fromkeys(name for record in own for name in timed(record) if name != "copy"))
     chosen = sorted(chosen, key=lambda record: record["vocab"])

@@ -1,6 +1,7 @@
-"""The table of providers: ours, the peers, and the bounds that nothing can beat.
+"""The table of providers: ours, other implementations, and lower bounds.
 
-A provider builds a step (see `steps`) from a `Case`. A peer's package is imported when its provider is built.
+A provider builds a step (see `steps`) from a `Case`. Another implementation's package is imported when its provider is
+built.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ class Provider:
     label: str
     family: str
     objective: str | None
-    """What the loss is: "ce", "ce+ntl" or "ntl"; None for a bound, which has none."""
+    """The loss that it computes: "ce", "ce+ntl" or "ntl"; None for a bound, which computes no loss."""
     build: Callable[[Case], Step]
     needs: tuple[str, ...] = ()
-    """Packages to import, "a GPU" and "torch 2.13"."""
+    """What it needs: packages, "a GPU" or "torch 2.13"."""
     overwrites: bool = False
-    """Whether it overwrites its input, and so must not share it with others."""
+    """Whether it overwrites its input, which must then not be shared with others."""
 
     def missing(self, device: torch.device) -> str | None:
-        """Why it cannot run here, if so."""
+        """Why it cannot run here; None if it can."""
         for need in self.needs:
             if need == GPU:
                 if device.type == "cpu":
@@ -62,19 +63,19 @@ def ours(case: Case, **keywords: Any) -> Loss:
 
 
 def ours_given(case: Case) -> Loss:
-    """With both denominators as tensors on the device, as a Trainer has them."""
+    """Ours with both denominators as tensors on the device, as in a Trainer."""
     counts = {"num_tokens": case.num_tokens, "num_numbers": case.num_numbers}
     return ours(case, **{name: torch.tensor(float(count), device=case.device) for name, count in counts.items()})
 
 
 def ours_rows(case: Case) -> Loss:
-    """A loss per row, and an upstream gradient per row."""
+    """Ours with a loss per row and an upstream gradient per row."""
     losses_of = ours(case, reduction="none")
     return lambda t: losses_of(t).sum()
 
 
 class Computed(torch.autograd.Function):
-    """Logits as if a model had computed them: no leaf, which must not be overwritten, and no copy."""
+    """Makes logits look computed by a model, without a copy: a leaf must not be overwritten."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ def ours_inplace(case: Case) -> Loss:
 
 
 def ours_off(case: Case) -> Loss:
-    """The same kernel with nothing to do for NTL: two number tokens that no label is."""
+    """The same kernel without work for NTL: two number tokens that never occur as labels."""
     taken = set(case.sets[0].labels.tolist())
     free = [token for token in range(case.workload.vocab) if token not in taken][:2]
     numbers = NumberTokens.from_mapping({token: float(i) for i, token in enumerate(free)}, case.workload.vocab)
@@ -106,11 +107,11 @@ def torch_ce_float(case: Case) -> Loss:
 
 
 def torch_ce_ntloss(case: Case) -> Loss:
-    """As the package's README adds the loss: three-dimensional logits, NTL beside cross-entropy."""
+    """Cross-entropy plus the package's loss, added as in its README: three-dimensional logits."""
     ntl = class_loss("ntloss", "NTLoss", case, reweigh=False)
 
     def loss_of(t: Tensors) -> Tensor:
-        logits = t.logits  # a product where there are hidden states, taken once
+        logits = t.logits  # for hidden states this is a matrix product; compute it once
         return F.cross_entropy(logits, t.labels) + NTL_WEIGHT * ntl(logits[None], t.labels[None])
 
     return loss_of
@@ -127,7 +128,7 @@ def peer(module: str, name: str, **options: Any) -> Callable[[Case], Loss]:
 
 
 def copy_step(case: Case) -> Step:
-    """One read and one write of the logits: the floor."""
+    """One read and one write of the logits: a lower bound."""
     target = torch.empty_like(case.sets[0].logits)
 
     def step(index: int) -> None:
@@ -137,7 +138,7 @@ def copy_step(case: Case) -> Step:
     return step
 
 
-# Of hidden states alone
+# Losses of hidden states only
 
 
 def ours_of_logits(case: Case) -> Loss:
@@ -151,7 +152,7 @@ def torch_fused(case: Case, **options: Any) -> Loss:
 
 
 def matmuls_step(case: Case) -> Step:
-    """The three products that logits and the two gradients need, and nothing else: the floor."""
+    """Only the three matrix products for the logits and the two gradients: a lower bound."""
 
     def step(index: int) -> None:
         hidden, weight = case.sets[index % len(case.sets)].leaves
@@ -187,13 +188,13 @@ TORCH_FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "torch_fused_compact": ("256 rows, compact", {**ROWS, "acc_policy": "compact"}),
     "torch_fused_accurate": ("256 rows, accurate", {**ROWS, "acc_policy": "accurate"}),
 }
-"""Name -> label and `torch.nn.LinearCrossEntropyOptions`: comparisons take the best of them."""
+"""Name -> label and `torch.nn.LinearCrossEntropyOptions`; comparisons use the best of them."""
 
 liger_ce = peer("liger_kernel.transformers.functional", "liger_cross_entropy")
 quack_ce = peer("quack.cross_entropy", "cross_entropy", reduction="mean")
 liger_linear = peer("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
 cce_linear = peer("cut_cross_entropy", "linear_cross_entropy")
-"""As it comes, it leaves out blocks of the logits' gradient whose entries are all small."""
+"""By default it skips blocks of the logits' gradient whose entries are all small."""
 cce_linear_all = peer("cut_cross_entropy", "linear_cross_entropy", filter_eps=None)
 quack_linear = peer("quack.linear_cross_entropy", "chunked_linear_cross_entropy")
 
@@ -216,7 +217,7 @@ hidden = partial(of_loss, "hidden")
 HIDDEN = (
     Provider("matmuls", "three matmuls", "hidden", None, matmuls_step),
     hidden("ours", "ours", BOTH, ours),
-    # Ignored rows are computed, too, so that nothing waits for the device to find the others.
+    # Ignored rows are computed, too, so that nothing waits for the device.
     hidden("ours_all_rows", "ours, skip_ignored=False", BOTH, partial(ours, skip_ignored=False)),
     hidden("ours_of_logits", "F.linear, then ours", BOTH, ours_of_logits),
     hidden("torch_linear", "F.linear, F.cross_entropy", CE, torch_ce),
@@ -255,12 +256,12 @@ HOST = (
     host("liger_linear", "Liger fused linear", CE, liger_linear, LIGER),
     host("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
 )
-"""Where no kernel runs, so that a peer that needs a GPU needs none."""
+"""Host time without running kernels, so that implementations for GPUs need no GPU."""
 PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)
 
 
 def providers_of(family: str, names: tuple[str, ...] = ()) -> list[Provider]:
-    """The providers of a family, or those of the names given, in the table's order."""
+    """The providers of a family, or those with the given names, in the table's order."""
     known = [provider for provider in PROVIDERS if provider.family == family]
     unknown = set(names) - {provider.name for provider in known}
     if unknown:

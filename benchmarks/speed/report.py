@@ -1,4 +1,4 @@
-"""Tables and plots from the result files alone, and the README's section made of them."""
+"""Tables and plots made from the result files only, and the README section made from them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .results import FOLDER, Records, devices, load, of_group
 
 SECTION = "speed"
 CAUSES = "causes.json"
-"""Beside a device's results: why a target is missed, by its key. Written by hand, after profiling."""
+"""A file next to a device's results: target key -> why it is missed. Written by hand, after profiling."""
 IDLE = (
-    "Triton compiles for a Hopper GPU that does not exist and launches into nothing; CPU tensors pass for its own. "
-    "What is timed is what the host does for one forward and backward pass up to each launch, by the same code as on a "
-    "GPU; a real launch adds some microseconds. `F.cross_entropy` runs on the CPU, where so few logits cost next to "
-    "nothing. A wait is a call that on a GPU returns only when all work before it is done."
+    "Triton compiles for a Hopper GPU that does not exist, launches do nothing, and CPU tensors stand in for GPU "
+    "tensors. The times are those of the host for one forward and backward pass up to each launch, with the same code "
+    "as on a GPU; a real launch adds some microseconds. `F.cross_entropy` runs on the CPU, where so few logits take "
+    "almost no time. A wait is a call that on a GPU returns only after all previous work is done."
 )
 
 MEMORY_TEXT = (
-    "Kept memory: what a step frees stays with the process, so that the next step finds it there (PyTorch does so with "
-    "`MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592` in its environment). Fresh memory: memory "
-    "that the allocator maps anew at every step, the default of PyTorch on Linux for large tensors. "
+    "Kept memory: memory that a step frees stays with the process and is reused by the next step (with "
+    "`MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592` in the environment). Fresh memory: the "
+    "allocator maps memory anew at every step, the default of PyTorch on Linux for large tensors. "
 )
 DISTURBED_TEXT = (
-    f"{tables.MARK.strip()} Disturbed: other processes took more than {LIMIT:.0%} of the time of all cores while this "
-    "was measured, in the least disturbed of several attempts:"
+    f"{tables.MARK.strip()} Disturbed: during the measurement, other processes used more than {LIMIT:.0%} of the time "
+    "of all cores, even in the least disturbed of several attempts:"
 )
 HOST_BOUND_TEXT = (
-    f"Partly host-bound: issuing one of these steps takes the host more than {tables.HOST_BOUND:.0%} of the time "
-    "measured (a call that waits for the device counts in full), so that a faster host would make them faster:"
+    f"Partly host-bound: the host needs more than {tables.HOST_BOUND:.0%} of the measured time to issue one of these "
+    "steps (a call that waits for the device counts in full), so a faster host would make them faster:"
 )
 
 
@@ -50,7 +50,7 @@ def check(folder: Path) -> list[str]:
 
 
 def pages(folder: Path) -> Pages:
-    """What follows from the results of all devices in a folder; the README's section if they are the committed ones."""
+    """The pages made from the results of all devices in a folder; with the README section if they are committed."""
     found = {device: load(device) for device in devices(folder)}
     if not found:
         raise InputError(f"no results in {folder}: expected <device>/<family>.json there")
@@ -65,7 +65,7 @@ def pages(folder: Path) -> Pages:
 
 
 def section(found: dict[Path, Records]) -> str:
-    """The README's text on speed: a table, where it comes from and where all the others are."""
+    """The README's text on speed: a table, its source, and links to the rest."""
     ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
     parts = [headline_table([(title(records), kind_of(records), records) for _, records in ordered])]
     for device, records in ordered:
@@ -78,7 +78,7 @@ def section(found: dict[Path, Records]) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """A page of those parts that there are."""
+    """A page made from the non-empty parts."""
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -87,7 +87,7 @@ def kind_of(records: Records) -> str:
 
 
 def sources(device: Path, records: Records) -> str:
-    """Where a device's figures come from, and where all of them are."""
+    """The source of a device's numbers, with links to all of them."""
     where = device.resolve().relative_to(ROOT)
     versions = environments(records)[-1]["versions"]
     return (
@@ -97,15 +97,16 @@ def sources(device: Path, records: Records) -> str:
 
 
 def device_report(records: Records, device: Path) -> str:
-    """Everything there is of a device."""
+    """The full report of a device."""
     path = device / CAUSES
     causes = json.loads(path.read_text()) if path.exists() else {}
     mains = {record["name"]: record for record in of_group(records, "main")}
     hosts = of_group(records, "host")
     parts = [
         f"# Speed: {title(records)}",
-        f"{provenance(records)} Times are of one forward and backward pass; peak memory is what a step holds at most "
-        "beyond its inputs, its gradients among it; the gradient error is relative to float64, in the Frobenius norm.",
+        f"{provenance(records)} Times are for one forward and backward pass. Peak memory is the maximum that a step "
+        "allocates beyond its inputs, including gradients. The gradient error is relative to float64, in the Frobenius "
+        "norm.",
         MEMORY_TEXT + "A page has 4 KiB." if has_ways(records) else "",
         headed(DISTURBED_TEXT, tables.disturbed(records)),
         *(f"## {name}: {tables.problem(record)}\n\n{main_tables(records, name)}" for name, record in mains.items()),
@@ -113,8 +114,8 @@ def device_report(records: Records, device: Path) -> str:
             headed(f"## {heading}", tables.each_way(records, partial(tables.group_table, group=group)))
             for group, heading in tables.GROUPS.items()
         ),
-        # What calls cost the host: where kernels do not run, and where there is little to compute.
-        headed("## Host time of a call whose kernels do not run", IDLE if hosts else ""),
+        # The host time of calls: without running kernels, and with little to compute.
+        headed("## Host time of a call, without running kernels", IDLE if hosts else ""),
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
         headed("## Small problems on one CPU thread", tables.each_way(records, tables.eager_table)),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
@@ -136,7 +137,7 @@ def has_ways(records: Records) -> bool:
 
 
 def headed(heading: str, text: str) -> str:
-    """A text under its heading; nothing where there is no text."""
+    """A text under its heading; empty if there is no text."""
     return f"{heading}\n\n{text}" if text else ""
 
 
@@ -147,7 +148,7 @@ def title(records: Records) -> str:
 
 
 def environments(records: Records) -> list[dict[str, Any]]:
-    """Where the results come from, newest last; more than one where families were measured apart."""
+    """The environments of the results, newest last; several if families were measured separately."""
     distinct = {json.dumps(record["environment"], sort_keys=True): record["environment"] for record in records.values()}
     return sorted(distinct.values(), key=lambda environment: environment["date"])
 
@@ -156,7 +157,7 @@ def provenance(records: Records) -> str:
     """Versions, commit, command and date in a sentence per environment."""
     return " ".join(
         f"Measured {environment['date']} with torch {environment['versions']['torch']}, Triton "
-        f"{environment['versions']['triton']} and Python {environment['python']} at {commit_of(environment)}, by "
+        f"{environment['versions']['triton']} and Python {environment['python']} at {commit_of(environment)}, with "
         f"`{environment['command']}`."
         for environment in environments(records)
     )

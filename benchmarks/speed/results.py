@@ -19,18 +19,18 @@ FOLDER = Path(__file__).parents[1] / "results"
 
 Record = dict[str, Any]
 Records = dict[str, Record]
-"""Key -> record; of records of one way of memory, workload name -> record."""
+"""Key -> record; for records of a single way of memory, workload name -> record."""
 WAYS = (KEPT, None, FRESH)
-"""The ways of memory, the one first that stands for a workload where one has to. None: of a GPU, or of no account."""
+"""The ways of memory; the first that exists represents a workload. None: on a GPU, or where memory does not matter."""
 
 
 def key(name: str, memory: str | None) -> str:
-    """Names a record in its file."""
+    """The key of a record in its file."""
     return f"{name} ({memory} memory)" if memory else name
 
 
 def add(folder: Path, name: str, record: Record, replace: bool) -> None:
-    """Put a record into the file of a name, instead of or beside what is there."""
+    """Write a record to the file of a name; ``replace`` drops the records already there."""
     path = folder / f"{name}.json"
     known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def add(folder: Path, name: str, record: Record, replace: bool) -> None:
 
 
 def dumps(records: Records) -> str:
-    """JSON with a line per provider, so that a change of results reads well."""
+    """JSON with one line per provider, so that diffs of results are readable."""
     parts = []
     for title, record in records.items():
         plain = {field: value for field, value in record.items() if field != "providers"}
@@ -65,7 +65,7 @@ def read(path: Path) -> Records:
 
 
 def load(folder: Path) -> Records:
-    """All records of a device, in the files' order."""
+    """All records of a device, in the order of its files."""
     paths = [folder / f"{name}.json" for name in FILES]
     return {title: record for path in paths if path.exists() for title, record in read(path).items()}
 
@@ -76,13 +76,13 @@ def of_way(records: Records, memory: str | None) -> Records:
 
 
 def preferred(records: Records) -> Records:
-    """A record of each workload, by its name: of kept memory, if there are several."""
+    """One record per workload, by its name: with kept memory, if there are several."""
     ordered = [of_way(records, memory) for memory in reversed(WAYS)]
     return {name: record for found in ordered for name, record in found.items()}
 
 
 def devices(folder: Path) -> list[Path]:
-    """The folders that hold results."""
+    """The folders that contain results."""
     return sorted({path.parent for name in FILES for path in folder.glob(f"*/{name}.json")})
 
 
@@ -98,7 +98,7 @@ def median(entry: Record) -> float:
 
 
 def timed(record: Record) -> dict[str, Record]:
-    """Provider -> entry, of those that were timed."""
+    """Provider -> entry, for providers that were timed."""
     return {name: found for name, found in record["providers"].items() if found["status"] == "timed"}
 
 
@@ -108,6 +108,6 @@ def medians(record: Record) -> dict[str, float]:
 
 
 def of_group(records: Records, group: str) -> list[Record]:
-    """The records in a group's table on which any provider was timed."""
+    """The records of a group's table that have any timed provider."""
     members = [record for record in records.values() if group in (record["group"], *record["also"])]
     return [record for record in members if timed(record)]

@@ -1,7 +1,7 @@
-"""Measure: workload by workload, every provider beside the others, and write what came out.
+"""Measure all providers on each workload and write the results.
 
-On a CPU each workload has a process of its own: what an earlier one left in the allocator would decide how fresh the
-memory of the next one is.
+On a CPU each workload runs in its own process: memory that an earlier workload left in the allocator would affect how
+fresh the memory of the next one is.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .workloads import Case, Workload
 
 WARM_UP = 3
 CPU_WARM_UP = 1
-"""The gate has run every step once already, and a CPU has no clock to raise."""
+"""Warm-up steps. The gate has already run every step once, and a CPU needs no time to raise its clock."""
 SETTLING, SETTLED_PAGES = 6, 256
-"""Rounds of steps until kept memory holds what they need, or sooner where a round maps hardly any pages."""
+"""Maximum rounds of steps until kept memory is large enough; it ends earlier when a round maps hardly any pages."""
 ATTEMPTS = 3
-"""To measure a workload without other processes in between."""
+"""Attempts to measure a workload without disturbance by other processes."""
 LEAST, MOST = 5, 100
-"""Samples that every provider gets, however slow or fast it is."""
+"""Minimum and maximum number of samples of every provider."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +52,39 @@ class Settings:
     """"full", "gpu" or "quick"."""
     threads: int = 2
     seconds: float = 8.0
-    """Time for the samples of one of the main workloads, shared by its providers; others but those beside a load get a
+    """Seconds for the samples of a main workload or one under load, shared by its providers; other workloads get a
     fifth."""
     families: Sequence[str] = workloads.FAMILIES
     names: str = "*"
-    """Which workloads, as a shell pattern."""
+    """The workloads to run, as a shell pattern."""
     providers: str = "*"
     memory: str = BOTH
     """On a CPU: "fresh", "kept" or "both"."""
     dry: bool = False
-    """Every workload, as small as can be and once: no measurement, but every line of code."""
+    """Run every workload once at the smallest size: runs all the code, but measures nothing."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of the chosen families is left out."""
+        """Whether the chosen families are measured completely."""
         return self.names == "*" and self.providers == "*" and self.memory == BOTH
 
     def chosen(self, table: Sequence[Workload]) -> list[Workload]:
-        """The workloads that the pattern names, small in a dry run."""
+        """The workloads that match the pattern; tiny in a dry run."""
         found = [workload for workload in table if fnmatch(workload.name, self.names)]
         if not found:
-            raise InputError(f"no workload is called {self.names!r}; there are: {' '.join(w.name for w in table)}")
+            raise InputError(f"no workload matches {self.names!r}; there are: {' '.join(w.name for w in table)}")
         known = [p for workload in found for p in providers_of(workload.family, workload.providers)]
         if not self.providers_among(known):
             names = dict.fromkeys(provider.name for provider in known)
-            raise InputError(f"no provider is called {self.providers!r}; there are: {' '.join(names)}")
+            raise InputError(f"no provider matches {self.providers!r}; there are: {' '.join(names)}")
         return [workloads.shrink(workload) for workload in found] if self.dry else found
 
     def providers_among(self, providers: Sequence[Provider]) -> list[Provider]:
-        """Those that the pattern names."""
+        """The providers that match the pattern."""
         return [provider for provider in providers if fnmatch(provider.name, self.providers)]
 
     def samples_of(self, workload: Workload) -> tuple[float, int, int]:
-        """(seconds, least, most) of the samples of a workload."""
+        """(seconds, minimum, maximum number) of the samples of a workload."""
         counts = (1, 1) if self.dry else (LEAST, MOST)
         return self.seconds if workload.group in ("main", "load") else self.seconds / 5, *counts
 
@@ -101,14 +101,14 @@ def suite_of(settings: Settings) -> list[Workload]:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """All memory of a GPU; what a dry run of its suite pretends to have elsewhere."""
+    """The memory of a GPU; a made-up size for a dry run of its suite without one."""
     return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 2**37
 
 
 def run(settings: Settings, folder: Path) -> Path:
-    """Measure the chosen workloads and put them into ``folder/<device>``; returns that folder.
+    """Measure the chosen workloads, write them to ``folder/<device>`` and return that folder.
 
-    Results of a whole suite replace what the files of its families held, those of some workloads only these.
+    Results of a whole suite replace the files of its families; results of some workloads replace only those workloads.
     """
     return write_records(suite_of(settings), settings, folder, apart)[0]
 
@@ -121,9 +121,10 @@ def write_records(
     file: str | None = None,
     fresh: bool = False,
 ) -> tuple[Path, list[Record]]:
-    """Measure one workload after another, and write its records: (``folder/<device>``, all records).
+    """Measure the workloads one after another and write their records; return (``folder/<device>``, all records).
 
-    They go into one ``file``, or into one per family, which loses what it held if all is measured, or is ``fresh``.
+    The records go into one ``file``, or one per family. Existing records are dropped if all is measured or with
+    ``fresh``.
     """
     fresh = fresh or settings.is_whole
     described = environment.describe("speed", settings.device, settings.threads)
@@ -142,7 +143,7 @@ def write_records(
 
 
 def apart(workload: Workload, settings: Settings) -> list[Record]:
-    """The records of one workload, on a CPU from a process of its own."""
+    """The records of one workload; on a CPU measured in a separate process."""
     if settings.device.type != "cpu" or settings.dry:
         return run_workload(workload, settings)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -150,9 +151,9 @@ def apart(workload: Workload, settings: Settings) -> list[Record]:
 
 
 def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> list[Record]:
-    """A record per way of memory: sizes, and of each provider samples, peak and counts, or why there are none.
+    """A record per way of memory: sizes and, for each provider, samples, peak memory and counts, or why there are none.
 
-    Without ``providers`` they are those the workload asks for.
+    ``providers`` defaults to those of the workload.
     """
     chosen = providers_of(workload.family, workload.providers) if providers is None else providers
     chosen = settings.providers_among(chosen)
@@ -179,7 +180,7 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
 
 
 def settle(steps: Mapping[str, Step]) -> None:
-    """Step until the heap has grown to what all of them need."""
+    """Run all steps until the heap is large enough for them."""
     for _ in range(SETTLING):
         before = faults()
         for step in steps.values():
@@ -191,10 +192,10 @@ def settle(steps: Mapping[str, Step]) -> None:
 def undisturbed(
     steps: Mapping[str, Step], workload: Workload, settings: Settings
 ) -> tuple[dict[str, dict[str, Any]], float | None]:
-    """Time the steps, once more where other processes disturbed it: (an entry for each, the share that others had).
+    """Time the steps, again if other processes disturbed it; return (an entry per step, the share of other processes).
 
-    Of attempts that were all disturbed the least disturbed one counts. Without a share where nobody looked: in a dry
-    run, and on a GPU, whose clock is its own.
+    If all attempts were disturbed, the least disturbed one counts. The share is None in a dry run and on a GPU, which
+    has its own clock.
     """
     clock = measure.make_clock(settings.device, workload.clock)
     is_watched = settings.device.type == "cpu" and not settings.dry
@@ -212,7 +213,7 @@ def undisturbed(
 
 
 def timed_entry(sampled: Sampled) -> dict[str, Any]:
-    """What the record keeps of a provider's times: seconds per step, each over so many repeats."""
+    """The recorded times of a provider: seconds per step, and the number of repeats per sample."""
     return {
         "status": "timed",
         "repeats": sampled.repeats,
@@ -224,9 +225,9 @@ def timed_entry(sampled: Sampled) -> dict[str, Any]:
 def prepare(
     case: Case, providers: Sequence[Provider], warm_up: int, truths: dict[str, Outcome] | None = None
 ) -> tuple[dict[str, Any], dict[str, Step]]:
-    """Build every provider, hold it to the truth and warm it up: (what is known of each, the steps that passed).
+    """Build every provider, check it and warm it up; return (an entry for each, the steps that passed).
 
-    ``truths`` keeps the truth of each objective for the next call on the same case.
+    ``truths`` caches the truth of each objective for the next call on the same case.
     """
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}
@@ -244,7 +245,7 @@ def prepare(
             entries[provider.name] = check(step, provider, case, truths)
             for index in range(warm_up):
                 step(index)
-        except Exception as error:  # a peer that fails is reported, and does not take the others with it
+        except Exception as error:  # report a failing provider and continue with the others
             first_line = str(error).strip().partition("\n")[0]
             entries[provider.name] = {"status": "failed", "reason": f"{type(error).__name__}: {first_line}"[:200]}
             continue
@@ -254,7 +255,7 @@ def prepare(
 
 
 def check(step: Step, provider: Provider, case: Case, truths: dict[str, Outcome]) -> dict[str, Any]:
-    """Run once and compare. A bound has nothing to compare."""
+    """Run once and compare with the truth. A bound has nothing to compare."""
     outcome = step(0)
     if provider.objective is None:
         return {"status": "passed"}
@@ -265,11 +266,11 @@ def check(step: Step, provider: Provider, case: Case, truths: dict[str, Outcome]
 
 
 def sizes(case: Case) -> dict[str, int]:
-    """Bytes that memory is compared with."""
+    """Sizes in bytes with which memory is compared."""
     workload, tensors = case.workload, case.sets[0]
     known = {"logits_bytes": workload.logits_bytes, "gradient_bytes": sum(leaf.nbytes for leaf in tensors.leaves)}
     if workload.family == "hidden":
-        # The logits that our fused linear loss holds at a time, and an accumulator.
+        # The logits that our fused linear loss stores at a time, and an accumulator.
         chunk = default_chunk_size(workload.rows, tensors.leaves[1]) * workload.vocab * workload.item_bytes
         known["allowance_bytes"] = chunk + 4 * workload.vocab * workload.hidden
     return known
@@ -277,7 +278,7 @@ def sizes(case: Case) -> dict[str, int]:
 
 @contextmanager
 def cpu_threads(threads: int) -> Iterator[None]:
-    """So many CPU threads; afterwards nothing is kept of what was compiled or allocated."""
+    """Set the number of CPU threads; afterwards drop everything that was compiled or allocated."""
     try:
         with measure.torch_threads(threads):
             yield
@@ -289,13 +290,13 @@ def cpu_threads(threads: int) -> Iterator[None]:
 
 
 def compiler_settings() -> AbstractContextManager[None]:
-    """torch.compile at its best: without these it breaks the `ntloss` classes apart, and their backward pass fails."""
+    """The best settings of torch.compile; without them it splits the `ntloss` classes and their backward pass fails."""
     return torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what the peers and the compiler have to say out of the progress."""
+    """Suppress messages of other packages and the compiler."""
     logger = logging.getLogger("torch._dynamo")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -308,11 +309,11 @@ def quiet() -> Iterator[None]:
 
 
 def summary(record: Record) -> Iterator[str]:
-    """A line per provider, for whoever watches."""
+    """A progress line per provider."""
     if record["memory"]:
         yield f"  {record['memory']} memory"
     if neighbours.disturbs(record["others_share"]):
-        yield f"  DISTURBED: other processes took {record['others_share']:.0%} of the CPU time"
+        yield f"  DISTURBED: other processes used {record['others_share']:.0%} of the CPU time"
     for name, entry in record["providers"].items():
         if entry["status"] == "timed":
             low, median, high = results.percentiles(entry["samples_s"])

@@ -1,4 +1,4 @@
-"""What a provider runs: one forward and backward."""
+"""The step that a provider runs: one forward and backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .workloads import Case, Tensors
 class Outcome(NamedTuple):
     loss: Tensor
     gradients: tuple[Tensor, ...]
-    """Of the case's leaves (or the model's parameters), in their order."""
+    """Gradients of the case's leaves (or the model's parameters), in their order."""
 
 
 Step = Callable[[int], Any]

@@ -16,25 +16,25 @@ LABELS = {(provider.family, provider.name): provider.label for provider in PROVI
 WORDS = {"ce": "CE", "ce+ntl": "CE + NTL", "ntl": "NTL", None: "a bound"}
 OBJECTIVES = {(provider.family, provider.name): WORDS[provider.objective] for provider in PROVIDERS}
 HOST_BOUND = 0.8
-"""Of the measured time: a host that takes longer to issue a step may keep the device waiting."""
+"""Share of the measured time; if the host needs more to issue a step, the device may wait for it."""
 MARK = " †"
-"""Behind the name of what other processes disturbed."""
+"""Printed after the name of a workload that other processes disturbed."""
 MEMORY = {KEPT: "Kept memory", FRESH: "Fresh memory"}
 GROUPS = {
-    "load": "Beside a process that keeps all cores busy",
+    "load": "While another process keeps all cores busy",
     "launch": "Few rows, where launches dominate",
-    "hidden": "From hidden states, other problems",
+    "hidden": "From hidden states, other problem sizes",
     "ntl": "The Number Token Loss alone",
     "step": "A training step of a small Llama",
     "vocabulary-fp32": "Vocabularies, fp32",
     "vocabulary-bf16": "Vocabularies, bf16",
     "labels": "Number tokens, shares of number labels, ignored rows",
-    "rows": "Numbers of rows",
+    "rows": "Number of rows",
     "threads": "Threads",
 }
-"""Group -> heading, in the report's order; those of "main", "host" and "eager" have tables of other kinds."""
+"""Group -> heading, in the report's order; "main", "host" and "eager" have tables of other kinds."""
 Columns = dict[str, Callable[[str, Record], str]]
-"""Heading -> the cell of a provider's name and entry."""
+"""Heading -> function that returns the cell for a provider's name and entry."""
 
 
 def named(record: Record) -> str:
@@ -47,7 +47,7 @@ def is_disturbed(record: Record) -> bool:
 
 
 def each_way(records: Records, table: Callable[[Records], str]) -> str:
-    """A table for each way of memory that there is, under its name."""
+    """A table for each way of memory with records, under its name."""
     tables = {way: table(of_way(records, way)) for way in WAYS}
     return "\n\n".join(f"**{MEMORY[way]}**\n\n{text}" if way else text for way, text in tables.items() if text)
 
@@ -82,7 +82,7 @@ def mebibytes(count: float) -> str:
 
 
 def problem(record: Record) -> str:
-    """The size of a workload in words."""
+    """The size of a workload as text."""
     hidden = [f"H = {record['hidden']}"] if record["hidden"] else []
     ignored = [f"{record['ignored_share']:.0%} ignored"] if record["ignored_share"] else []
     counts = [f"K = {record['numbers']}", f"{record['number_share']:.0%} number labels"]
@@ -92,7 +92,7 @@ def problem(record: Record) -> str:
 
 
 def table_of(record: Record, columns: Columns) -> str:
-    """A line for each provider that was timed; without columns that are empty."""
+    """A line for each provider that was timed, without empty columns."""
     cells = {heading: [cell(name, found) for name, found in timed(record).items()] for heading, cell in columns.items()}
     filled = {heading: column for heading, column in cells.items() if any(column)}
     return markdown(filled, zip(*filled.values(), strict=True))
@@ -109,12 +109,12 @@ def times(record: Record, unit: str, written: Callable[[float], str]) -> Columns
 
 
 def time_over(other: Record, _: str, found: Record) -> str:
-    """A provider's time over that of another."""
+    """A provider's time divided by that of another."""
     return f"{median(found) / median(other):.2f}"
 
 
 def provider_table(record: Record) -> str:
-    """Everything measured of each provider on one workload."""
+    """All measurements of each provider on one workload."""
     entries = timed(record)
     columns = times(record, "ms", milliseconds)
     if "ours" in entries:
@@ -140,9 +140,9 @@ def rate(record: Record, found: Record) -> float:
 
 
 def group_table(records: Records, group: str) -> str:
-    """Median times of a group's workloads side by side, and as multiples of ours; nothing where there are none.
+    """Median times of a group's workloads side by side, and as multiples of ours; empty if there are none.
 
-    A workload with a table of its own stands here with the providers of the others.
+    A workload with its own table appears here with the providers of the other workloads.
     """
     members = sorted(of_group(records, group), key=lambda record: record["vocab"])
     own = [record for record in members if record["group"] == group]
@@ -155,7 +155,7 @@ def group_table(records: Records, group: str) -> str:
 
 
 def time_cell(times: dict[str, float], name: str) -> str:
-    """A provider's time, if it has one, and what multiple of ours it is."""
+    """A provider's time, if there is one, and the time as a multiple of ours."""
     if name not in times:
         return ""
     ratio = f" ({times[name] / times['ours']:.2f})" if "ours" in times and name != "ours" else ""
@@ -174,7 +174,7 @@ def host_table(record: Record) -> str:
 
 
 def eager_table(records: Records) -> str:
-    """Ours beside F.cross_entropy where calls cost more than arithmetic."""
+    """Ours compared with F.cross_entropy where calls cost more than arithmetic."""
     rows = []
     for record in of_group(records, "eager"):
         times = medians(record)
@@ -187,14 +187,14 @@ def eager_table(records: Records) -> str:
 
 
 def target_table(records: Records, kind: str, causes: dict[str, str]) -> str:
-    """Target, measured, met or missed, and why missed."""
+    """Targets with the measured value, met or missed, and the cause if missed."""
     measured = [target for target in targets_of(kind) if target.record in records]
     rows = [target_row(target, records, causes) for target in measured]
     return markdown(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else ""
 
 
 def missed(records: Records, kind: str) -> set[str]:
-    """The keys of the targets that are missed."""
+    """The keys of the missed targets."""
     values = {target: target.value(records) for target in targets_of(kind)}
     return {target.key for target, value in values.items() if value is not None and not target.is_met(value)}
 
@@ -210,7 +210,7 @@ def target_row(target: Target, records: Records, causes: dict[str, str]) -> list
 
 
 def not_timed(records: Records) -> str:
-    """A line for each provider and reason why it has no time, with the workloads it happened on."""
+    """A line for each provider without a time and the reason, with the workloads concerned."""
     return by_workload(
         (f"{label(record, name)} ({details['status']}: {details['reason']})", record["name"])
         for record in records.values()
@@ -220,7 +220,7 @@ def not_timed(records: Records) -> str:
 
 
 def host_bound(records: Records) -> str:
-    """A line for each provider whose host is not clearly faster than its step, with the workloads where that is so."""
+    """A line for each provider whose host time is not clearly below its step time, with the workloads concerned."""
     return by_workload(
         (label(record, name), record["name"])
         for record in records.values()
@@ -230,15 +230,15 @@ def host_bound(records: Records) -> str:
 
 
 def disturbed(records: Records) -> str:
-    """A line for each workload beside which other processes ran."""
+    """A line for each workload that other processes disturbed."""
     return "\n".join(
         f"- {title}: {record['others_share']:.0%}" for title, record in records.items() if is_disturbed(record)
     )
 
 
 def by_workload(found: Iterable[tuple[str, str]]) -> str:
-    """A line for each text, with the workloads that it is said of."""
+    """A line for each text, with the workloads it applies to."""
     lines: dict[str, dict[str, None]] = {}
     for text, workload in found:
-        lines.setdefault(text, {})[workload] = None  # once, however often it was measured
+        lines.setdefault(text, {})[workload] = None  # listed once, even if measured several times
     return "\n".join(f"- {text}: {', '.join(workloads)}" for text, workloads in lines.items())

@@ -1,6 +1,6 @@
-"""The table of targets: ratios of two measured values, and the limit that each is held against in the report.
+"""The table of targets: ratios of two measured values, each compared with a limit in the report.
 
-None is asserted by a test: a machine with neighbours would fail it.
+No test asserts them: they would fail on a machine with other load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .workloads import SHORT, VOCAB_SIZES
 
 @dataclass(frozen=True)
 class Target:
-    """``ours`` over ``others`` on a workload: time, unless said otherwise. Lower is better, except for shares."""
+    """``ours`` / ``others`` on a workload, in time unless stated otherwise. Lower is better, except for shares."""
 
     kind: str
     """"cpu" or "gpu"."""
@@ -24,17 +24,17 @@ class Target:
     workload: str
     limit: float
     others: tuple[str, ...] = ()
-    """The providers compared with: the fastest of those that were timed."""
+    """The providers to compare with; the fastest that was timed is used."""
     ours: str = "ours"
     other_workload: str | None = None
     measure: str = "time"
-    """"time", "copy share" (of the bandwidth of a copy), "memory" (peak, against ``others`` or else a size)."""
+    """"time", "copy share" (of the bandwidth of a copy) or "memory" (peak, relative to ``others`` or to a size)."""
     size: str = "gradient_bytes"
-    """The size that memory without ``others`` is held against."""
+    """The size to compare memory with if there are no ``others``."""
     beyond_gradients: bool = False
-    """Whether the gradients themselves do not count as memory."""
+    """Whether to exclude the gradients themselves from memory."""
     memory: str | None = KEPT
-    """How freed memory is treated; None on a GPU, and where it makes no difference."""
+    """The way of memory; None on a GPU and where it makes no difference."""
 
     @property
     def is_share(self) -> bool:
@@ -42,16 +42,16 @@ class Target:
 
     @property
     def key(self) -> str:
-        """Names the target in the file of causes."""
+        """The target's key in the file of causes."""
         return f"{self.record}: {self.claim}"
 
     @property
     def record(self) -> str:
-        """The key of the record that the target is about."""
+        """The key of the target's record."""
         return key(self.workload, self.memory)
 
     def value(self, records: Records) -> float | None:
-        """The measured ratio; None where a part of it is not measured."""
+        """The measured ratio; None if a part of it is not measured."""
         ours = self.least(records, self.workload, (self.ours,))
         if ours is None:
             return None
@@ -63,7 +63,7 @@ class Target:
         return other / ours if self.is_share else ours / other
 
     def least(self, records: Records, workload: str, names: tuple[str, ...]) -> float | None:
-        """The least time or memory of some providers; None where none of them was timed."""
+        """The smallest time or memory of some providers; None if none of them was timed."""
         record = records.get(key(workload, self.memory), {"providers": {}})
         found = timed(record)
         return min((self.amount(record, found[name]) for name in names if name in found), default=None)
@@ -82,11 +82,11 @@ cpu, gpu = partial(Target, "cpu"), partial(Target, "gpu", memory=None)
 FP32, BF16, LINEAR, LINEAR_BF16 = "logits-fp32", "logits-bf16", "hidden-fp32", "hidden-bf16"
 PLAIN, PACKAGE = ("torch_ce",), ("torch_ce_ntloss",)
 EAGER_LIMITS = {"256x1000": (1.5, 1.5), "64x32000": (1.0, 1.3)}
-"""Size of small problems -> limits in fp32 and bf16."""
+"""Size of small problems -> limits for fp32 and bf16."""
 SWEEP = [
     f"vocab-{vocab}-{dtype}" for dtype in SHORT.values() for vocab in VOCAB_SIZES if (vocab, dtype) != (32000, "bf16")
 ]
-"""The vocabularies on a CPU, but the one whose problem is that of logits-bf16."""
+"""The vocabularies on a CPU, except the one that equals logits-bf16."""
 TARGETS = (
     *(cpu("time / F.cross_entropy", name, 1.05, PLAIN) for name in (FP32, BF16, *SWEEP)),
     *(

@@ -2,8 +2,8 @@
 
     pytest benchmarks/speed --benchmark-only [--speed-suite full] [-k 'logits-fp32 or launch']
 
-`python -m benchmarks.speed run` times the providers alternately and is what the README's ratios come from; here each
-has its turn, and pytest-benchmark's own statistics, comparisons and storage.
+`python -m benchmarks.speed run` interleaves the providers and is the source of the README's ratios. Here providers run
+one after another, with the statistics, comparisons and storage of pytest-benchmark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def case(workload: Workload, settings: Settings) -> Iterator[Case]:
 
 @lru_cache(maxsize=1)
 def truths_of(workload: Workload) -> dict[str, Outcome]:
-    """The truths of the last workload: its providers come one after the other."""
+    """The truths of the last workload, whose providers run one after another."""
     return {}
 
 

@@ -1,8 +1,8 @@
-"""Time our loss under other launch settings: the evidence for the tables in the backends.
+"""Time our loss with other launch settings, to justify the tables in the backends.
 
-Triton: threads per row, and how many vectors each keeps in registers, or holds at a time where it keeps none. Eager:
-bytes of a block of rows. Every setting passes the gate like a provider, and all are timed alternately on the same
-tensors.
+Triton: threads per row, and how many vectors each thread keeps in registers, or loads at a time if it keeps none.
+Eager: bytes of a block of rows. Every setting passes the gate like a provider, and all are timed alternately on the
+same tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .workloads import Case
 
 THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
 KEPT = [(threads, keep) for threads in THREADS for keep in (4, 8, 12, 16, 20) if threads < 1024 or keep == 4]
-"""(threads, vectors kept): 1,024 threads have registers for 4."""
+"""(threads, kept vectors); 1,024 threads have registers for 4."""
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
 BOUND = "copy"
 FILE = "tune"
@@ -39,16 +39,16 @@ Setting = Callable[[], AbstractContextManager[Any]]
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json`` and say where, and which won."""
+    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json``; return its path and a table."""
     providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
     measured = partial(run_workload, providers=providers)
     target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
-    header = ["workload", "dtype", "row bytes", "fastest", "ms", "ms as it is", "gain"]
+    header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain"]
     return f"{target / FILE}.json\n\n{markdown(header, map(winner, records))}"
 
 
 def candidates(device: torch.device) -> list[Provider]:
-    """The settings as they are, and every other."""
+    """The current settings and all alternatives."""
     settings: dict[str, Setting] = {"as it is": nullcontext}
     if device.type == "cuda":
         settings |= {f"{t} threads x {u}": partial(streamed, t, u) for t, u in product(THREADS, UNROLLS)}
@@ -61,7 +61,7 @@ def candidates(device: torch.device) -> list[Provider]:
 
 
 def under(setting: Setting) -> Callable[[Case], Step]:
-    """Our loss, each step of it under a setting."""
+    """Our loss, with every step run under a setting."""
 
     def build(case: Case) -> Step:
         plain = by_autograd(ours)(case)
@@ -77,7 +77,7 @@ def under(setting: Setting) -> Callable[[Case], Step]:
 
 @contextmanager
 def streamed(threads: int, unroll: int) -> Iterator[None]:
-    """Let every Triton kernel that walks rows use so many threads and vectors at a time, and keep nothing."""
+    """Make every Triton kernel that walks rows use this many threads and vectors at a time, and keep nothing."""
     backend = importlib.import_module("ntl_kernels.backends.triton")
     original = backend.tile_for
 
@@ -92,7 +92,7 @@ def streamed(threads: int, unroll: int) -> Iterator[None]:
 
 @contextmanager
 def kept(threads: int, keep: int) -> Iterator[None]:
-    """Let the kernel of loss and gradient use so many threads, each of which keeps so many vectors."""
+    """Make the kernel of loss and gradient use this many threads, each of which keeps this many vectors."""
     backend = importlib.import_module("ntl_kernels.backends.triton")
     original = backend.kept_tile
 
@@ -110,7 +110,7 @@ def kept(threads: int, keep: int) -> Iterator[None]:
 
 
 def winner(record: Record) -> list[str]:
-    """The fastest setting of a workload beside the one in use."""
+    """The fastest setting of a workload compared with the current one."""
     times = medians(record)
     best = min((name for name in times if name != BOUND), key=times.__getitem__)
     present = times["as it is"]

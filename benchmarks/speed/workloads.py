@@ -13,46 +13,46 @@ from torch import Tensor
 from ntl_kernels import NumberTokens
 
 FAMILIES = ("logits", "hidden", "ntl", "step")
-"""What `run` measures; `host` measures a family of its own."""
+"""The families that `run` measures; `host` measures another family."""
 IGNORED = -100
 FIRST_DIGIT = 15
-"""Token id of the digit 0 where there are ten number tokens, as in GPT-2."""
+"""Token id of the digit 0 with ten number tokens, as in GPT-2."""
 DOT = 5
 """Token id of the decimal point."""
 VOCAB_SIZES = (32000, 50257, 50304, 128256, 151936, 262144)
 LOGIT_DEVIATION = 3.0
-"""Standard deviation of the random logits: peaked enough that no row is nearly uniform."""
+"""Standard deviation of the random logits, large enough that no row is nearly uniform."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One problem size: N rows, V columns, K number tokens. Everything random follows from the name."""
+    """One problem size: N rows, V columns, K number tokens. The name determines all random values."""
 
     name: str
     family: str
     group: str
-    """Workloads of one group stand in one table; each of group "main" has a table of its own."""
+    """Workloads of a group share a table; each one of the group "main" has its own table."""
     rows: int
     vocab: int
     dtype: str = "float32"
     numbers: int = 10
     number_share: float = 0.2
-    """Share of the rows that count whose label is a number token."""
+    """Share of number tokens among the labels of the rows that count."""
     ignored_share: float = 0.0
     hidden: int = 0
-    """H, where the loss is one of hidden states, and of the family "step"."""
+    """H, for losses of hidden states and the family "step"."""
     loss: str = "NTLoss"
-    """The class of the family "ntl"."""
+    """The loss class, for the family "ntl"."""
     threads: int | None = None
-    """CPU threads; None: those of the run."""
+    """CPU threads; None for those of the run."""
     clock: str = "device"
-    """"host": the time the host needs to issue the work, which is all the time there is where launches dominate."""
+    """"host": the time that the host needs to issue the work, which is what matters where launches dominate."""
     providers: tuple[str, ...] = ()
-    """Names of the providers measured; none: all of the family."""
+    """Names of the providers to measure; empty for all of the family."""
     also: tuple[str, ...] = ()
-    """Other groups in whose tables the same problem stands: it is measured once."""
+    """Other groups whose tables contain the same problem, which is measured only once."""
     beside_load: bool = False
-    """Whether another process keeps all cores busy meanwhile."""
+    """Whether another process keeps all cores busy during the measurement."""
 
     @property
     def item_bytes(self) -> int:
@@ -70,27 +70,27 @@ class Tensors:
     labels: Tensor
     """int64 [N]."""
     leaves: tuple[Tensor, ...] = ()
-    """What gets a gradient: logits [N, V], or hidden states [N, H] and weight [V, H]."""
+    """The tensors that get gradients: logits [N, V], or hidden states [N, H] and weight [V, H]."""
 
     @property
     def logits(self) -> Tensor:
-        """The leaf, or what hidden states and weight give."""
+        """The leaf, or the product of hidden states and weight."""
         return self.leaves[0] if len(self.leaves) == 1 else F.linear(*self.leaves)
 
     def copy(self) -> Tensors:
-        """The same values in fresh memory."""
+        """A copy in new memory."""
         return Tensors(self.labels, tuple(leaf.detach().clone().requires_grad_() for leaf in self.leaves))
 
 
 @dataclass
 class Case:
-    """A workload on a device: what a provider is built from."""
+    """A workload on a device, from which providers are built."""
 
     workload: Workload
     device: torch.device
     numbers: NumberTokens
     sets: list[Tensors]
-    """Several sets that together exceed the L2 cache, used in turn, so that no step finds its input there."""
+    """Sets of tensors, used in turn. Together they exceed the L2 cache, so that no step finds its input there."""
 
     @property
     def num_tokens(self) -> int:
@@ -102,14 +102,14 @@ class Case:
 
 
 def number_tokens(workload: Workload) -> NumberTokens:
-    """Ten digits side by side, or K numbers 0 to K - 1 spread over the whole vocabulary."""
+    """Ten adjacent digits, or K numbers from 0 to K - 1 spread over the whole vocabulary."""
     count = workload.numbers
     ids = range(FIRST_DIGIT, FIRST_DIGIT + 10) if count == 10 else [i * workload.vocab // count for i in range(count)]
     return NumberTokens.from_mapping(dict(zip(ids, map(float, range(count)), strict=True)), workload.vocab)
 
 
 def make_case(workload: Workload, device: torch.device, sets: int = 1) -> Case:
-    """The tensors of a workload, from its name alone."""
+    """The tensors of a workload, determined by its name."""
     generator = torch.Generator(device).manual_seed(zlib.crc32(workload.name.encode()))
     numbers = number_tokens(workload)
     first = make_tensors(workload, numbers, device, generator)
@@ -119,7 +119,7 @@ def make_case(workload: Workload, device: torch.device, sets: int = 1) -> Case:
 def make_tensors(
     workload: Workload, numbers: NumberTokens, device: torch.device, generator: torch.Generator
 ) -> Tensors:
-    """Random logits, or random hidden states and a weight that together give such logits, and labels."""
+    """Random logits (or random hidden states and a weight whose product has the same distribution) and labels."""
     dtype = getattr(torch, workload.dtype)
     options = {"device": device, "dtype": dtype, "generator": generator}
     labels = make_labels(workload, numbers, torch.Generator().manual_seed(generator.initial_seed())).to(device)
@@ -134,7 +134,7 @@ def make_tensors(
 
 
 def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Generator) -> Tensor:
-    """int64 [N]: exactly the shares asked for, in random places."""
+    """int64 [N]: exactly the given shares, at random positions."""
     count = workload.rows
     is_other = torch.ones(workload.vocab, dtype=torch.bool)
     is_other[numbers.ids] = False
@@ -149,7 +149,7 @@ def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Gene
 
 
 def without_repeats(table: list[Workload]) -> list[Workload]:
-    """Each problem once: where it comes first, and from there in the tables of the others."""
+    """Each problem once, at its first place, with the groups of its repetitions added."""
     found: dict[Workload, Workload] = {}
     for workload in table:
         problem = replace(workload, name="", group="", providers=(), also=())
@@ -159,7 +159,7 @@ def without_repeats(table: list[Workload]) -> list[Workload]:
 
 
 def fitting_rows(vocab: int, dtype: str, logits_bytes: int) -> int:
-    """N: the logits take about so many bytes."""
+    """N, such that the logits have about this size."""
     return max(64, logits_bytes // (vocab * getattr(torch, dtype).itemsize) // 64 * 64)
 
 
@@ -170,12 +170,12 @@ GPU_PEERS = ("liger_ce", "quack_ce")
 
 
 def logits(name: str, group: str, rows: int, vocab: int, dtype: str = "float32", **options: Any) -> Workload:
-    """A workload of logits, called ``name`` and the dtype."""
+    """A workload of logits, named ``name`` plus the dtype."""
     return Workload(f"{name}-{SHORT[dtype]}", "logits", group, rows, vocab, dtype, **options)
 
 
 def vocabulary_sweep(logits_bytes: int, providers: tuple[str, ...], dtypes: tuple[str, ...]) -> list[Workload]:
-    """Every vocabulary at about the same size of the logits."""
+    """All vocabularies, with logits of about the same size."""
     return [
         logits(f"vocab-{vocab}", f"vocabulary-{SHORT[dtype]}", rows, vocab, dtype, providers=providers)
         for dtype in dtypes
@@ -185,7 +185,7 @@ def vocabulary_sweep(logits_bytes: int, providers: tuple[str, ...], dtypes: tupl
 
 
 def label_sweep(rows: int, vocab: int, dtype: str, providers: tuple[str, ...]) -> list[Workload]:
-    """Few and many number tokens, on no, some and all rows; and rows that do not count."""
+    """Few and many number tokens, on no, some and all rows; and ignored rows."""
     base = Workload("", "logits", "labels", rows, vocab, dtype, providers=providers)
     shares = [
         replace(base, name=f"numbers-{count}-share-{100 * share:.0f}", numbers=count, number_share=share)
@@ -227,7 +227,7 @@ def cpu_workloads() -> list[Workload]:
 
 
 def quick_workloads() -> list[Workload]:
-    """Every family once, small."""
+    """Every family once, at a small size."""
     variants = ("torch_ce_float", "torch_ce_ntloss", "torch_ce_compiled")
     return [
         *(logits("logits", "main", 256, 32000, d, providers=(*BOUNDS, *variants, *GPU_PEERS)) for d in DTYPES),
@@ -239,7 +239,7 @@ def quick_workloads() -> list[Workload]:
 
 
 def gpu_workloads(memory_bytes: int) -> list[Workload]:
-    """The full suite of a GPU with so much memory: logits of 2 GiB where it has 64 times that."""
+    """The full suite of a GPU with this much memory: logits of up to 2 GiB, at most 1/64 of the memory."""
     vocab, bf16 = 128256, "bfloat16"
     logits_bytes = min(2**31, memory_bytes // 64)
     dtypes, peers = DTYPES[::-1], (*BOUNDS, *GPU_PEERS)
@@ -263,7 +263,7 @@ def gpu_workloads(memory_bytes: int) -> list[Workload]:
 
 
 def host_workloads() -> list[Workload]:
-    """Problems so small that all their time is the host's: kernels are launched into nothing."""
+    """Problems so small that only host time matters; kernels are not run."""
     logits = ("torch_ce", "ours", "ours_given", "ours_rows", "liger_ce", "torch_ce_ntloss")
     hidden = ("torch_linear", "ours_linear", "ours_linear_given", "liger_linear", "torch_linear_ntloss")
     problem = Workload("host-logits", "host", "host", 4, 64, providers=logits)
@@ -271,7 +271,7 @@ def host_workloads() -> list[Workload]:
 
 
 def eager_workloads() -> list[Workload]:
-    """Few logits on one CPU thread, where calls cost more than arithmetic, up to where they no longer show."""
+    """Small problems on one CPU thread: from sizes where calls cost more than arithmetic to sizes where they do not."""
     sizes = ((4, 64), (16, 1000), (256, 1000), (16, 32000), (64, 32000), (16, 128256))
     both = ("ours", "torch_ce")
     return [
@@ -282,7 +282,7 @@ def eager_workloads() -> list[Workload]:
 
 
 def shrink(workload: Workload) -> Workload:
-    """The same workload at a size that takes no time: for a dry run."""
+    """The same workload at a tiny size, for a dry run."""
     return replace(
         workload,
         rows=min(workload.rows, 24),

@@ -1,4 +1,4 @@
-"""The choice between the backends, each a module with the functions of :mod:`.contract` or of :mod:`.shards`."""
+"""Selects a backend, a module with the functions of :mod:`.contract` or :mod:`.shards`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 BACKENDS = ("auto", "triton", "eager", "reference")
 TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda too
 HOST_DEVICES = ("cpu",)
-"""At whose values one may look without waiting."""
+"""Devices whose values can be read without waiting."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -47,12 +47,12 @@ def load_shard_backend(name: str) -> ShardBackend:
 
 
 def resolve_backend(backend: str, logits: Tensor) -> str:
-    """The backend to run: ``auto`` is triton on devices it knows when it imports, else eager.
+    """The backend to run: ``auto`` is triton on supported devices if Triton can be imported, otherwise eager.
 
     Raises:
-        ValueError: unknown name, or "triton" for a tensor on a device it does not run on.
-        TypeError: "triton" for float64.
-        ImportError: "triton" where Triton is not installed.
+        ValueError: the name is unknown, or "triton" does not support the tensor's device.
+        TypeError: "triton" was selected for float64.
+        ImportError: "triton" was selected, but Triton is not installed.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")

@@ -1,4 +1,4 @@
-"""The contract of shards in torch operations, over the same blocks of rows as :mod:`.eager`."""
+"""The contract of shards, implemented with torch operations on the same blocks of rows as :mod:`.eager`."""
 
 from .eager.shard_gradients import shard_gradients  # noqa: F401 - the functions of a backend of shards
 from .eager.shard_merge import merge_shards  # noqa: F401

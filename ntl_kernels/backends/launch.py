@@ -1,12 +1,11 @@
-"""How a kernel is launched with few instructions of the host.
+"""Launches kernels with little host time.
 
-Triton binds every argument anew at every launch to find out which compiled variant fits, most of what a launch costs.
-Here the compiled kernel is kept under a key that says at least as much as Triton's own: of a tensor its dtype and
-whether it starts at a multiple of 16 bytes, of an integer its value (or, where the kernel does not specialise on it,
-whether it takes 64 bits), of anything else what it is; further the device and every compile-time argument. So a layout
-seen before goes straight to its kernel, and a new one takes Triton's way, which compiles or finds it. Finer
-distinctions than Triton's cost a look-up there, coarser ones would be wrong: `tests/backends/test_launch.py` holds the
-two together.
+At every launch, Triton binds all arguments again to find the compiled variant, which is most of the cost of a launch.
+Here compiled kernels are cached under a key that contains at least as much as Triton's own: for a tensor, its dtype and
+whether it starts at a multiple of 16 bytes; for an integer, its value (or, if the kernel does not specialise on it,
+whether it needs 64 bits); for anything else, the value itself; and also the device and all compile-time arguments. A
+known layout is launched directly; a new one goes through Triton, which finds or compiles its kernel. A finer key than
+Triton's only costs additional look-ups, a coarser one would be wrong: `tests/backends/test_launch.py` compares the two.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..kernels.arguments import Numbers, Scalars, Transform
 from .layout import VECTOR_BYTES
 
 MOST_LAYOUTS = 4096
-"""After so many the table starts anew: strides of ever new shapes must not fill the memory."""
+"""The cache is cleared at this size, so that the strides of ever new shapes do not fill the memory."""
 WIDEST = 2**31
 COMPILED: dict[Any, Any] = {}
 """Key -> compiled kernel."""
@@ -35,13 +34,13 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
     Args:
         kernel: a function under ``triton.jit`` whose constant parameters come last, in the order of ``constants``.
         arguments: tensors, numbers, None, and the groups of :mod:`ntl_kernels.kernels.arguments`.
-        options: Triton's (``num_warps``, ...). They follow from the rest, and so are no part of the key.
+        options: Triton's options (``num_warps``, ...). They follow from the rest, so they are not part of the key.
     """
     if type(kernel) is not JITFunction:  # the interpreter
         kernel[(programs,)](*arguments, **constants, **options)
         return
     device, home = driver.active.get_current_device(), device_of(arguments)
-    if home.index is not None and home.index != device:  # a model over several devices: Triton launches on the current
+    if home.index is not None and home.index != device:  # a model on several devices; Triton uses the current
         with on_device(home):
             launch(kernel, programs, arguments, constants, **options)
         return
@@ -61,7 +60,7 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
 
 
 def device_of(arguments: tuple[Any, ...]) -> torch.device:
-    """Where the first tensor is, in a group or not."""
+    """The device of the first tensor, which may be inside a group."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             return argument.device
@@ -69,32 +68,32 @@ def device_of(arguments: tuple[Any, ...]) -> torch.device:
             for part in argument:
                 if isinstance(part, Tensor):
                     return part.device
-    raise TypeError("a kernel needs a tensor among its arguments, on whose device it runs; there is none")
+    raise TypeError("a kernel needs a tensor among its arguments, which determines its device; got none")
 
 
 def on_device(device: torch.device) -> Any:
-    """A context in which ``device`` is the current one."""
+    """A context in which ``device`` is the current device."""
     return torch.get_device_module(device).device(device)
 
 
 def is_watched(kernel: Any) -> bool:
-    """Whether anybody is to be called at a launch."""
+    """Whether launch hooks are installed."""
     hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(kernel.pre_run_hooks) or any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
 def layout_of(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the variant of a kernel depends on in its arguments."""
+    """The properties of the arguments that determine the variant of a kernel."""
     flags = unspecialised(id(kernel), kernel)
     return tuple([part_of(argument, flag) for argument, flag in zip(arguments, flags, strict=False)])
 
 
 def part_of(argument: Any, is_unspecialised: bool) -> Any:
-    """What the variant of a kernel depends on in one argument."""
+    """The properties of one argument that determine the variant of a kernel."""
     kind = type(argument)
     if kind is int:
         return argument >= WIDEST if is_unspecialised else argument
-    if kind is float or argument is None or kind is Transform or kind is Scalars:  # floats make no variants
+    if kind is float or argument is None or kind is Transform or kind is Scalars:  # floats do not affect the variant
         return kind
     if kind is Numbers:
         return layout_of_numbers(argument)
@@ -106,7 +105,7 @@ def part_of(argument: Any, is_unspecialised: bool) -> Any:
 def layout_of_numbers(numbers: Numbers) -> tuple[Any, ...]:
     """The same for a table, whose dtypes are always those of a NumberTable.
 
-    Looked at anew each time: what kept it would keep the tables of vocabularies that nobody uses any more.
+    Not cached: a cache would keep the tables of vocabularies that are no longer used.
     """
     ids, value, lookup, size = numbers
     return (
@@ -121,7 +120,7 @@ UNSPECIALISED: dict[int, tuple[bool, ...]] = {}
 
 
 def unspecialised(name: int, kernel: Any) -> tuple[bool, ...]:
-    """Of each argument of a kernel, whether its value and alignment make no variants."""
+    """For each argument of a kernel, whether its value and alignment do not affect the variant."""
     if name not in UNSPECIALISED:
         UNSPECIALISED[name] = tuple(parameter.do_not_specialize for parameter in kernel.params)
     return UNSPECIALISED[name]

@@ -1,4 +1,4 @@
-"""How logits are seen as rows, and how their gradient is laid out in memory."""
+"""Views of logits as rows, and the memory layout of their gradient."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 VECTOR_BYTES = 16
-"""The widest load and store of a GPU."""
+"""Bytes of the widest load and store of a GPU."""
 
 
 def rows_of(logits: Tensor) -> Tensor:
-    """[..., V] as [B, T, V] with last stride 1 and no overlaps: a view wherever two leading strides can express it."""
+    """[..., V] as [B, T, V] with last stride 1 and no overlaps; a view if two leading strides can express it."""
     vocab_size = logits.shape[-1]
     if logits.is_contiguous():
         return logits.view(1, -1, vocab_size) if logits.numel() else logits.reshape(1, 0, vocab_size)
@@ -46,10 +46,10 @@ def has_overlap(rows: Tensor) -> bool:
 
 
 def gradient_like(logits: Tensor) -> Tensor:
-    """An uninitialised gradient for rows [B, T, V], as compact as the rows' alignment allows.
+    """An uninitialised gradient for rows [B, T, V], as compact as their alignment allows.
 
-    A kernel reads and writes a row in 16-byte vectors of the same columns, so every row of the gradient must start
-    at the same offset modulo 16 bytes as its row of logits.
+    A kernel reads and writes a row in 16-byte vectors of the same columns, so every row of the gradient must start at
+    the same offset modulo 16 bytes as its row of logits.
     """
     batch, length, vocab_size = logits.shape
     vector = VECTOR_BYTES // logits.element_size()
@@ -63,7 +63,7 @@ def gradient_like(logits: Tensor) -> Tensor:
 
 
 def same_phase(least: int, stride: int, vector: int) -> int:
-    """The smallest number from ``least`` on that is congruent to ``stride`` modulo ``vector``."""
+    """The smallest number of at least ``least`` that is congruent to ``stride`` modulo ``vector``."""
     return least + (stride - least) % vector
 
 

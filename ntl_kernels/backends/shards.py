@@ -1,14 +1,14 @@
-"""The contract of shards: the columns of one vocabulary, split over the ranks of a group.
+"""The contract of shards, for a vocabulary whose columns are split over the ranks of a group.
 
-Each rank turns its columns into :class:`Statistic` numbers per row. Those of all ranks together say everything about
-a row that the loss and the gradient of any column need, so one gather per forward pass is all that is sent. Only a
-smoothed label (``label_sigma``) compares cumulative distributions, and needs the logit of every number token.
+Each rank reduces its columns to a few :class:`Statistic` numbers per row. The statistics of all ranks determine the
+loss of a row and the gradient of every column, so one gather per forward pass is the only communication. Only a
+smoothed label (``label_sigma``), which compares cumulative distributions, also needs the logit of every number token.
 
-Every rank must be called with the same problem. So beside the statistics goes a :class:`Header`: which columns the rank
-has, and what its problem is, numbers as they are and all else as hashes, since the header is as short as S.
+All ranks must be called with the same problem. To check this, each sends a :class:`Header` with its statistics: which
+columns it has, and its problem. The header has only S numbers, so everything but single numbers is sent as hashes.
 
-A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` is that of the whole
-vocabulary, the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], whose W may be 0.
+A backend of shards is a module with the functions of :class:`ShardBackend`. ``problem`` describes the whole vocabulary
+and is the same on all ranks; ``first`` is the first column of the rank's logits [B, T, W], where W may be 0.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..spec import LossSpec
 
 
 class Statistic(IntEnum):
-    """The rows of ``statistics`` [S, N + 1]: what one rank knows of a row, from transformed logits x.
+    """The rows of ``statistics`` [S, N + 1]: what one rank knows about a row, from transformed logits x.
 
-    They are in units of the backend, which sends and merges them. A rank without columns, or
-    without number tokens, or whose columns lack the label, says -inf for the peak or logit and 0 for the sums. The
-    last column is no row: it holds the :class:`Header`, and 0 after it.
+    They are in the units of the backend. A rank without columns, without number tokens or without the label's column
+    has -inf for the peak or logit and 0 for the sums. The last column is not a row: it contains the :class:`Header`,
+    padded with 0.
     """
 
     PEAK = 0  # the largest x
@@ -38,97 +38,97 @@ class Statistic(IntEnum):
     LABEL_LOGIT = 2  # x of the label
     NUMBER_PEAK = 3  # the largest x of the number tokens; this and the next three on number rows only
     NUMBER_TOTAL = 4  # sum of e_k = exp(x_k - NUMBER_PEAK) over the number tokens
-    OFFSET = 5  # sum of e_k (v_k - v_y); a difference before it is sent, so that large values keep their digits
+    OFFSET = 5  # sum of e_k (v_k - v_y); differences, so that large values do not lose precision
     COST = 6  # sum of e_k c_k
     LOGIT_SUM = 7  # sum of x - PEAK, or of x without a PEAK; sent with label smoothing only
 
 
 class Header(IntEnum):
-    """The last column of ``statistics``: which columns of the vocabulary the rank has, and what it was called with."""
+    """The last column of ``statistics``: the rank's columns of the vocabulary and its arguments."""
 
     FIRST = 0  # the first of its columns; this and the next three are integers below 2**24, exact in float32
-    WIDTH = 1  # how many they are
+    WIDTH = 1  # the number of its columns
     OPTIONS_HASH = 2  # of V, the number tokens, the options, the reduction and the backend
-    ROWS_HASH = 3  # of labels and weights; of rows that do not count only that they do not
-    NUM_TOKENS = 4  # this and the next: the denominator that was given, -1 for None
+    ROWS_HASH = 3  # of labels and weights; for rows that do not count, only of that fact
+    NUM_TOKENS = 4  # this and the next: the given denominator, -1 for None
     NUM_NUMBERS = 5
     NTL_WEIGHT = 6  # lambda
 
 
 MOST_TOKENS = 2**24
-"""A larger vocabulary's bounds would be rounded."""
+"""The bounds of a larger vocabulary would be rounded in float32."""
 HASH_MASK = 2**24 - 1
-"""The bits of a hash that are sent."""
+"""How many bits of a hash are sent."""
 NOT_GIVEN = -1.0
-"""A denominator of None."""
+"""Stands for a denominator of None."""
 TOLERANCE = 1e-5
-"""By how much two denominators, or two lambdas, may differ, relative to them. Ranks often sum them over groups of their
-own, in an order of their own."""
+"""The allowed relative difference of two denominators or two lambdas. Ranks often sum them over different groups and in
+different orders."""
 
 
 def num_statistics(spec: LossSpec) -> int:
-    """S, how many numbers a rank sends of a row."""
+    """S, how many numbers a rank sends per row."""
     return len(Statistic) if spec.label_smoothing else Statistic.LOGIT_SUM
 
 
 def hash_of_options(problem: Problem) -> int:
-    """What the host knows of :attr:`Header.OPTIONS_HASH`, in 31 bits: a signed 32-bit integer holds them."""
+    """The host's part of :attr:`Header.OPTIONS_HASH`, in 31 bits to fit a signed 32-bit integer."""
     return hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
 
 
 @lru_cache(maxsize=256)
 def hash_of(spec: LossSpec, *others: str | int) -> int:
-    """The same in every process, unlike Python's own hashes, and whether or not the spec went through a trace."""
+    """A hash that, unlike Python's own, is equal in all processes, and for traced and plain specs."""
     return zlib.crc32(repr((spec.pack(), *others)).encode()) >> 1
 
 
 def disagreements(headers: Tensor) -> Tensor:
-    """bool [R, 5]: which numbers of the headers [R, 7], from OPTIONS_HASH on, are not those of rank 0."""
+    """bool [R, 5]: which numbers of the headers [R, 7], from OPTIONS_HASH on, differ from those of rank 0."""
     exact, rough = headers[:, Header.OPTIONS_HASH : Header.NUM_TOKENS], headers[:, Header.NUM_TOKENS :]
     is_close = torch.isclose(rough, rough[:1], rtol=TOLERANCE, atol=0.0, equal_nan=True)
     return torch.cat([exact != exact[:1], ~is_close], -1)
 
 
 class Merged(IntEnum):
-    """The rows of ``merged`` [len(Merged), N]: what the gradient of any rank's columns needs of a row."""
+    """The rows of ``merged`` [len(Merged), N]: what the gradient of any rank's columns needs to know about a row."""
 
-    PEAK = 0  # this and the next: the row's normaliser, as Field has it
+    PEAK = 0  # this and the next: the row's normaliser, as in Field
     TOTAL = 1
-    NUMBER_PEAK = 2  # this and the next: that over the number tokens, on number rows only, as is the last
+    NUMBER_PEAK = 2  # this and the next: over the number tokens; these and EFFECT for number rows only
     NUMBER_TOTAL = 3
-    EFFECT = 4  # L before reweighing of kind "wasserstein", yhat - v_y of the others
+    EFFECT = 4  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
 
 
 class Merge(NamedTuple):
-    """What all ranks together know of some rows, the same bits on each of them: all that gradients need."""
+    """What all ranks together know about some rows and gradients need; bitwise equal on all ranks."""
 
     merged: Tensor
     """[len(Merged), N]"""
     number_logits: Tensor | None
-    """[N, K], with ``label_sigma`` only."""
+    """[N, K], only with ``label_sigma``."""
 
 
 class ShardBackend(Protocol):
-    """N = B * T rows. All but gradients is float32 (float64 for float64 logits)."""
+    """Functions on N = B * T rows. Everything except gradients is float32 (float64 for float64 logits)."""
 
     def shard_statistics(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
-        """[S, N + 1] of the rank's columns."""
+        """The statistics [S, N + 1] of the rank's columns."""
         ...
 
     def number_columns(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
-        """[N, K] transformed logits of the number tokens; 0 where another rank holds them, and off the number rows.
+        """[N, K] transformed logits of the number tokens; 0 in columns of other ranks and outside number rows.
 
-        Their sum over the ranks is exact in any order, since all but one of its terms are 0.
+        Their sum over the ranks is exact in any order, because all terms but one are 0.
         """
         ...
 
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
         """(fields [len(Field), N], what gradients need) from the statistics [R, S, N + 1] of all ranks.
 
-        In the order of the ranks, so that all of them find the same bits. Where their columns do not make up the
-        vocabulary, or their problems differ, the losses of rows that count are NaN, and so are their gradients (on a
-        CPU, where looking is free, it is an error before).
-        ``number_logits`` [N, K] is the sum of all ranks' :meth:`number_columns`, given with ``label_sigma`` only.
+        Sums are computed in rank order, so that all ranks get the same bits. If the ranks' columns do not cover the
+        vocabulary, or their problems differ, the losses of rows that count and their gradients are NaN (on a CPU,
+        where the check is free, it has already raised an error). ``number_logits`` [N, K] is the sum of all ranks'
+        :meth:`number_columns`, only given with ``label_sigma``.
         """
         ...
 
@@ -137,6 +137,6 @@ class ShardBackend(Protocol):
     ) -> None:
         """Fill ``gradient`` [B, T, W], which may be the logits; ``upstream`` is [N] for reduction "none", else 0-d.
 
-        For reduction "mean" the problem has its denominators.
+        For reduction "mean" the problem must contain both denominators.
         """
         ...

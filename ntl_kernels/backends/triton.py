@@ -1,6 +1,6 @@
 """The row contract on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels`.
 
-A step waits for nothing and allocates nothing but what it returns::
+A step never waits, and allocates only what it returns::
 
     forward   count_kernel          only if a denominator of "mean" was not given
               row_losses_kernel     every row: its fields and, for "mean" and "sum", its gradient
@@ -42,11 +42,11 @@ from .tiles import (
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
 HIGHEST_FAST_SOFTCAP = 43.0
-"""Up to which every power lies within float32's range: 2 * 43 / log(2) < 126."""
+"""The largest softcap for which all powers are within the range of float32: 2 * 43 / log(2) < 126."""
 TOTAL_BLOCK = 4096
-"""Rows at a time of the kernels over all rows."""
+"""Rows per iteration of the kernels over all rows."""
 SCALE_PROGRAMS = 1024
-"""The rows are shared out among so many programs, since most calls return at once."""
+"""The number of programs of the scale kernel, over which the rows are distributed; most of its calls return at once."""
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -121,7 +121,7 @@ def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstrea
 def launch_rows(
     kernel: Any, walks: int, logits: Tensor, problem: Problem, gradient: Tensor | None, own: tuple[Any, ...]
 ) -> None:
-    """A kernel of the loss with one program per row, how often it walks the row, and the arguments it alone takes."""
+    """Launch a kernel of the loss, one program per row; ``walks`` is how often it walks the row."""
     rows = problem.labels.numel()
     if rows == 0:
         return
@@ -211,7 +211,7 @@ def number_statistics_gradients(
 
 
 def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix | None, int, int, int, int]:
-    """Logits [B, T, V] and their gradient as a kernel takes them: (both, their strides of B, T, V)."""
+    """Logits [B, T, V] and their gradient as kernel arguments."""
     (_, length, vocab_size), (stride, row_stride, _) = logits.shape, logits.stride()
     if gradient is None:
         return Matrix(logits, row_stride), None, stride, 0, length, vocab_size
@@ -233,7 +233,7 @@ def numbers_of(table: NumberTable) -> Numbers:
 
 
 def shares_of(problem: Problem) -> Shares:
-    """What divides and weighs a row's terms: nothing is divided but a mean."""
+    """The denominators and lambda of a row's terms; the denominators are 1 unless the loss is a mean."""
     ntl_weight = as_argument(problem.ntl_weight)
     if problem.reduction != "mean":
         return Shares(1.0, 1.0, ntl_weight)
@@ -241,12 +241,12 @@ def shares_of(problem: Problem) -> Shares:
 
 
 def given_shares(problem: Problem) -> Shares:
-    """The denominators and lambda as the caller gave them."""
+    """The denominators and lambda as passed by the caller."""
     return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
 
 
 def as_argument(scalar: Tensor | float | None) -> Tensor | float | None:
-    """A number as a float: an integer would compile anew for its value."""
+    """A number as a float; an integer would recompile for its value."""
     return scalar if scalar is None or isinstance(scalar, Tensor) else float(scalar)
 
 
@@ -261,7 +261,7 @@ def transform_of(spec: LossSpec) -> Transform:
 
 
 def transform_by(inner: float, outer: float, scale: float) -> Transform:
-    """A transform with the factors of its exponents."""
+    """A transform with the derived factors of its exponents."""
     factor = outer / math.log(2.0)
     return Transform(inner, outer, scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
 
@@ -280,7 +280,7 @@ def options_of(spec: LossSpec, logits: Tensor) -> Options:
 
 @lru_cache(maxsize=256)
 def options_for(spec: LossSpec, item: int, platform: str) -> Options:
-    """For logits of so many bytes."""
+    """The options for logits with elements of ``item`` bytes."""
     is_low = spec.softcap is not None and spec.softcap <= HIGHEST_FAST_SOFTCAP
     tanh = HARDWARE if item == 2 and platform == "cuda" and is_low else EXACT
     return Options(
@@ -298,7 +298,7 @@ def block_of(table: NumberTable) -> int:
 def tile_of(
     logits: Tensor, gradient: Tensor | None, unroll: int = UNROLL, least_threads: int = 0
 ) -> tuple[Tile, dict[str, Any]]:
-    """How to walk the rows of [B, T, V], and Triton's options for it."""
+    """The tile for rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
     aligned, writes = are_aligned(logits, gradient), gradient is not None
     return tile_for(logits.shape[2] * item, item, aligned, writes, unroll, least_threads, PLATFORM)
@@ -307,10 +307,10 @@ def tile_of(
 def loss_tile(
     logits: Tensor, gradient: Tensor | None, options: Options, block: int, walks: int = 1
 ) -> tuple[Tile, dict[str, Any]]:
-    """:func:`tile_of` for the loss: what fits the registers beside its options.
+    """:func:`tile_of` for the loss, whose options also take registers.
 
     Args:
-        walks: over a row, in one launch.
+        walks: how often a launch walks a row.
     """
     is_cumulative = options.kind == "cumulative"
     if walks == 2 and PLATFORM == "cuda":
@@ -325,12 +325,12 @@ def loss_tile(
 
 @lru_cache(maxsize=256)
 def major_of(device: torch.device) -> int:
-    """The compute capability of an NVIDIA GPU; 0 of anything else."""
+    """The major compute capability of an NVIDIA GPU; 0 for other devices."""
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
 
 
 def are_aligned(logits: Tensor, gradient: Tensor | None) -> bool:
-    """Whether every row of both starts at a multiple of 16 bytes and is one long."""
+    """Whether every row of both starts at a multiple of 16 bytes and has a multiple of 16 bytes."""
     vector = VECTOR_BYTES // logits.element_size()
     aligned = is_aligned(logits, vector) and (gradient is None or is_aligned(gradient, vector))
     if not aligned and gradient is not None and not is_phase_equal(logits, gradient):
@@ -339,7 +339,7 @@ def are_aligned(logits: Tensor, gradient: Tensor | None) -> bool:
 
 
 def is_aligned(tensor: Tensor, vector: int) -> bool:
-    """Whether every row of [B, T, V] starts at a multiple of 16 bytes and is one long."""
+    """Whether every row of [B, T, V] starts at a multiple of 16 bytes and has a multiple of 16 bytes."""
     return (
         tensor.data_ptr() % VECTOR_BYTES == 0
         and tensor.shape[2] % vector == 0

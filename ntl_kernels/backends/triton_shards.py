@@ -1,6 +1,7 @@
-"""The contract of shards on GPUs: launches of the kernels of :mod:`ntl_kernels.kernels`.
+"""The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels`.
 
-Statistics hold logits and totals as the kernels do (:mod:`ntl_kernels.kernels.normaliser`); so does ``merged``.
+Statistics and ``merged`` contain logits and totals in the units of the kernels
+(:mod:`ntl_kernels.kernels.normaliser`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .triton import (
 )
 
 MERGED_ROWS = 128
-"""Rows of one program of the merge."""
+"""Rows per program of the merge kernel."""
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -116,7 +117,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
-    """L [N] with ``label_sigma``; 0 off the number rows."""
+    """L [N] with ``label_sigma``; 0 outside number rows."""
     losses = number_logits.new_empty(number_logits.shape[0])
     launch(
         cumulative_losses_kernel,

@@ -1,10 +1,10 @@
-"""What the Triton kernels compile to, found without a GPU: ``python -m ntl_kernels.inspect [--json]``.
+"""Inspect what the Triton kernels compile to, without a GPU: ``python -m ntl_kernels.inspect [--json]``.
 
-Every case launches a backend function on tensors without memory, catches the launch, and compiles what would have
-been launched, block sizes included. The machine code is read with the disassemblers that ship with Triton.
+Every case calls a backend function on tensors without memory, intercepts the launch, and compiles the kernel with the
+same arguments and block sizes. The machine code is read with the disassemblers that ship with Triton.
 
-``--model`` reads more out of it: what a row makes a multiprocessor execute, and what bounds the loss and its gradient
-on A100, H100, H200 and B200. It is a model, not a measurement.
+``--model`` estimates from the machine code what a multiprocessor executes for a row, and what limits the speed of the
+loss and its gradient on A100, H100, H200 and B200. It is a model, not a measurement.
 """
 
 from .cases import LAUNCHES as LAUNCHES

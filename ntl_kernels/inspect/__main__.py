@@ -19,19 +19,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object per line of the table")
     parser.add_argument("--kernel", action="append", choices=list(LAUNCHES), help="only this kernel (repeatable)")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")
-    parser.add_argument("--model", action="store_true", help=f"model what bounds {KERNEL}, from its machine code")
+    parser.add_argument("--model", action="store_true", help=f"estimate what limits {KERNEL} from its machine code")
     parser.add_argument("--gpu", action="append", choices=list(GPUS), help="with --model: only this GPU (repeatable)")
     parser.add_argument("--loss", choices=list(LOSSES), default="default", help="with --model: the options of the loss")
-    parser.add_argument("--markdown", action="store_true", help="with --model: tables for a page")
+    parser.add_argument("--markdown", action="store_true", help="with --model: print the tables as Markdown")
     arguments = parser.parse_args()
     if arguments.model:
         if arguments.kernel not in (None, [KERNEL]):
-            parser.error(f"--model knows {KERNEL} only")
+            parser.error(f"--model supports only {KERNEL}")
         if arguments.json and arguments.markdown:
-            parser.error("either --json or --markdown")
+            parser.error("--json and --markdown cannot be combined")
         print_model(arguments)
     elif arguments.gpu or arguments.markdown or arguments.loss != "default":
-        parser.error("--gpu, --loss and --markdown belong to --model")
+        parser.error("--gpu, --loss and --markdown need --model")
     else:
         print_reports(arguments)
 
@@ -51,7 +51,7 @@ def print_model(arguments: argparse.Namespace) -> None:
     targets = dict.fromkeys(gpu.target for gpu in chosen if gpu.target in (arguments.target or TARGETS))
     names = [gpu.name for gpu in chosen]
     if not targets:
-        raise SystemExit(f"none of the targets is that of {' or '.join(names)}")
+        raise SystemExit(f"none of the targets belongs to {' or '.join(names)}")
     estimates = [one for one in model(cases_of(targets, arguments.loss)) if one.gpu in names]
     if arguments.json:
         for estimate in estimates:

@@ -1,4 +1,4 @@
-"""What there is to compile, and how: a case is launched on tensors without memory, its launch caught and compiled."""
+"""The cases to compile. A case is launched on tensors without memory; its launch is intercepted and compiled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 VOCAB_SIZES = {"aligned": 128256, "unaligned": 50257, "short": 32000}
 ROWS = ("aligned", "unaligned")
-"""Of every kernel; short rows are walked by fewer threads and otherwise like aligned ones."""
+"""The rows of every kernel; short rows use fewer threads and are otherwise like aligned ones."""
 KEPT_VOCAB_SIZES = {"2k": 2000, "8k": 8000, "16k": 16000, "64k": 65521}
-"""With those above, rows for each line of the table of rows that are kept (:mod:`ntl_kernels.backends.tiles`)."""
+"""Together with the above, rows for each line of the table of kept rows (:mod:`ntl_kernels.backends.tiles`)."""
 NUMBERS = (10, 1110)
 REWEIGHED = NTLConfig(reweigh=True)
 LOSSES: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "label_sigma, smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
     "huber": {"config": replace(REWEIGHED, kind="huber")},
 }
-"""Options that compile to other kernels; reweighed where several come together, which takes the most registers."""
+"""Options that compile to different kernels; combined with reweigh, which takes the most registers."""
 
 
 class Case(NamedTuple):
@@ -67,7 +67,7 @@ def in_parallel(function: Callable[[Case], Result], cases: Iterable[Case]) -> li
 
 
 class Launch(NamedTuple):
-    """What a backend function would have launched."""
+    """The intercepted launch of a backend function."""
 
     kernel: Any
     arguments: tuple[Any, ...]
@@ -75,7 +75,7 @@ class Launch(NamedTuple):
 
 
 class Recorder:
-    """Stands in for a kernel and keeps its launch."""
+    """Replaces a kernel and records its launch."""
 
     def __init__(self, kernel: Any, launches: list[Launch]) -> None:
         self.kernel = kernel
@@ -86,7 +86,7 @@ class Recorder:
 
 
 class Arguments(NamedTuple):
-    """Those of a case's launch: tensors on the device "meta", which have shapes and no memory."""
+    """The arguments of a case's launch: tensors on the device "meta", which have shapes but no memory."""
 
     logits: Tensor
     gradient: Tensor
@@ -127,13 +127,13 @@ LAUNCHES: dict[str, Any] = {
     "shard_gradients": lambda b, a: shards().shard_gradients(a.logits, a.mean, 0, known(a), meta(), a.gradient),
     "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
-"""How each kernel is launched by backend b with arguments a."""
+"""Kernel -> function that launches it with backend b and arguments a."""
 READ_ONLY = ("losses", "number_statistics", "shard_statistics")
-"""Kernels that walk rows but write none."""
+"""Kernels that read rows but write none."""
 ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
-"""Kernels that walk rows."""
+"""Kernels that read or write rows."""
 LOSS_KERNELS = ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients")
-"""Kernels that depend on the loss."""
+"""Kernels that depend on the options of the loss."""
 
 
 def shards() -> Any:
@@ -144,13 +144,13 @@ def shards() -> Any:
 
 
 def known(arguments: Arguments) -> Merge:
-    """What all ranks know, with the logits of all number tokens where there is ``label_sigma``."""
+    """What all ranks know, including the logits of all number tokens if there is ``label_sigma``."""
     is_smooth = arguments.mean.spec.label_sigma > 0
     return Merge(arguments.fields[:3], meta(64, arguments.mean.table.ids.numel()) if is_smooth else None)
 
 
 def all_cases() -> list[Case]:
-    """Every kernel on every target, aligned and unaligned, in both dtypes, with few and many numbers."""
+    """Every kernel for every target, with aligned and unaligned rows, both dtypes, and few and many numbers."""
     cases = []
     for target in TARGETS:
         for kernel in LAUNCHES:
@@ -167,7 +167,7 @@ def all_cases() -> list[Case]:
 
 
 def record(case: Case) -> Launch:
-    """What the backend launches for a case on its target."""
+    """The launch of the backend for a case on its target."""
     from ..backends import triton as backend
 
     modules = (backend, shards())
@@ -195,7 +195,7 @@ def platform_of(target: str) -> str:
 
 
 def compile_launch(launch: Launch, target: str) -> Any:
-    """Ahead of time, for a target such as "sm_90" or "gfx942"."""
+    """Compile a launch ahead of time for a target such as "sm_90" or "gfx942"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -203,7 +203,7 @@ def compile_launch(launch: Launch, target: str) -> Any:
     from ..backends.tiles import LANES
 
     if not hasattr(launch.kernel, "cache_key"):
-        raise RuntimeError("kernels cannot be compiled in a process that has TRITON_INTERPRET=1 in its environment")
+        raise RuntimeError("kernels cannot be compiled with TRITON_INTERPRET=1 in the environment")
     names = launch.kernel.arg_names
     options = {name: value for name, value in launch.keywords.items() if name not in names}
     values = dict(zip(names, launch.arguments, strict=False)) | {

@@ -1,7 +1,7 @@
-"""The parts of a kernel that move a row: blocks of straight code and loops, in the order in which they stand.
+"""Finds the parts of a kernel that move a row: blocks of straight-line code and loops, in program order.
 
-Nothing is assumed of the source. Parts are told apart by what they load and store, 16 bytes at a time, and code that
-does not look like a walk over a row is an error.
+Nothing is assumed about the source. Parts are recognised by their 16-byte loads and stores, and code that does not look
+like a pass over a row raises an error.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ from .machine_code import Instruction, Program
 
 
 class Unrecognised(ValueError):
-    """The machine code is not of a form that the model knows."""
+    """The machine code does not have a form that the model supports."""
 
 
 class Part(NamedTuple):
-    """A loop, or a block of straight code, with 16-byte accesses."""
+    """A loop or a block of straight-line code with 16-byte accesses."""
 
     instructions: list[Instruction]
-    """Of one trip."""
+    """The instructions of one trip."""
     loads: int
-    """16-byte loads of a thread and trip."""
+    """16-byte loads per thread and trip."""
     stores: int
     is_masked: bool
-    """Whether a thread may have nothing to load or store: the accesses are predicated, or can be jumped over."""
+    """Whether a thread may have nothing to load or store: the accesses are predicated or can be skipped."""
     is_loop: bool
     is_optional: bool
-    """Straight code that a row may jump over."""
+    """Whether this is straight-line code that a row may skip."""
 
     @property
     def width(self) -> int:
-        """Vectors of a thread and trip."""
+        """Vectors per thread and trip."""
         return max(self.loads, self.stores)
 
 
 class Kernel(NamedTuple):
-    """The code that a row which counts may run; what only ignored rows run is left out."""
+    """The code that a row which counts may run, without the code that only ignored rows run."""
 
     reads: list[Part]
-    """Up to the first store: the first walk."""
+    """The first walk: the parts up to the first store."""
     writes: list[Part]
-    """From there on: the second."""
+    """The second walk: the remaining parts."""
     rest: list[Instruction]
-    """All other code; it has no loop."""
+    """All other code, which has no loops."""
 
 
 class Block(NamedTuple):
-    """Instructions that are run from the first to the last, or not at all."""
+    """A basic block: instructions that all run, or none of them."""
 
     start: int
     stop: int
     successors: tuple[int, ...]
-    """The blocks that may come next."""
+    """The possible successors."""
 
 
 def kernel_of(program: Program) -> Kernel:
-    """What a row that counts runs.
+    """The code that a row which counts runs.
 
     Raises:
-        Unrecognised: there is no walk that reads a row, or none that writes one.
+        Unrecognised: no walk reads the row, or none writes it.
     """
     blocks = blocks_of(program)
     writers = [i for i, block in enumerate(blocks) if any(map(writes_values, code_of(program, block)))]
     if not writers:
-        raise Unrecognised("no 16-byte store of a value: the kernel writes no gradient, or writes it otherwise")
+        raise Unrecognised("no 16-byte store of a value: the kernel writes no gradient, or writes it in another way")
     counted = before(blocks, writers) | after(blocks, writers)
     exits = {i for i in after(blocks, writers) if not blocks[i].successors}
     parts, inside = parts_of(program, blocks, counted, exits)
@@ -75,14 +75,14 @@ def kernel_of(program: Program) -> Kernel:
     if not reads:
         raise Unrecognised("no 16-byte load before the first 16-byte store: no walk reads the row")
     if any(part.stores == 0 for part in writes):
-        raise Unrecognised("16-byte loads after the first store that belong to no store")
+        raise Unrecognised("16-byte loads after the first store that do not belong to a store")
     if any(part.loads not in (0, part.stores) for part in writes):
         raise Unrecognised("a loop or block stores more or fewer vectors than it loads")
     return Kernel(reads, writes, rest)
 
 
 def writes_values(instruction: Instruction) -> bool:
-    """Zeros are what ignored rows get."""
+    """Whether a store writes values. Zeros are written for ignored rows."""
     return instruction.is_vector and instruction.name == "STG" and not instruction.stores_zero
 
 
@@ -91,11 +91,11 @@ def code_of(program: Program, block: Block) -> list[Instruction]:
 
 
 FORBIDDEN = ("CALL", "RET", "BRX", "BRXU", "JMP", "JMX", "JMXU")
-"""Ways to jump that are not followed here."""
+"""Jumps that are not supported here."""
 
 
 def blocks_of(program: Program) -> list[Block]:
-    """Basic blocks, in the order in which they stand; a barrier ends one, too, since it parts the walks over a row."""
+    """The basic blocks in program order. A barrier also ends a block, because it separates the walks over a row."""
     code = program.instructions
     if found := {one.opcode for one in code if one.name in FORBIDDEN}:
         raise Unrecognised(f"control flow that the model does not follow: {', '.join(sorted(found))}")
@@ -113,7 +113,7 @@ def blocks_of(program: Program) -> list[Block]:
 
 
 def after(blocks: list[Block], seeds: Iterable[int]) -> set[int]:
-    """What may be run after some blocks, themselves included."""
+    """The blocks that may run after some blocks, including these."""
     found, todo = set(seeds), list(seeds)
     while todo:
         new = set(blocks[todo.pop()].successors) - found
@@ -123,7 +123,7 @@ def after(blocks: list[Block], seeds: Iterable[int]) -> set[int]:
 
 
 def before(blocks: list[Block], seeds: Iterable[int]) -> set[int]:
-    """What may be run before some blocks, themselves included."""
+    """The blocks that may run before some blocks, including these."""
     backwards: list[list[int]] = [[] for _ in blocks]
     for i, block in enumerate(blocks):
         for successor in block.successors:
@@ -132,7 +132,7 @@ def before(blocks: list[Block], seeds: Iterable[int]) -> set[int]:
 
 
 def parts_of(program: Program, blocks: list[Block], counted: set[int], exits: set[int]) -> tuple[list[Part], set[int]]:
-    """The parts that move a row, and the blocks that they are made of."""
+    """The parts that move a row, and their blocks."""
     parts, inside = [], set[int]()
     loops = loops_of(blocks, counted)
     for first in sorted(counted):
@@ -149,18 +149,18 @@ def parts_of(program: Program, blocks: list[Block], counted: set[int], exits: se
 
 
 def loops_of(blocks: list[Block], counted: set[int]) -> dict[int, range]:
-    """The blocks of every loop, by its first one: from where a branch leads back to, up to the branch."""
+    """First block -> blocks of every loop: from the target of a backward branch up to the branch."""
     loops: dict[int, range] = {}
     for i in sorted(counted):
         for head in (successor for successor in blocks[i].successors if successor <= i):
             if any(set(other) & set(range(head, i + 1)) for other in loops.values()):
-                raise Unrecognised("a loop in a loop, or with two ways back")
+                raise Unrecognised("a nested loop, or a loop with two backward branches")
             loops[head] = range(head, i + 1)
     return loops
 
 
 def part_of(program: Program, blocks: list[Block], members: range, ends: set[int], *, is_loop: bool) -> Part:
-    """The part made of some blocks; ``ends`` are those where its loop, or else the kernel, is done."""
+    """The part made of some blocks; ``ends`` are the blocks in which its loop, or the kernel, ends."""
     start = members[0] if is_loop else 0
     code, masked = [], []
     for block in members:
@@ -168,9 +168,9 @@ def part_of(program: Program, blocks: list[Block], members: range, ends: set[int
         code += code_of(program, blocks[block])
         masked += [one.predicate != "" or is_passed for one in code_of(program, blocks[block]) if one.is_vector]
     if not masked:
-        raise Unrecognised("a loop without 16-byte accesses, whose trips the model cannot know")
+        raise Unrecognised("a loop without 16-byte accesses, whose number of trips is unknown to the model")
     if len(set(masked)) > 1:
-        raise Unrecognised("a loop or block of which some 16-byte accesses are masked, and some are not")
+        raise Unrecognised("a loop or block in which only some of the 16-byte accesses are masked")
     loads = sum(one.is_vector and one.name == "LDG" for one in code)
     return Part(
         code,
@@ -183,6 +183,6 @@ def part_of(program: Program, blocks: list[Block], members: range, ends: set[int
 
 
 def can_be_passed(blocks: list[Block], block: int, start: int, ends: set[int]) -> bool:
-    """Whether one can get from the start to an end without a block."""
+    """Whether there is a path from the start to an end that avoids a block."""
     without = [other if i != block else Block(0, 0, ()) for i, other in enumerate(blocks)]
     return block != start and bool(after(without, [start]) & ends - {block})

@@ -1,6 +1,6 @@
-"""What one row makes a multiprocessor execute: the instructions of each loop, times the trips that a row's size gives.
+"""Counts what a multiprocessor executes for one row: the instructions of each loop times its trips for the row's size.
 
-Code outside of the loops is counted once for every warp. That is an upper bound: only number rows run all of it.
+Code outside the loops is counted once per warp. That is an upper bound: only number rows run all of it.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ WARP = 32
 
 
 class Counts(NamedTuple):
-    """Of one row, by all threads of its program."""
+    """Counts for one row, over all threads of its program."""
 
     vector_loads: int
-    """16-byte loads of single threads."""
+    """16-byte loads, counted per thread."""
     vector_stores: int
-    """16-byte stores of single threads."""
+    """16-byte stores, counted per thread."""
     instructions: int
-    """Of warps: issue slots, no fewer than are taken."""
+    """Warp instructions: an upper bound of the issue slots."""
     passes: dict[str, int]
-    """Of warps, by pipe: see :func:`~ntl_kernels.inspect.pipes.passes_of`."""
+    """Warp passes by pipe: see :func:`~ntl_kernels.inspect.pipes.passes_of`."""
 
 
 class Trips(NamedTuple):
-    """How often a part is run for a row."""
+    """How often a part runs for a row."""
 
     part: Part
     trips: int
     vectors: int
-    """Of all threads in all trips."""
+    """Vectors of all threads in all trips."""
 
 
 def executed(launch: Launch, target: str, vocab_size: int, head: int = 0) -> Counts:
-    """What a launch for a target such as "sm_90" executes for a row that counts, of V columns.
+    """What a launch for a target such as "sm_90" executes for a row with V columns that counts.
 
     Args:
-        head: columns before the first that starts at a multiple of 16 bytes.
+        head: columns before the first one at a multiple of 16 bytes.
 
     Raises:
-        Unrecognised: the machine code is not that of two walks over a row.
+        Unrecognised: the machine code does not consist of two walks over a row.
     """
     return executed_code(disassembled(compile_launch(launch, target)).code, launch, vocab_size, head)
 
 
 def executed_code(code: str, launch: Launch, vocab_size: int, head: int = 0) -> Counts:
-    """:func:`executed`, for what is disassembled already."""
+    """:func:`executed` for disassembled code."""
     tile = launch.keywords["TILE"]
     if tile.aligned and (head or vocab_size % tile.vector):
         raise ValueError(f"compiled for whole vectors: head {head} and {vocab_size} columns of {tile.vector} a vector")
@@ -60,7 +60,7 @@ def executed_code(code: str, launch: Launch, vocab_size: int, head: int = 0) -> 
 
 
 def counts_of(kernel: Kernel, vectors: int, threads: int) -> Counts:
-    """Of a row with a body of so many vectors."""
+    """The counts for a row whose body has this many vectors."""
     walks = trips_of(kernel.reads, vectors, threads) + trips_of(kernel.writes, vectors, threads)
     passes = passes_by_pipe(kernel.rest)
     instructions = len(kernel.rest)
@@ -85,14 +85,14 @@ def passes_by_pipe(code: list[Instruction]) -> Counter[str]:
 
 
 def trips_of(walk: list[Part], vectors: int, threads: int) -> list[Trips]:
-    """How the parts of a walk share the vectors of a row, each of which is moved once.
+    """How the vectors of a row, each of which is moved once, are distributed over the parts of a walk.
 
-    What is always run takes its share first, then loops over whole groups, then what is masked, in which every thread
-    takes a vector at a time. The assembler unrolls a masked loop into one over several vectors and smaller blocks for
-    what is left, so that the wider part comes first and the narrowest takes what remains.
+    Parts that always run take their share first, then loops over whole groups, then masked parts, in which every thread
+    takes one vector at a time. The assembler unrolls a masked loop into a loop over several vectors and smaller blocks
+    for the rest, so wider parts come first and the narrowest takes what remains.
 
     Raises:
-        Unrecognised: vectors are left over, or are too few for what is always run.
+        Unrecognised: vectors are left over, or there are too few for the parts that always run.
     """
     order = sorted(walk, key=lambda part: (part.is_loop or part.is_optional, part.is_masked, -part.width))
     shared = []
@@ -104,9 +104,9 @@ def trips_of(walk: list[Part], vectors: int, threads: int) -> list[Trips]:
             trips = min(trips, 1) if part.is_optional else 1
         moved = trips * part.width * threads
         if moved > vectors and not part.is_masked:
-            raise Unrecognised(f"a block moves {moved} vectors in every row, and the row has {vectors} left")
+            raise Unrecognised(f"a block moves {moved} vectors in every row, but the row has only {vectors} left")
         shared.append(Trips(part, trips, min(moved, vectors)))
         vectors -= shared[-1].vectors
     if vectors:
-        raise Unrecognised(f"{vectors} vectors of the row are moved by no loop or block that was found")
+        raise Unrecognised(f"no loop or block was found that moves {vectors} vectors of the row")
     return shared

@@ -1,4 +1,4 @@
-"""Machine code, read with the disassemblers that ship with Triton."""
+"""Reads machine code with the disassemblers that ship with Triton."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 
 class Disassembly(NamedTuple):
-    """A kernel for an NVIDIA GPU, as text."""
+    """The disassembly of a kernel for an NVIDIA GPU."""
 
     usage: str
-    """What cuobjdump says of registers and memory."""
+    """The output of cuobjdump on registers and memory."""
     code: str
-    """What nvdisasm says of the instructions."""
+    """The output of nvdisasm: the instructions."""
 
 
 def disassembled(compiled: Any) -> Disassembly:
@@ -34,14 +34,14 @@ def run(*command: str | Path) -> str:
 
 
 def registers_of(usage: str) -> int:
-    """Registers of one thread."""
+    """Registers per thread."""
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, f"cuobjdump printed no registers: {usage!r}"
     return int(registers.group(1))
 
 
 def read_nvidia(compiled: Any) -> dict[str, int]:
-    """From the cubin, by cuobjdump and nvdisasm."""
+    """The fields of a report from a cubin, read with cuobjdump and nvdisasm."""
     usage, code = disassembled(compiled)
     return {
         "registers": registers_of(usage),
@@ -52,7 +52,7 @@ def read_nvidia(compiled: Any) -> dict[str, int]:
 
 
 def read_amd(compiled: Any) -> dict[str, int]:
-    """From the assembly, which holds the compiler's own counts."""
+    """The fields of a report from the assembly, which contains the compiler's own counts."""
     code = compiled.asm["amdgcn"]
 
     def count(name: str) -> int:
@@ -69,12 +69,12 @@ def read_amd(compiled: Any) -> dict[str, int]:
 
 
 NVIDIA_BITS = {".256": 256, ".128": 128, ".64": 64, ".U16": 16, ".S16": 16, ".U8": 8, ".S8": 8}
-"""The width that an instruction's suffix says; 32 without one."""
+"""Access width in bits by an instruction's suffix; 32 without one."""
 AMD_BITS = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "short": 16, "byte": 8}
 
 
 def widest(suffixes: Iterable[str], bits: dict[str, int]) -> int:
-    """The widest of some accesses; 0 where there is none."""
+    """The widest of some accesses; 0 if there are none."""
     return max((width_of(suffix, bits) for suffix in suffixes), default=0)
 
 
@@ -88,7 +88,7 @@ class Instruction(NamedTuple):
     predicate: str
     """``@!P0``, or empty."""
     opcode: str
-    """With its suffixes."""
+    """The opcode with its suffixes."""
     operands: str
 
     @property
@@ -98,7 +98,7 @@ class Instruction(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """Whether it moves 16 bytes of a thread from or to global memory."""
+        """Whether it moves 16 bytes per thread from or to global memory."""
         return self.name in ("LDG", "STG") and width_of(self.opcode, NVIDIA_BITS) == 128
 
     @property
@@ -107,22 +107,22 @@ class Instruction(NamedTuple):
 
     @property
     def target(self) -> str | None:
-        """The label that a branch goes to."""
+        """The target label of a branch."""
         label = re.search(r"`\((\.\w+)\)", self.operands)
         return label.group(1) if self.name == "BRA" and label else None
 
     @property
     def is_conditional(self) -> bool:
-        """Whether a branch or an exit may be passed by; ``BRA.U`` has its predicate among the operands."""
+        """Whether a branch or an exit is conditional; ``BRA.U`` has its predicate among the operands."""
         return self.predicate != "" or (self.name == "BRA" and not self.operands.startswith("`"))
 
 
 class Program(NamedTuple):
-    """The instructions of a kernel, and where its labels point."""
+    """The instructions of a kernel, and the positions of its labels."""
 
     instructions: list[Instruction]
     labels: dict[str, int]
-    """The instruction after each label."""
+    """Label -> index of the instruction after it."""
 
 
 LABEL = re.compile(r"^(\.L\w*):")
@@ -131,10 +131,10 @@ INSTRUCTION = re.compile(r"^(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9]*(?:\.\w+)*)\s*(.*)
 
 
 def parsed(code: str) -> Program:
-    """nvdisasm's text.
+    """Parse nvdisasm's output.
 
     Raises:
-        ValueError: a line is no instruction of the form that is known.
+        ValueError: a line is not an instruction of a known form.
     """
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""A model, not a measurement, of what bounds ``row_losses_kernel`` with its gradient: ``--model``.
+"""A model, not a measurement, of what limits ``row_losses_kernel`` with its gradient: ``--model``.
 
-The counts are those of a row that counts and starts at a multiple of 16 bytes: :mod:`.executed` says how they are made,
-:mod:`.roofline` against which figures they are held.
+The counts are for a row that counts and starts at a multiple of 16 bytes. :mod:`.executed` explains how they are made,
+and :mod:`.roofline` contains the published figures that they are compared with.
 """
 
 from __future__ import annotations
@@ -16,64 +16,64 @@ from .roofline import GPU, GPUS, floor_seconds, l2_bytes_of, next_limit, residen
 
 KERNEL = "losses_and_gradients"
 NUMBERS = 10
-"""Number tokens."""
+"""The number of number tokens."""
 ROWS = tuple(sorted(VOCAB_SIZES, key=lambda rows: VOCAB_SIZES[rows]))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One line of the model: a GPU, a dtype and a vocabulary. Everything is of one row unless it says otherwise."""
+    """One line of the model: a GPU, a dtype and a vocabulary. All values are for one row unless stated otherwise."""
 
     gpu: str
     target: str
     triton: str
-    """The version, whose assembler makes the machine code."""
+    """The version of Triton, whose assembler produces the machine code."""
     dtype: str
     vocab_size: int
     threads: int
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     vector_loads: int
-    """16-byte loads of single threads."""
+    """16-byte loads, counted per thread."""
     vector_stores: int
     l2_bytes: int
-    """Between the L2 and the multiprocessor."""
+    """Bytes between the L2 and the multiprocessor."""
     memory_bytes: int
-    """One read and one write: what is loaded again comes from the L2."""
+    """Bytes of one read and one write; everything that is loaded again comes from the L2."""
     memory_bytes_missed: int
-    """The same if the L2 holds nothing."""
+    """The same if every load misses the L2."""
     rows_in_flight: int
-    """On the whole GPU."""
+    """Rows being processed on the whole GPU."""
     bytes_in_flight: int
-    """Logits of those rows that are read again."""
+    """Bytes of the logits of these rows that are read again."""
     l2_capacity: int
     instructions: int
-    """Of warps: issue slots."""
+    """Warp instructions (issue slots)."""
     passes: dict[str, int]
-    """Of warps, by pipe."""
+    """Warp passes, by pipe."""
     floor_seconds: float
-    """One read and one write of the row, while all other rows of the GPU have their share of the bandwidth."""
+    """The time of one read and one write of the row when all rows on the GPU share the bandwidth equally."""
     shares: dict[str, float]
-    """The time of each limit alone, over ``floor_seconds``."""
+    """The time that each limit alone would take, relative to ``floor_seconds``."""
     next_limit: str
-    """The largest of ``shares``; memory is among them if ``bytes_in_flight`` do not fit the L2."""
+    """The largest of ``shares``; memory is included if ``bytes_in_flight`` do not fit the L2."""
     next_published_limit: str
-    """The same without the L2, whose bandwidth is a guess."""
+    """The same without the L2 bandwidth, which is a guess."""
 
 
 def cases_of(targets: Iterable[str], loss: str = "default") -> list[Case]:
-    """Every dtype and vocabulary for some targets."""
+    """The cases of every dtype and vocabulary for some targets."""
     return [Case(KERNEL, target, dtype, rows, NUMBERS, loss) for target in targets for dtype in DTYPES for rows in ROWS]
 
 
 def model(cases: Iterable[Case]) -> list[Estimate]:
-    """Compile the cases, as many at a time as there are cores, and count what a row of each executes."""
+    """Compile the cases in parallel and count what a row of each executes."""
     found = [one for estimates in in_parallel(estimates_of, cases) for one in estimates]
     return sorted(found, key=lambda one: list(GPUS).index(one.gpu))
 
 
 def estimates_of(case: Case) -> list[Estimate]:
-    """A case on every GPU of its target."""
+    """The estimates of a case for every GPU of its target."""
     launch = record(case)
     compiled = compile_launch(launch, case.target)
     usage, code = disassembled(compiled)
@@ -87,7 +87,7 @@ def estimates_of(case: Case) -> list[Estimate]:
 
 
 def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int, shared_bytes: int) -> Estimate:
-    """What follows from the counts of a case on a GPU."""
+    """The estimate that follows from the counts of a case on a GPU."""
     import triton
 
     row_bytes = VOCAB_SIZES[case.rows] * DTYPES[case.dtype].itemsize

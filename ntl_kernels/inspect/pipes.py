@@ -1,4 +1,4 @@
-"""Which pipe of a multiprocessor an instruction goes to.
+"""Which pipe of a multiprocessor executes an instruction.
 
 The assignment follows the list "Pipelines" in NVIDIA's Nsight Compute documentation (Profiling Guide, Metrics Decoder).
 """
@@ -23,25 +23,25 @@ PIPES = {
 }
 """Opcodes by pipe.
 
-fma    Floating point and integer multiply-adds. From Hopper on only half of it takes integers; the kernels have far too
-       few of them for that to matter.
+fma    Floating-point and integer multiply-adds. From Hopper on, only half of the pipe takes integers; the kernels have
+       too few of them for that to matter.
 alu    Comparisons, selections, integers, logic, conversions to 16 bits.
 xu     Transcendental functions (MUFU) and slow conversions.
 lsu    Memory, shuffles, special registers.
-other  Branches, barriers, constants and (see :func:`pipe_of`) the uniform datapath: they only take an issue slot.
+other  Branches, barriers, constants and (see :func:`pipe_of`) the uniform datapath, which only take an issue slot.
 """
 PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 PACKED = ("FFMA2", "FMUL2", "FADD2")
 """Two float32 operations per thread."""
 LSU_BITS = 32
-"""Of a thread and a pass through the LSU: 128 bytes of a warp."""
+"""Bytes per thread and pass through the LSU: 128 bytes per warp."""
 
 
 def pipe_of(instruction: Instruction) -> str:
     """A key of :data:`PIPES`.
 
     Raises:
-        ValueError: nobody has said which pipe the opcode goes to.
+        ValueError: the opcode is not in :data:`PIPES`.
     """
     if instruction.name.startswith("U"):
         return "other"
@@ -52,7 +52,7 @@ def pipe_of(instruction: Instruction) -> str:
 
 
 def passes_of(instruction: Instruction) -> int:
-    """How often a warp's instruction goes through its pipe, 32 threads and at most 4 bytes of each at a time."""
+    """How many passes through its pipe a warp's instruction takes, with at most 4 bytes per thread and pass."""
     if instruction.name in ("LDG", "STG"):
         return max(1, width_of(instruction.opcode, NVIDIA_BITS) // LSU_BITS)
     return 2 if instruction.name in PACKED else 1

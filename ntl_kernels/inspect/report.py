@@ -1,4 +1,4 @@
-"""What every kernel compiles to: registers, spills, shared memory and the widest accesses."""
+"""Reports on compiled kernels: registers, spills, shared memory and the widest accesses."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from .machine_code import read_amd, read_nvidia
 
 @dataclass(frozen=True)
 class Report:
-    """What one kernel compiled to."""
+    """The report on one compiled kernel."""
 
     kernel: str
     target: str
     case: str
     threads: int
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     spills: int
     """Loads and stores of spilled registers in the code (NVIDIA), or registers spilled (AMD)."""
     shared_bytes: int
     load_bits: int
-    """The widest load from global memory of one thread."""
+    """The widest load of a thread from global memory, in bits."""
     store_bits: int
-    """The widest store."""
+    """The widest store, in bits."""
 
 
 def inspect(cases: Iterable[Case]) -> list[Report]:
-    """Compile the cases, as many at a time as there are cores."""
+    """Compile the cases in parallel and report on each."""
     return in_parallel(inspect_case, cases)
 
 
 def inspect_case(case: Case) -> Report:
-    """Compile one case and read its machine code."""
+    """Compile one case and report on its machine code."""
     compiled = compile_launch(record(case), case.target)
     read = read_amd if case.target.startswith("gfx") else read_nvidia
     threads = compiled.metadata.num_warps * LANES[platform_of(case.target)]
@@ -44,11 +44,11 @@ def inspect_case(case: Case) -> Report:
 
 
 def table(reports: Iterable[Report]) -> str:
-    """For people: one line per report."""
+    """A text table with one line per report."""
     return aligned([list(Report.__dataclass_fields__), *([str(v) for v in asdict(r).values()] for r in reports)])
 
 
 def aligned(lines: list[list[str]]) -> str:
-    """Lines of cells, in columns of one width."""
+    """Lines of cells as aligned columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

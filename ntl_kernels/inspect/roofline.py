@@ -1,4 +1,4 @@
-"""What GPUs can do, in published figures, and how much of that a row needs."""
+"""Published limits of GPUs, and how much of each a row needs."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from dataclasses import dataclass
 from .executed import WARP, Counts
 
 SCHEDULERS = 4
-"""Of a multiprocessor, each of which issues an instruction per clock (whitepapers of A100 and H100)."""
+"""Schedulers per multiprocessor, each of which issues one instruction per clock (whitepapers of A100 and H100)."""
 INTEGER_LANES = 64
 """Comparisons, integers, logic: results per clock and multiprocessor (CUDA C++ Programming Guide, "Throughput of Native
 Arithmetic Instructions", compute capabilities 8.0, 9.0 and 10.0)."""
 SPECIAL_LANES = 16
-"""exp2 and its like; the same table."""
+"""exp2 and similar functions; from the same table."""
 LSU_BYTES = 128
-"""Between registers and the L1 cache, per clock and multiprocessor (whitepapers of V100 and A100; unchanged since)."""
+"""Bytes between registers and L1 cache per clock and multiprocessor (whitepapers of V100 and A100; unchanged since)."""
 MOST_THREADS, MOST_PROGRAMS, REGISTERS = 2048, 32, 65536
-"""Resident on a multiprocessor (the same guide, "Technical Specifications per Compute Capability"; all three)."""
+"""Maxima per multiprocessor (same guide, "Technical Specifications per Compute Capability"; equal for all three)."""
 REGISTER_UNIT = 256
-"""A warp is given registers in such lots (CUDA Occupancy Calculator)."""
+"""Register allocation unit per warp (CUDA Occupancy Calculator)."""
 RESERVED_SHARED = 1024
-"""Bytes of shared memory that every program needs beside its own (tuning guides of Ampere, Hopper and Blackwell)."""
+"""Bytes of shared memory reserved per program (tuning guides of Ampere, Hopper and Blackwell)."""
 L2_BYTES_PER_CLOCK = 31
-"""Between the L2 cache and a multiprocessor. NVIDIA publishes no bandwidth of the L2 but the A100's peak for reads
-(5120 bytes per clock, which is 47 per multiprocessor). A micro-benchmark of the A100 reached 4.73 TB/s on 108
-multiprocessors at 1.41 GHz, which is 31 (github.com/RRZE-HPC/gpu-benches/issues/13). That other GPUs reach as much, and
-that writes count like reads, are guesses."""
+"""Bytes per clock between the L2 cache and a multiprocessor. NVIDIA publishes no L2 bandwidth except the A100's peak
+for reads (5120 bytes per clock, or 47 per multiprocessor). A micro-benchmark of the A100 reached 4.73 TB/s on 108
+multiprocessors at 1.41 GHz, or 31 per multiprocessor (github.com/RRZE-HPC/gpu-benches/issues/13). It is a guess that
+other GPUs reach the same and that writes cost as much as reads."""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """Published figures. Bytes and seconds; M, G and T are powers of 1000, the sizes of caches in MiB."""
+    """Published figures of a GPU, in bytes and seconds; M, G and T are powers of 1000, cache sizes are in MiB."""
 
     name: str
     target: str
     multiprocessors: int
     clock: float
-    """Hz: the boost clock at which the published float32 peak is reached."""
+    """Hz: the boost clock that gives the published float32 peak."""
     memory_bandwidth: float
     """Bytes per second, read and written together."""
     l2_bytes: int
     float32_lanes: int
     """Multiply-adds per clock and multiprocessor (CUDA C++ Programming Guide, as above)."""
     shared_bytes: int
-    """Shared memory of a multiprocessor."""
+    """Shared memory per multiprocessor."""
     source: str
 
     @property
@@ -75,26 +75,26 @@ GPUS = {
         ),
     )
 }
-"""By name."""
+"""GPUs by name."""
 GUESSED = "L2"
-"""The only limit of :func:`shares_of` that does not follow from published figures."""
+"""The only limit of :func:`shares_of` that is not based on published figures."""
 
 
 def floor_seconds(row_bytes: int, gpu: GPU) -> float:
-    """The time that one read and one write of a row take."""
+    """The time of one read and one write of a row."""
     return 2 * row_bytes / gpu.memory_bandwidth
 
 
 def l2_bytes_of(counts: Counts) -> int:
-    """What a row moves between the L2 and a multiprocessor; edges, labels, number columns and fields are left out."""
+    """Bytes that a row moves between L2 and multiprocessor, without edges, labels, number columns and fields."""
     return 16 * (counts.vector_loads + counts.vector_stores)
 
 
 def shares_of(counts: Counts, row_bytes: int, gpu: GPU) -> dict[str, float]:
-    """What each limit alone would take for a row, over the time of one read and one write of it.
+    """The time that each limit alone would take for a row, relative to one read and one write of it.
 
-    ``memory`` is more than 1 if the row is read more than once and the L2 holds nothing of it. The pipes of all
-    multiprocessors work at the same time and never wait, neither for each other nor for memory.
+    ``memory`` is above 1 if the row is read more than once and always misses the L2. The model assumes that the pipes
+    of all multiprocessors work at the same time and never wait for each other or for memory.
     """
     floor = floor_seconds(row_bytes, gpu)
     per_clock = {
@@ -117,8 +117,9 @@ def next_limit(shares: dict[str, float], fits: bool, *, is_published: bool = Fal
     """The largest share.
 
     Args:
-        fits: what is read again of the rows in flight fits the L2, so that memory sees one read and one write of each.
-        is_published: leave out what is a guess.
+        fits: whether the parts of the rows in flight that are read again fit the L2, so that memory sees one read and
+            one write of each row.
+        is_published: leave out limits that are guesses.
     """
     candidates = [
         limit for limit in shares if not (fits and limit == "memory") and not (is_published and limit == GUESSED)
@@ -127,7 +128,7 @@ def next_limit(shares: dict[str, float], fits: bool, *, is_published: bool = Fal
 
 
 def resident_programs(threads: int, registers: int, shared_bytes: int, gpu: GPU) -> int:
-    """Programs, each of which works on one row, that a multiprocessor holds at a time."""
+    """How many programs, each of which works on one row, are resident on a multiprocessor."""
     warps = threads // WARP
     registers_of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
     return min(

@@ -1,4 +1,4 @@
-"""The model's estimates as tables."""
+"""Tables of the model's estimates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def share_of(limit: str) -> Callable[[Estimate], str]:
 
 
 LIMITS = {"memory": "L2 missed", "L2": "L2*", "issue": "issue", "fma": "FMA", "alu": "ALU", "xu": "XU", "lsu": "LSU"}
-"""Keys of ``Estimate.shares``, as the tables call them."""
+"""Keys of ``Estimate.shares`` and their names in the tables."""
 LOGITS: Columns = {
     "GPU": lambda one: one.gpu,
     "logits": lambda one: one.dtype,
     "V": lambda one: f"{one.vocab_size:,}",
 }
-"""What every table starts with."""
+"""The first columns of every table."""
 BYTES: Columns = {
     "16-byte loads": lambda one: f"{one.vector_loads:,}",
     "16-byte stores": lambda one: f"{one.vector_stores:,}",
@@ -53,11 +53,11 @@ TABLES = {
     "Time that each limit alone would take, relative to one read and one write of the row (the floor)": SHARES,
 }
 WORDS = ("next limit", "published")
-"""Columns without numbers."""
+"""Columns that contain text."""
 
 
 def headline(estimates: list[Estimate]) -> str:
-    """Which Triton, and that it is a model."""
+    """A note on the version of Triton and on the limits of the model."""
     versions = ", ".join(sorted({one.triton for one in estimates}))
     return (
         f"A model based on the machine code of Triton {versions}; nothing here was measured. *The L2 bandwidth is a "
@@ -66,7 +66,7 @@ def headline(estimates: list[Estimate]) -> str:
 
 
 def verdicts(estimates: list[Estimate]) -> list[str]:
-    """The next limits of each GPU: the most that they take, and for how many lines of its tables."""
+    """The next limits of each GPU: their largest share, and in how many lines of its tables."""
     found = []
     for gpu in dict.fromkeys(one.gpu for one in estimates):
         own = [one for one in estimates if one.gpu == gpu]
@@ -85,24 +85,24 @@ def limits_of(found: list[tuple[str, Estimate]]) -> str:
 
 
 def tables(estimates: list[Estimate]) -> str:
-    """For people."""
+    """The tables as text."""
     found = [f"{title}\n{aligned(cells(estimates, columns))}" for title, columns in TABLES.items()]
     return "\n\n".join([headline(estimates), *found, "\n".join(verdicts(estimates))])
 
 
 def markdown(estimates: list[Estimate]) -> str:
-    """The same as part of a page."""
+    """The tables as Markdown, for a page."""
     found = [f"{title}:\n\n{markdown_table(cells(estimates, columns))}" for title, columns in TABLES.items()]
     return "\n\n".join([escaped(headline(estimates)), *found, *map(escaped, verdicts(estimates))])
 
 
 def escaped(text: str) -> str:
-    """Text in Markdown, with its stars."""
+    """Text for Markdown, with escaped asterisks."""
     return text.replace("*", "\\*")
 
 
 def cells(estimates: list[Estimate], columns: Columns) -> list[list[str]]:
-    """A table: its head, then a line per estimate."""
+    """The cells of a table: its header, then one line per estimate."""
     columns = LOGITS | columns
     return [list(columns), *([cell(one) for cell in columns.values()] for one in estimates)]
 

@@ -1,4 +1,4 @@
-"""The loss in other libraries. Each module here needs its library installed; `ntl_kernels` itself needs none."""
+"""Integrations with other libraries. Each module needs its library; `ntl_kernels` itself needs none of them."""
 
 from ..extras import needs
 

@@ -1,4 +1,4 @@
-"""CE + NTL in Axolotl's supervised fine-tuning: `NTLPlugin`, for Axolotl 0.19.
+"""CE + NTL for supervised fine-tuning with Axolotl 0.19: `NTLPlugin`.
 
 plugins:
   - ntl_kernels.integrations.axolotl.NTLPlugin
@@ -25,7 +25,7 @@ from .transformers import apply_ntl_to_model
 from .transformers.frameworks import unwrap_model
 from .transformers.models import find_head
 
-LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl shows what its own loggers say
+LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
 PREFIX = "ntl_"
 OTHER_LOSSES = (
     "cut_cross_entropy",
@@ -37,21 +37,21 @@ OTHER_LOSSES = (
     "reward_model",
     "process_reward_model",
 )
-"""Options of Axolotl that choose another loss."""
+"""Options of Axolotl that select another loss."""
 COUNTED_ROWS = 10_000
-"""How many rows of the training data say how many tokens there are for each number."""
+"""How many rows of the training data are used to count tokens per number."""
 
 
 class NTLArgs(BaseModel):
-    """The keys that the plugin adds to Axolotl's configuration, which Axolotl checks with its own.
+    """The keys that the plugin adds to Axolotl's configuration. Axolotl validates them with its own keys.
 
     Args:
-        ntl_weight: lambda, the factor of NTL beside cross-entropy.
+        ntl_weight: lambda, the factor of the NTL term.
         ntl_kind, ntl_reweigh, ntl_squash_factor: as in :class:`NTLConfig`.
-        ntl_mean_over: what ``ntl_weight`` is the factor of. ``numbers``: of the mean of NTL over the number tokens, as
-            everywhere in this library. ``tokens``: of the NTL of every token. Axolotl's Trainer averages losses over
-            the tokens of each batch, so the loss is that of ``NTLConfig(mean_over="tokens")`` either way; the first
-            translates the weight by the labels of the training data.
+        ntl_mean_over: what ``ntl_weight`` multiplies: ``numbers``, the mean of NTL over the number tokens, as elsewhere
+            in this library; or ``tokens``, the mean over all tokens. Axolotl's Trainer averages losses over the tokens
+            of each batch, so the loss is that of ``NTLConfig(mean_over="tokens")`` in both cases; ``numbers`` converts
+            the weight with the number of tokens per number in the training labels.
         ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`.
     """
 
@@ -66,41 +66,43 @@ class NTLArgs(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def check_ntl_names(cls, data: Any) -> Any:
-        """Raise for a misspelt key of ours: Axolotl silently drops keys that it does not know."""
+        """Raise for an unknown ``ntl_`` key: Axolotl silently drops unknown keys."""
         unknown = [name for name in data if str(name).startswith(PREFIX) and name not in NTLArgs.model_fields]
         if unknown:
-            raise ValueError(f"unknown {', '.join(unknown)}: NTLPlugin has {', '.join(NTLArgs.model_fields)}")
+            raise ValueError(f"unknown {', '.join(unknown)}: NTLPlugin's keys are {', '.join(NTLArgs.model_fields)}")
         return data
 
     @model_validator(mode="after")
     def check_ntl(self) -> NTLArgs:
-        """Raise for options that contradict each other, or that choose another loss."""
+        """Raise for options that contradict each other or select another loss."""
         ntl_config(self)
         others = [name for name in OTHER_LOSSES if getattr(self, name, None)]
         if others:
-            raise ValueError(f"NTLPlugin is the loss of supervised fine-tuning; got {', '.join(others)} beside it")
+            raise ValueError(
+                f"NTLPlugin supports supervised fine-tuning only and cannot be combined with {', '.join(others)}"
+            )
         if (getattr(self, "context_parallel_size", None) or 1) > 1:
-            raise ValueError("NTLPlugin does not support context_parallel_size, with which Axolotl gathers logits")
+            raise ValueError("NTLPlugin does not support context_parallel_size, because Axolotl then gathers logits")
         return self
 
 
 class NTLPlugin(BasePlugin):
-    """Axolotl's plugin: the model that is trained computes CE + NTL from its hidden states.
+    """An Axolotl plugin that makes the trained model compute CE + NTL from its hidden states.
 
-    :func:`apply_ntl_to_model` patches it once its Trainer is made. The Trainer is Axolotl's own, with all that it does
-    for packed rows. Keys of the configuration: :class:`NTLArgs`. In evaluation the loss is cross-entropy alone, as
-    without the plugin.
+    After Axolotl has created its Trainer, the plugin patches the model with :func:`apply_ntl_to_model`. The Trainer is
+    Axolotl's own, including its support for packed rows. Configuration keys: :class:`NTLArgs`. In evaluation the loss
+    is plain cross-entropy, as without the plugin.
 
     Raises:
-        ValueError: the training data has no labels or no numbers, or streams, with ``ntl_mean_over: numbers``; besides
-            what :class:`NTLArgs`, :meth:`NumberTokens.from_tokenizer` and :func:`apply_ntl_to_model` raise.
+        ValueError: with ``ntl_mean_over: numbers``, the training data has no labels or no numbers, or is streamed. Also
+            the errors of :class:`NTLArgs`, :meth:`NumberTokens.from_tokenizer` and :func:`apply_ntl_to_model`.
     """
 
     def get_input_args(self) -> str:
         return f"{NTLArgs.__module__}.{NTLArgs.__qualname__}"
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Patch the Trainer's model, with the number tokens of its tokenizer."""
+        """Patch the Trainer's model with the number tokens of its tokenizer."""
         head = find_head(unwrap_model(trainer.model))
         numbers = NumberTokens.from_tokenizer(
             trainer.processing_class,
@@ -110,12 +112,12 @@ class NTLPlugin(BasePlugin):
         )
         ratio = 1.0 if cfg.ntl_mean_over == "tokens" else tokens_per_number(numbers, trainer.train_dataset)
         config = ntl_config(cfg, ratio)
-        LOG.info("NTL has the weight %.4g of every token; %r", config.weight, numbers)
+        LOG.info("NTL is added with weight %.4g per token; %r", config.weight, numbers)
         apply_ntl_to_model(trainer.model, numbers, config)
 
 
 def ntl_config(keys: Any, ratio: float = 1.0) -> NTLConfig:
-    """The loss of Axolotl's configuration, its weight times the tokens per number."""
+    """The loss for Axolotl's configuration; ``ratio``, the tokens per number, multiplies its weight."""
     return NTLConfig(
         kind=keys.ntl_kind,
         weight=keys.ntl_weight * ratio,
@@ -126,11 +128,11 @@ def ntl_config(keys: Any, ratio: float = 1.0) -> NTLConfig:
 
 
 def tokens_per_number(numbers: NumberTokens, rows: Any) -> float:
-    """How many labels count for each that is a number, in evenly spaced rows of the training data."""
+    """The number of labels per label that is a number, from evenly spaced rows of the training data."""
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"the number tokens of a {type(rows).__name__} cannot be counted before it is read: set "
-            "ntl_mean_over: tokens, and ntl_weight to the factor of the NTL of every token"
+            f"the number tokens of a {type(rows).__name__} cannot be counted before training: set "
+            "ntl_mean_over: tokens, and set ntl_weight to the weight of a mean over all tokens"
         )
     step = max(1, math.ceil(len(rows) / COUNTED_ROWS))
     chosen = (rows[index]["labels"] for index in range(0, len(rows), step))

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning with CE + NTL: `NTLSFTTrainer`, for TRL 0.24 and later."""
+"""Supervised fine-tuning with CE + NTL for TRL 0.24 and later: `NTLSFTTrainer`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     """``trl.SFTTrainer`` with CE + NTL: ``NTLSFTTrainer(model, args, ..., numbers=numbers)``.
 
     TRL's fused head is not used: a model patched by :func:`apply_ntl_to_model` computes the loss from hidden states,
-    any other one from full logits. Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` where SFTTrainer logs
-    ``entropy`` and ``mean_token_accuracy``. See :class:`NTLTrainerMixin` for the arguments beside SFTTrainer's.
+    any other model from full logits. Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` in place of
+    SFTTrainer's ``entropy`` and ``mean_token_accuracy``. For the arguments that SFTTrainer does not have, see
+    :class:`NTLTrainerMixin`.
 
     Raises:
-        ValueError: a ``loss_type`` other than "nll", besides what :class:`NTLTrainerMixin` raises.
+        ValueError: ``loss_type`` is not "nll". Also the errors of :class:`NTLTrainerMixin`.
     """
 
     ntl_stock = STOCK_TRAINERS["SFTTrainer"]

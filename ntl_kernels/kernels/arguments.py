@@ -1,8 +1,8 @@
-"""What the kernels' parameters are grouped into. A field is a pointer, an integer, a float or None.
+"""Groups of kernel parameters. A field is a pointer, an integer, a float or None.
 
-Triton compiles a kernel anew when an integer in a group becomes 1, or divisible by 16, or neither. So only integers
-that a model fixes are in groups; those that change from batch to batch are parameters of their own, unspecialised, and
-have the same names in all kernels.
+Triton recompiles a kernel when an integer in a group changes between 1, divisible by 16, and neither. Therefore groups
+contain only integers that a model fixes. Integers that change from batch to batch are separate, unspecialised
+parameters with the same names in all kernels.
 """
 
 from typing import Any, NamedTuple
@@ -20,18 +20,18 @@ VARYING = (
     "upstream",  # [N], or 0-d with a stride of 0
     "upstream_stride",
 )
-"""The parameters that no kernel is specialised for."""
+"""The parameters for which no kernel is specialised."""
 
 
 class Matrix(NamedTuple):
-    """[B, T, V] in memory: rows of contiguous columns, each ``row_stride`` after the one before it."""
+    """[B, T, V] in memory: rows of contiguous columns, ``row_stride`` elements apart."""
 
     pointer: Any
     row_stride: Any
 
 
 class Labels(NamedTuple):
-    """Of N rows."""
+    """Labels and weights of N rows."""
 
     ids: Any
     """int32 or int64 [N]"""
@@ -45,7 +45,7 @@ class Numbers(NamedTuple):
 
     ids: Any
     """int32 [K]"""
-    value: Any  # not "values", which Triton's tuples have already
+    value: Any  # not "values", which is an attribute of Triton's tuples
     """float32 [K], ascending"""
     lookup: Any
     """int32 [V]: index into ``ids`` or -1"""
@@ -54,22 +54,21 @@ class Numbers(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """[9, N] in memory: what the rows leave behind, in the order of ``fields``."""
+    """[9, N] in memory: the results of the rows, in the order of ``fields``."""
 
     pointer: Any
     """float32"""
     stride: Any
-    """From one field to the next: N."""
+    """The distance between fields: N."""
 
 
 class Shares(NamedTuple):
-    """What the two terms of the loss weigh. Each is a float, or a pointer to one number of any dtype that is read on
-    the device."""
+    """Denominators and lambda. Each is a float, or a pointer to a number of any dtype that is read on the device."""
 
     num_tokens: Any
-    """Divides cross-entropy; for ``finish_kernel`` None means the sum of the weights."""
+    """The denominator of cross-entropy; in ``finish_kernel`` None means the sum of the weights."""
     num_numbers: Any
-    """Divides NTL, likewise."""
+    """The denominator of NTL, likewise."""
     ntl_weight: Any
     """lambda"""
 
@@ -103,18 +102,18 @@ class Scalars(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a kernel is compiled for: the loss. No value of a float, so that a new one does not recompile."""
+    """Compile-time options of the loss. They contain no float, so that a new value causes no recompilation."""
 
     kind: str
     """One of config.KINDS, or "cumulative": wasserstein with label_sigma."""
     reweigh: bool
     smoothing: bool
     softcap: int
-    """Which tanh; see :mod:`.softcap`."""
+    """The kind of tanh; see :mod:`.softcap`."""
 
 
 class Tile(NamedTuple):
-    """What a kernel is compiled for: how it walks a row."""
+    """Compile-time options of how a kernel walks a row."""
 
     threads: int
     vector: int
@@ -124,6 +123,6 @@ class Tile(NamedTuple):
     keep: int
     """Vectors per thread that stay in registers from the first walk over a row to the second."""
     whole: bool
-    """They are the whole row."""
+    """Whether these vectors are the whole row."""
     aligned: bool
-    """Every row starts at a multiple of 16 bytes and is one long."""
+    """Whether every row starts at a multiple of 16 bytes and has a multiple of 16 bytes."""

@@ -1,4 +1,4 @@
-"""What a row leaves behind: the order of ``ntl_kernels.backends.Field``, to which a test holds it."""
+"""The results of a row, in the order of ``ntl_kernels.backends.Field`` (checked by a test)."""
 
 import triton
 import triton.language as tl
@@ -16,11 +16,11 @@ NUMBER_WEIGHT = tl.constexpr(8)
 
 @triton.jit
 def store_field(fields, field: tl.constexpr, rows, value, inside=None):
-    """Write one number of one row, or of a block of rows where ``inside``; ``fields`` are Fields."""
+    """Write one number of a row, or of the rows of a block that are ``inside``; ``fields`` are Fields."""
     tl.store(fields.pointer + field * fields.stride + rows, value, mask=inside)
 
 
 @triton.jit
 def load_field(fields, field: tl.constexpr, rows, inside):
-    """Read one number of a block of rows, 0 where not ``inside``."""
+    """Read one number of a block of rows; 0 for rows that are not ``inside``."""
     return tl.load(fields.pointer + field * fields.stride + rows, mask=inside, other=0.0)

@@ -33,40 +33,40 @@ from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk
 
 
 class LabelColumns(NamedTuple):
-    """What a row's label asks for, beside its normaliser."""
+    """The columns that a row's label needs, besides the normaliser."""
 
     u: Any
-    """The label's."""
+    """The label's u."""
     numbers: Any
-    """NumberLogits of a number row; all lanes are outside off the number rows."""
+    """NumberLogits of a number row; for other rows, all lanes are outside."""
     offsets: Any
     """v_k - v_y [BLOCK]"""
 
 
 class Columns(NamedTuple):
-    """The gradient of a row before it is written: ``slope * power + pull`` everywhere, and the columns that differ."""
+    """The gradient of a row before it is written: ``slope * power + pull``, except in the columns given here."""
 
     slope: Any
     pull: Any
     label: Any
-    """The label's column, off the number rows."""
+    """The label's column, if the row is not a number row."""
     numbers: Any
-    """[BLOCK]: the number columns of a number row, the label's among them."""
+    """[BLOCK]: the number columns of a number row, including the label's."""
 
 
 class Pulls(NamedTuple):
-    """What cross-entropy gives to the gradient of a row."""
+    """The contribution of cross-entropy to the gradient of a row."""
 
     slope: Any
-    """Times p, in every column."""
+    """The factor of p in every column."""
     pull: Any
-    """In every column."""
+    """A constant in every column."""
     label: Any
-    """In the label's column, besides."""
+    """An additional constant in the label's column."""
 
 
 class NumberRow(NamedTuple):
-    """What a number row reports; all 0 off the number rows."""
+    """The fields of a number row; all 0 for other rows."""
 
     ntl: Any
     absolute_error: Any
@@ -75,7 +75,7 @@ class NumberRow(NamedTuple):
 
 @triton.jit
 def read_label_columns(row, label, numbers, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """What a row's label asks for, read while the row is still on its way."""
+    """Read the columns that a row's label needs, while the row is still being loaded."""
     count = tl.where(label.index >= 0, numbers.size, 0)
     columns = read_number_logits(row.start, numbers, count, how, SOFTCAP, BLOCK)
     offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
@@ -85,11 +85,11 @@ def read_label_columns(row, label, numbers, how, SOFTCAP: tl.constexpr, BLOCK: t
 
 @triton.jit
 def label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr):
-    """All that a row's label adds to its normaliser and its coefficients a, b: (Columns, NumberRow).
+    """(Columns, NumberRow) of a row, from its label, its normaliser and its coefficients a and b.
 
-    What the caller does not use of it is compiled away.
+    Unused parts of the result are removed by the compiler.
     """
-    KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 takes no string out of a tuple as an argument
+    KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 cannot pass a string from a tuple as an argument
     exponent = exponent_at(normaliser.peak, how)
     a, b = a * how.scale, b * how.scale
     pulls = cross_entropy_pulls(a, normaliser, row.size, how, scalars, OPTIONS.smoothing)
@@ -118,7 +118,7 @@ def label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTION
 
 @triton.jit
 def cross_entropy_pulls(a, normaliser, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
-    """Of a row whose cross-entropy weighs ``a``."""
+    """The Pulls of a row whose cross-entropy has the coefficient ``a``."""
     label = -a
     pull = 0.0
     if SMOOTHING:
@@ -130,7 +130,7 @@ def cross_entropy_pulls(a, normaliser, vocab_size, how, scalars, SMOOTHING: tl.c
 
 @triton.jit
 def number_columns(columns, number_pull, index, pulls, slope, exponent, SOFTCAP: tl.constexpr):
-    """The gradient of a number row's number columns [BLOCK], one of which is its label's."""
+    """The gradient of a number row's number columns [BLOCK], including the label's."""
     number_pull += pulls.pull + tl.where(columns.lanes == index, pulls.label, 0.0)
     return column_gradient(columns.u, exponent, slope, number_pull, SOFTCAP)
 
@@ -140,7 +140,7 @@ def write_row(
     row, kept, target, label, numbers, how, peak, columns,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Write the gradient of a row, which may be the row itself; the columns that differ are written last, once."""
+    """Write the gradient of a row, possibly over the row itself; the columns that differ are written last, once."""
     exponent = exponent_at(peak, how)
     write_gradient(row, kept, target, how, exponent, columns.slope, columns.pull, OPTIONS.softcap, TILE)
     tl.debug_barrier()  # every column is written
@@ -162,21 +162,21 @@ def row_lse(normaliser, how):
 
 @triton.jit
 def cross_entropy(normaliser, distance, u, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
-    """CE_i of a row, from the label's u and sum(u - peak): differences, which lose nothing where all u are large."""
+    """CE_i of a row, from the label's u and sum(u - peak): differences, which stay precise if all u are large."""
     log = log_total(normaliser, how)
     loss = how.outer * (normaliser.peak - u) + log
     if SMOOTHING:
         mean = log - how.outer * (distance / vocab_size)
         loss = (1.0 - scalars.label_smoothing) * loss + scalars.label_smoothing * mean
     lse = row_lse(normaliser, how)
-    # A factor of 0 also takes away what is infinite: the square of a large lse, and a CE that nobody asked for.
+    # A factor of 0 must also remove infinite terms: the square of a large lse, and a CE that is not needed.
     loss += tl.where(scalars.z_loss == 0.0, 0.0, scalars.z_loss * lse * lse)
     return tl.where(scalars.ce_weight == 0.0, 0.0, scalars.ce_weight * loss)
 
 
 @triton.jit
 def store_fields(fields, n, label, cross_entropy, is_correct, normaliser, number, inside=None):
-    """All that row n, or a block of rows n, leaves behind; ``number`` is a NumberRow."""
+    """Write all fields of row n, or of a block of rows n; ``number`` is a NumberRow."""
     store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy, inside)
     store_field(fields, IS_CORRECT, n, is_correct, inside)
     store_field(fields, WEIGHT, n, label.weight, inside)
@@ -193,7 +193,7 @@ def row_losses_kernel(
     logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one, or None
     labels, numbers,
     fields,  # [9, N]
-    losses,  # [N]: w (CE + lambda NTL); None: not asked for
+    losses,  # [N]: w (CE + lambda NTL); None if not needed
     num_tokens, num_numbers, ntl_weight,  # Shares
     how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -204,13 +204,13 @@ def row_losses_kernel(
     shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
     if label.counts:
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
-        # The second read of a one-pass row comes from cache, unless the first one gave its lines up.
+        # The second read of a one-pass row comes from cache, unless the first one evicted its lines.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
         a, b = 0.0, 0.0
         if gradient is not None:
             a, b = coefficients(label.weight, 1.0, shares, scalars)
         front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
-        kept = read_kept(row, TILE)  # which arrives while the label's columns are looked up
+        kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
         own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, how, OPTIONS.softcap, OPTIONS.smoothing, TILE)
         ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
@@ -221,7 +221,7 @@ def row_losses_kernel(
             tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-            if TILE.threads <= 64:  # the reductions of a single warp, of 32 or 64 threads, are no barrier
+            if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
             write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
@@ -255,7 +255,7 @@ def row_gradients_kernel(
         kept = read_kept(row, TILE)
         own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
         columns, _ = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
-        tl.debug_barrier()  # every thread has read the columns that another one writes
+        tl.debug_barrier()  # wait until all threads have read the columns that others write
         write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)
@@ -268,7 +268,7 @@ def scale_kernel(
     upstream,  # 0-d
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """gradient *= upstream, without touching memory when upstream is exactly 1."""
+    """gradient *= upstream, without accessing memory if upstream is exactly 1."""
     factor = tl.load(upstream).to(tl.float32)
     if factor != 1.0:
         for n in tl.range(tl.program_id(0), row_count, tl.num_programs(0)):

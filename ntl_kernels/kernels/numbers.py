@@ -14,14 +14,14 @@ class NumberLogits(NamedTuple):
 
     lanes: Any
     inside: Any
-    """Which lanes hold one of the K number tokens."""
+    """Which lanes contain one of the K number tokens."""
     ids: Any
     u: Any
-    """-inf outside."""
+    """u; -inf outside."""
 
 
 class NumberTerms(NamedTuple):
-    """What the loss of a number row and its gradient are made of."""
+    """The terms of a number row's loss and gradient."""
 
     effects: Any
     """e [BLOCK]: dL/dx_k = slope * q_k * (e_k - mean_effect)."""
@@ -34,7 +34,7 @@ class NumberTerms(NamedTuple):
 
 @triton.jit
 def read_number_logits(start, numbers, count, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Gather the number columns of the row that starts at ``start``: the first ``count`` of them."""
+    """Gather the first ``count`` number columns of the row that starts at ``start``."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < count
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
@@ -50,13 +50,13 @@ def gather_numbers(start, lanes, inside, columns, how, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def value_offsets(numbers, lanes, inside, index):
-    """v_k - v_y of the lanes, for a label with this index."""
+    """v_k - v_y in each lane, for a label with this index."""
     return tl.load(numbers.value + lanes, mask=inside, other=0.0) - tl.load(numbers.value + index)
 
 
 @triton.jit
 def number_powers(u, how):
-    """(powers [BLOCK], the normaliser) of the number tokens' u [BLOCK]."""
+    """(powers [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
     peak = tl.max(u, 0)
     exponent = exponent_at(peak, how)
     columns = powers(u, exponent.factor, exponent.shift)
@@ -65,14 +65,14 @@ def number_powers(u, how):
 
 @triton.jit
 def number_softmax(u, how):
-    """(q [BLOCK], the normaliser) of the number tokens' u [BLOCK]."""
+    """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
     columns, normaliser = number_powers(u, how)
     return columns / normaliser.total, normaliser
 
 
 @triton.jit
 def costs(distance, scalars):
-    """c: what probability at this distance from the label's value costs."""
+    """c: the cost of probability at this distance from the label's value."""
     return tl.where(distance > 0.0, scalars.cost_offset + scalars.cost_slope * distance, 0.0)
 
 
@@ -109,7 +109,7 @@ def value_slope(error, scalars, KIND: tl.constexpr):
 
 @triton.jit
 def gaussian_target(offsets, inside, sigma):
-    """t [BLOCK]: a Gaussian around the label's value over the number tokens, from their offsets to it."""
+    """t [BLOCK]: a Gaussian around the label's value over the number tokens, from their offsets to that value."""
     # The label's own offset is 0, so the largest power is 1 and needs no shift.
     steps = offsets / sigma
     t = tl.where(inside, tl.exp(-0.5 * steps * steps), 0.0)
@@ -118,9 +118,9 @@ def gaussian_target(offsets, inside, sigma):
 
 @triton.jit
 def running_sum(x, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
-    """Of x [BLOCK], from its start or, reversed, from its end: within rows, then over the rows' totals.
+    """The running sum of x [BLOCK], from its start or, reversed, from its end: within rows, then over their totals.
 
-    One scan over all threads would have each hold the totals of all warps, more than the registers have room for.
+    In a single scan over all threads, each thread would store the totals of all warps, which takes too many registers.
     """
     ROWS: tl.constexpr = 32 if BLOCK > 32 else BLOCK
     x = tl.reshape(x, [ROWS, BLOCK // ROWS])
@@ -132,7 +132,7 @@ def running_sum(x, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def cumulative_effects(q, t, gaps, BLOCK: tl.constexpr):
-    """(effects [BLOCK], L) of the distance between the running sums of q and t, over gaps to the next value."""
+    """(effects [BLOCK], L) for the distance between the running sums of q and t, weighted by gaps to the next value."""
     difference = running_sum(q - t, False, BLOCK)
     effects = running_sum(product(sign(difference), gaps), True, BLOCK)
     return effects, dot(tl.abs(difference), gaps)
@@ -162,7 +162,7 @@ def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOC
 
 @triton.jit
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
-    """Those with ``label_sigma``."""
+    """The terms with ``label_sigma``."""
     t = gaussian_target(offsets, inside, scalars.label_sigma)
     effects, loss = cumulative_effects(q, t, gaps_after(numbers, lanes), BLOCK)
     return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
@@ -170,15 +170,15 @@ def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.cons
 
 @triton.jit
 def value_terms(offsets, error, scalars, KIND: tl.constexpr):
-    """Those of the expected-value losses, from yhat - v_y."""
-    # Offsets in place of values change neither e - E nor the error, and lose no digits of large values.
+    """The terms of the expected-value losses, from yhat - v_y."""
+    # Using offsets instead of values changes neither e - E nor the error, and large values do not lose precision.
     slope, loss = value_slope(error, scalars, KIND), value_loss(error, scalars, KIND)
     return NumberTerms(effects=offsets, mean_effect=error, slope=slope, loss=loss)
 
 
 @triton.jit
 def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
-    """(excess, pull [BLOCK]): what the NTL adds to the factor of p in every column, and to the number columns."""
+    """(excess, pull [BLOCK]): what NTL adds to the factor of p in every column, and to the number columns."""
     excess = 0.0
     slope = b * terms.slope
     if REWEIGH:
@@ -189,7 +189,7 @@ def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
 
 @triton.jit
 def reweighed(loss, mass, scalars, REWEIGH: tl.constexpr):
-    """NTL_i: L, or between L and the worst loss by the mass off the number tokens."""
+    """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens."""
     if REWEIGH:
         loss = scalars.worst_loss + mass * (loss - scalars.worst_loss)
     return loss

@@ -1,6 +1,6 @@
-"""What a rank says of a row: the order of ``ntl_kernels.backends.shards.Statistic``, to which a test holds it.
+"""A rank's statistics of a row, in the order of ``ntl_kernels.backends.shards.Statistic`` (checked by a test).
 
-Statistics hold logits as u, and totals as normalisers do.
+Statistics contain logits as u, and totals in the units of normalisers.
 """
 
 from typing import Any, NamedTuple
@@ -19,11 +19,11 @@ LOGIT_SUM = tl.constexpr(7)
 
 
 class Gathered(NamedTuple):
-    """[R, S, N + 1] in memory: the statistics of all ranks. The last column holds their headers."""
+    """[R, S, N + 1] in memory: the statistics of all ranks. The last column contains their headers."""
 
     pointer: Any
     stride: Any
-    """From one statistic to the next: N + 1."""
+    """The distance between statistics: N + 1."""
     rank_stride: Any
     rank_count: Any
     """R"""
@@ -31,11 +31,11 @@ class Gathered(NamedTuple):
 
 @triton.jit
 def store_statistic(statistics, stride, statistic: tl.constexpr, row, value):
-    """Write one number of one row."""
+    """Write one number of a row."""
     tl.store(statistics + statistic * stride + row, value)
 
 
 @triton.jit
 def load_statistic(statistics, stride, statistic: tl.constexpr, rows, inside, other):
-    """Read one number of a block of rows; ``other`` where not ``inside``."""
+    """Read one number of a block of rows; ``other`` for rows that are not ``inside``."""
     return tl.load(statistics + statistic * stride + rows, mask=inside, other=other)

@@ -24,7 +24,7 @@ def shard_gradients_kernel(
     number_logits,  # [N, K] with label_sigma, or None
     upstream, upstream_stride, how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program per row: the gradient of this rank's columns, from their logits and what all ranks found."""
+    """One program per row: the gradient of this rank's columns, from their logits and the merged statistics."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     target = row_of(gradient, gradient_stride, length, shard.width, n, TILE)
@@ -37,7 +37,7 @@ def shard_gradients_kernel(
             row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
-        tl.debug_barrier()  # every thread has read the columns that another one writes
+        tl.debug_barrier()  # wait until all threads have read the columns that others write
         write_gradient(row, kept, target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
@@ -50,18 +50,18 @@ def shard_gradients_kernel(
 
 
 class ShardColumns(NamedTuple):
-    """The gradient of a row before it is written: ``slope * power + pull`` everywhere, and the columns that differ."""
+    """The gradient of a row before it is written: ``slope * power + pull``, except in the columns given here."""
 
     exponent: Any
     slope: Any
     pull: Any
     label: Any
-    """The label's column, off the number rows."""
+    """The label's column, if the row is not a number row."""
     label_column: Any
     has_label: Any
     """Whether the label is among the rank's columns."""
     numbers: Any
-    """[BLOCK]: the number columns of a number row, the label's among them."""
+    """[BLOCK]: the number columns of a number row, including the label's."""
     number_columns: Any
     has_number: Any
     """[BLOCK]: which lanes are among the rank's columns."""
@@ -72,7 +72,7 @@ def shard_columns(
     row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """All that is not in every column alike; call it before the row is overwritten."""
+    """Compute the columns that differ from the others; call it before the row is overwritten."""
     KIND: tl.constexpr = OPTIONS.kind
     normaliser = Normaliser(peak=tl.load(merged + n), total=tl.load(merged + row_count + n))
     exponent = exponent_at(normaliser.peak, how)
@@ -110,7 +110,7 @@ def shard_columns(
 
 @triton.jit
 def own_terms(columns, numbers, number_logits, n, index, effect, how, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """The terms of a number row's own columns, from what all ranks together found."""
+    """The terms of the rank's own columns of a number row, from the merged statistics."""
     if KIND == "cumulative":
         u = read_all_numbers(number_logits, n, numbers, BLOCK)
         terms = smooth_terms(u, numbers, index, how, scalars, BLOCK)
@@ -125,5 +125,5 @@ def own_terms(columns, numbers, number_logits, n, index, effect, how, scalars, K
 
 @triton.jit
 def merged_number_normaliser(merged, row_count, n):
-    """Over the number tokens of all ranks."""
+    """The normaliser over the number tokens of all ranks."""
     return Normaliser(peak=tl.load(merged + 2 * row_count + n), total=tl.load(merged + 3 * row_count + n))

@@ -1,4 +1,4 @@
-"""What a rank was called with, and whether all ranks were called alike: the last column of statistics."""
+"""The header of a rank (its arguments) in the last column of statistics, and the check that all ranks agree."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from .labels import number_of, read_labels
 from .shard_fields import store_statistic
 from .totals import given_or
 
-# The order of ``ntl_kernels.backends.shards.Header``, to which a test holds it.
+# In the order of ``ntl_kernels.backends.shards.Header`` (checked by a test).
 FIRST = tl.constexpr(0)
 WIDTH = tl.constexpr(1)
 OPTIONS_HASH = tl.constexpr(2)
@@ -27,7 +27,7 @@ def store_header(
     statistics, stride, shard, labels, numbers, shares, options_hash,
     COUNT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
-    """Write what other ranks must know of this one, and 0 after it."""
+    """Write this rank's header, padded with 0."""
     row = stride - 1
     of_rows = hash_of_rows(labels, numbers, shard.vocab_size, row, LANES)
     of_options = hash_of_numbers(numbers, BLOCK) + options_hash.to(tl.uint32)
@@ -44,7 +44,7 @@ def store_header(
 
 @triton.jit
 def hash_of_rows(labels, numbers, vocab_size, row_count, LANES: tl.constexpr):
-    """Of the labels and weights of the rows that count, and of which these are."""
+    """A hash of the labels, weights and positions of the rows that count."""
     lanes = tl.arange(0, LANES)
     total = tl.zeros([LANES], tl.uint32)
     for start in tl.range(0, row_count, LANES):
@@ -57,7 +57,7 @@ def hash_of_rows(labels, numbers, vocab_size, row_count, LANES: tl.constexpr):
 
 @triton.jit
 def hash_of_numbers(numbers, BLOCK: tl.constexpr):
-    """Of the number tokens' ids and values."""
+    """A hash of the number tokens' ids and values."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
@@ -67,7 +67,7 @@ def hash_of_numbers(numbers, BLOCK: tl.constexpr):
 
 @triton.jit
 def hash_pair(place, first, second):
-    """Two 32-bit numbers and their place among others. Summed over these, it is a hash of them in their order."""
+    """A hash of two 32-bit numbers and their position. Its sum over all positions is a hash of the sequence."""
     x = scrambled(place.to(tl.uint32))
     x = scrambled(x ^ first.to(tl.uint32))
     return scrambled(x ^ second.to(tl.uint32, bitcast=True))
@@ -75,7 +75,7 @@ def hash_pair(place, first, second):
 
 @triton.jit
 def scrambled(x):
-    """Unsigned 32-bit numbers, each of whose bits hangs on all bits of ``x``."""
+    """Unsigned 32-bit numbers in which every bit depends on all bits of ``x``."""
     x = (x ^ (x >> 16)) * SCRAMBLER
     x = (x ^ (x >> 16)) * SCRAMBLER
     return x ^ (x >> 16)
@@ -83,13 +83,13 @@ def scrambled(x):
 
 @triton.jit
 def as_float(total):
-    """The bits of a hash that a float32 holds exactly."""
+    """The bits of a hash that fit a float32 exactly."""
     return (total & HASH_MASK).to(tl.float32)
 
 
 @triton.jit
 def are_consistent(gathered, shard, RANKS: tl.constexpr):
-    """Whether the headers of all ranks are of one problem and of all columns of its vocabulary, each once."""
+    """Whether the headers describe the same problem and together have all columns of its vocabulary exactly once."""
     ranks = tl.arange(0, RANKS)
     inside = ranks < gathered.rank_count
     stride = gathered.stride
@@ -106,7 +106,7 @@ def are_consistent(gathered, shard, RANKS: tl.constexpr):
 
 @triton.jit
 def agrees(headers, header, part: tl.constexpr, stride, inside, tolerance):
-    """[RANKS]: whether a number is the same as on rank 0."""
+    """[RANKS]: whether a number agrees with that of rank 0."""
     own = tl.load(headers + part * stride, mask=inside, other=0.0)
     first = tl.load(header + part * stride)
     room = tolerance * tl.minimum(tl.abs(own), tl.abs(first))
@@ -115,10 +115,10 @@ def agrees(headers, header, part: tl.constexpr, stride, inside, tolerance):
 
 @triton.jit
 def are_covered(headers, stride, shard, inside, ranks):
-    """Whether the columns of all ranks are the whole vocabulary, each once."""
+    """Whether the columns of all ranks cover the vocabulary exactly once."""
     first = tl.load(headers + FIRST * stride, mask=inside, other=0.0)
     width = tl.load(headers + WIDTH * stride, mask=inside, other=0.0)
-    # Every rank with columns starts where those end together that start before it, or as late and come first.
+    # Each rank with columns must start at the total width of the ranks before it, ordered by start and then by rank.
     is_tied = (first[None, :] == first[:, None]) & (ranks[None, :] < ranks[:, None])
     is_before = (first[None, :] < first[:, None]) | is_tied
     expected = tl.sum(tl.where(is_before, width[None, :], 0.0), 1)

@@ -1,4 +1,4 @@
-"""What all ranks know together: the fields of every row, and what the gradient of any of its columns needs."""
+"""Merges the statistics of all ranks to the fields of every row, and to what the gradient of any column needs."""
 
 import triton
 import triton.language as tl
@@ -34,7 +34,7 @@ def merge_shards_kernel(
     how, scalars,
     OPTIONS: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,  # R rounded up to a power of two
 ):  # fmt: skip
-    """The fields of ROWS rows and what the gradient of any of their columns needs, from the statistics of all ranks."""
+    """The fields of ROWS rows and what the gradient of their columns needs, from the statistics of all ranks."""
     KIND: tl.constexpr = OPTIONS.kind
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < row_count
@@ -71,7 +71,7 @@ def merge_shards_kernel(
         number,
         inside,
     )
-    normaliser = Normaliser(peak=tl.where(is_whole, peak, float("nan")), total=total)  # and with it every gradient
+    normaliser = Normaliser(peak=tl.where(is_whole, peak, float("nan")), total=total)  # also makes every gradient NaN
     store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect)
 
 
@@ -96,7 +96,7 @@ def merged_numbers(gathered, cumulative, how, scalars, rows, inside, KIND: tl.co
 
 @triton.jit
 def largest(gathered, statistic: tl.constexpr, rows, inside):
-    """Of one statistic over all ranks."""
+    """The largest value of a statistic over all ranks."""
     peak = tl.where(inside, float("-inf"), float("-inf"))
     pointer = gathered.pointer
     for _ in tl.range(0, gathered.rank_count):
@@ -108,7 +108,7 @@ def largest(gathered, statistic: tl.constexpr, rows, inside):
 
 @triton.jit
 def summed_distances(gathered, peak, rows, inside):
-    """sum(u - peak) over all ranks, in their order, from those of each rank to its own peak."""
+    """sum(u - peak) over all ranks, in rank order, from each rank's sum relative to its own peak."""
     total = tl.where(inside, 0.0, 0.0)
     pointer = gathered.pointer
     for _ in tl.range(0, gathered.rank_count):
@@ -122,7 +122,7 @@ def summed_distances(gathered, peak, rows, inside):
 
 @triton.jit
 def summed_powers(gathered, statistic: tl.constexpr, at: tl.constexpr, exponent, rows, inside):
-    """Of sums over all ranks, in their order, each with the exponent at its rank's peak ``at``, with the one given."""
+    """A sum over all ranks, in rank order, converted from the exponent at each rank's peak ``at`` to the given one."""
     total = tl.where(inside, 0.0, 0.0)
     pointer = gathered.pointer
     for _ in tl.range(0, gathered.rank_count):
@@ -134,7 +134,7 @@ def summed_powers(gathered, statistic: tl.constexpr, at: tl.constexpr, exponent,
 
 @triton.jit
 def store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect):
-    """Write what gradients need of a block of rows, in the order of ``ntl_kernels.backends.shards.Merged``."""
+    """Write what the gradients of a block of rows need, in the order of ``ntl_kernels.backends.shards.Merged``."""
     tl.store(merged + rows, normaliser.peak, mask=inside)
     tl.store(merged + row_count + rows, normaliser.total, mask=inside)
     tl.store(merged + 2 * row_count + rows, number_normaliser.peak, mask=inside)
@@ -149,7 +149,7 @@ def cumulative_losses_kernel(
     losses,  # [N]
     how, scalars, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program per row: L with ``label_sigma``, 0 off the number rows."""
+    """One program per row: L with ``label_sigma``, 0 outside number rows."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     loss = 0.0

@@ -1,4 +1,4 @@
-"""What one rank knows of every row."""
+"""The statistics of one rank for every row."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from .softcap import transform
 from .walk import row_normaliser, row_of
 
 HASHED_PER_THREAD = tl.constexpr(4)
-"""Rows, so that their loads overlap."""
+"""Rows per iteration of the header, so that their loads overlap."""
 
 
 @triton.jit(do_not_specialize=[*VARYING, "options_hash"])
@@ -28,7 +28,7 @@ def shard_statistics_kernel(
     statistics,  # [S, N + 1]
     how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program for the header, the first, so that it ends among the others; and one per row."""
+    """One program per row and one for the header. The header comes first, so that it does not finish last."""
     stride = row_count + 1
     if tl.program_id(0) == 0:
         shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
@@ -48,7 +48,7 @@ def store_row(
     logits, logits_stride, length, shard, labels, numbers, statistics, stride, n, how, scalars,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Write what this rank knows of one row."""
+    """Write this rank's statistics of one row."""
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
@@ -86,7 +86,7 @@ class NumberSums(NamedTuple):
 
 @triton.jit
 def number_sums(u, offsets, how, scalars):
-    """From the number columns u [BLOCK] of a number row and the values' offsets [BLOCK] to the label's."""
+    """The sums from the number columns u [BLOCK] of a number row and the values' offsets [BLOCK] to the label's."""
     columns, normaliser = number_powers(u, how)
     cost = dot(columns, costs(tl.abs(offsets), scalars))
     return NumberSums(normaliser=normaliser, offset=dot(columns, offsets), cost=cost)
@@ -99,7 +99,7 @@ def number_columns_kernel(
     number_logits,  # [N, K]
     how, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program per row: u of its number columns, 0 where another rank has them and off the number rows."""
+    """One program per row: u of its number columns; 0 in columns of other ranks and outside number rows."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
     lanes = tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""The columns of one rank, of a vocabulary that is split over the ranks of a group."""
+"""The columns of one rank, for a vocabulary that is split over the ranks of a group."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from .numbers import cumulative_terms, gather_numbers, number_softmax, value_off
 
 
 class Shard(NamedTuple):
-    """Which columns of the vocabulary a rank has. Of a rank without columns, ``width`` is 0."""
+    """The columns of the vocabulary that a rank has. ``width`` is 0 for a rank without columns."""
 
     first: Any
     width: Any
@@ -19,7 +19,7 @@ class Shard(NamedTuple):
 
 @triton.jit
 def own_column(id, shard):
-    """(column of a token id among the rank's, whether it is there); column 0 if not."""
+    """(the column of a token id among the rank's columns, whether it is there); column 0 if it is not."""
     column = id - shard.first
     is_own = (column >= 0) & (column < shard.width)
     return tl.where(is_own, column, 0), is_own

@@ -1,4 +1,4 @@
-"""How a logit z becomes u, with x = outer * u (see :class:`~.arguments.Transform`), and its derivative."""
+"""The transform of a logit z to u, with x = outer * u (see :class:`~.arguments.Transform`), and its derivative."""
 
 import triton
 import triton.language as tl
@@ -7,16 +7,16 @@ from .assembly import IS_COMPILED, hardware_tanh
 
 EXACT = tl.constexpr(1)
 HARDWARE = tl.constexpr(2)
-"""Which tanh a softcap takes; 0 is none. 16-bit logits take the hardware's on NVIDIA GPUs: its error is about what
-rounding to float16 costs, and a quarter of what rounding to bfloat16 does."""
+"""Which tanh a softcap uses; 0 is none. 16-bit logits on NVIDIA GPUs use the hardware's tanh, whose error is about that
+of rounding to float16, and a quarter of that of rounding to bfloat16."""
 
 
 @triton.jit
 def tanh(t):
-    """t P(t²) / sqrt(Q(t²)), within 4e-7 of tanh(t) relatively; the coefficients minimise that error on [-8, 8].
+    """t P(t²) / sqrt(Q(t²)), with a relative error of up to 4e-7; the coefficients minimise the error on [-8, 8].
 
-    Beyond 8, tanh is 1 within 3e-7. One operation of the special-function unit, whose throughput bounds a kernel under
-    a softcap, where 1 - 2 / (1 + exp(2t)) takes two; and it keeps the digits that this one cancels near 0.
+    Beyond 8, tanh is 1 within 3e-7. This form needs one operation of the special-function unit, whose throughput limits
+    a kernel with a softcap; 1 - 2 / (1 + exp(2t)) needs two, and loses digits by cancellation near 0.
     """
     t = tl.clamp(t, -8.0, 8.0, propagate_nan=tl.PropagateNan.ALL)
     s = t * t
@@ -34,13 +34,13 @@ def softcap(z, inner, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def softcap_grad(u):
-    """d tanh(t) / dt where tanh(t) = u."""
+    """d tanh(t) / dt, given u = tanh(t)."""
     return 1.0 - u * u
 
 
 @triton.jit
 def transform(z, inner, SOFTCAP: tl.constexpr):
-    """u in float32 of logits z in any dtype."""
+    """u in float32, from logits z in any dtype."""
     u = z.to(tl.float32)
     if SOFTCAP:
         u = softcap(u, inner, SOFTCAP)

@@ -1,5 +1,5 @@
-"""The kernels without labels: what every row says about numbers, in the order of ``ntl_kernels.backends.NumberField``,
-and its gradient."""
+"""The kernels without labels: the number statistics of every row, in the order of
+``ntl_kernels.backends.NumberField``, and their gradient."""
 
 import triton
 import triton.language as tl

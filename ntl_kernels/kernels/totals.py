@@ -1,4 +1,4 @@
-"""The kernels over all rows: one program, so that every sum has one order."""
+"""The kernels over all rows. They run as a single program, so that the order of every sum is fixed."""
 
 import triton
 import triton.language as tl
@@ -40,7 +40,7 @@ def field_sum(fields, field: tl.constexpr, row_count, BLOCK: tl.constexpr):
 
 @triton.jit
 def field_count(fields, field: tl.constexpr, row_count, BLOCK: tl.constexpr):
-    """How many rows have a field other than 0."""
+    """The number of rows in which a field is not 0."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int32)
     for start in tl.range(0, row_count, BLOCK):
@@ -50,7 +50,7 @@ def field_count(fields, field: tl.constexpr, row_count, BLOCK: tl.constexpr):
 
 @triton.jit
 def given_or(given, total):
-    """The denominator that was given, else the total found."""
+    """The given denominator, or the computed total."""
     if given is None:
         return total
     else:

@@ -1,14 +1,14 @@
-"""A row in 16-byte vectors, wherever it starts, walked twice and, as far as the registers reach, read once.
+"""Walks over a row in 16-byte vectors, at any alignment: twice per row, reading it once as far as registers suffice.
 
-A row splits into a *head* up to the next multiple of 16 bytes, a *body* of whole vectors and a *tail*; head and tail
-are shorter than a vector each and form the *edges*. The logits and the gradient of a row start at the same offset
-modulo 16 bytes, so that one split serves both.
+A row is split into a *head* up to the next multiple of 16 bytes, a *body* of whole vectors, and a *tail*. Head and tail
+are each shorter than a vector and form the *edges*. The logits and the gradient of a row start at the same offset
+modulo 16 bytes, so they have the same split.
 
-The body is walked in groups of [unroll, threads, vector] columns: a thread's loads are 16 bytes each, neighbouring
-threads read neighbouring vectors, and every reduction along the first and last axis stays in its thread.
+The body is walked in groups of [unroll, threads, vector] columns: each load of a thread has 16 bytes, neighbouring
+threads read neighbouring vectors, and reductions along the first and last axis stay within a thread.
 
-The first walk finds the normaliser, the second writes the gradient. From one to the other the edges and the end of the
-body stay in registers (see :class:`Kept`); only the *front*, which is empty unless the row is long, is read again.
+The first walk computes the normaliser, the second writes the gradient. In between, the edges and the end of the body
+stay in registers (see :class:`Kept`); only the *front*, which is empty unless the row is long, is read again.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr
 
 
 class Row(NamedTuple):
-    """One row, split."""
+    """One row, split into head, body and tail."""
 
     start: Any
     body: Any
@@ -39,18 +39,18 @@ class Row(NamedTuple):
 
 
 class Front(NamedTuple):
-    """What each thread knows of the front after the first walk, each [threads]."""
+    """What each thread knows about the front after the first walk, each [threads]."""
 
     peak: Any
     total: Any
     sums: Any
-    """sum(u - origin), if asked for."""
+    """sum(u - origin), if needed."""
     origin: Any
     """See :func:`row_origin`."""
 
 
 class Kept(NamedTuple):
-    """What a program holds of its row from the first walk to the second, as it was read."""
+    """The part of a row that a program keeps between the walks, as it was read."""
 
     edges: Any
     """[2 * vector]: head and tail; 0 between them."""
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
 
 @triton.jit
 def row_of(matrix, batch_stride, length, vocab_size, row, TILE: tl.constexpr):
-    """The row b * length + t of a matrix; offsets in 64 bits, since N * V passes 2**31."""
+    """The row b * length + t of a matrix; offsets have 64 bits, because N * V can exceed 2**31."""
     batch, time = row // length, row % length
     start = matrix.pointer + batch.to(tl.int64) * batch_stride + time.to(tl.int64) * matrix.row_stride
     if TILE.aligned:
@@ -78,8 +78,8 @@ def row_of(matrix, batch_stride, length, vocab_size, row, TILE: tl.constexpr):
 def group_columns(UNROLL: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr):
     """Columns [unroll, threads, vector] of a group, from its start.
 
-    What is said of their contiguity holds within a vector. Of the threads it says no more than that their axis is to
-    be shared among the lanes of a warp: Triton 3.6 takes the first axis otherwise, and every reduction needs shuffles.
+    The contiguity hints hold within a vector. For the thread axis they only say that it is distributed over the lanes
+    of a warp: otherwise Triton 3.6 distributes the first axis, and every reduction needs shuffles.
     """
     vectors = tl.arange(0, UNROLL)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
     columns = vectors * VECTOR + tl.arange(0, VECTOR)[None, None, :]
@@ -96,9 +96,9 @@ def transform_vectors(z, how, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def vectors_inside(size, FIRST: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """[count, threads]: which vectors of each thread, from its first on, lie within so many columns.
+    """[count, threads]: which vectors of each thread, from FIRST on, are within the first ``size`` columns.
 
-    Others are read as -inf, which needs no mask unless something but a power is made of it.
+    The others are read as -inf, which needs no mask if only powers are computed from it.
     """
     vectors = FIRST + tl.arange(0, COUNT)[:, None]
     return tl.arange(0, TILE.threads)[None, :] * TILE.vector < size - vectors * (TILE.threads * TILE.vector)
@@ -126,14 +126,14 @@ def front_size(row, TILE: tl.constexpr):
 
 @triton.jit
 def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """(the normaliser, sum(u - peak) if asked for) of a row that is read for nothing else."""
+    """(the normaliser, sum(u - peak) if needed) of a row that is read only for this."""
     front = walk_front(row, how, SOFTCAP, SUM, POLICY, TILE)
     return walk_kept(row, front, read_kept(row, TILE), how, SOFTCAP, SUM, TILE)
 
 
 @triton.jit
 def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """The first walk over the front, front to back."""
+    """The first walk over the front, from start to end."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
@@ -167,18 +167,18 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
 
 @constexpr_function
 def kept_parts(KEEP):
-    """How many parts the kept vectors make: pairs, and one more for the last of an odd number.
+    """The number of parts of the kept vectors: pairs, and a single vector at the end of an odd number.
 
-    A thread widens a part to float32 at a time; with more, 16-bit rows run out of registers.
+    A thread converts one part at a time to float32; with larger parts, 16-bit rows run out of registers.
     """
     return (KEEP + 1) // 2
 
 
 @triton.jit
 def kept_columns(PART: tl.constexpr, TILE: tl.constexpr):
-    """Two terms of a part's columns from the end of the front: of each thread, and of each vector.
+    """A part's columns, relative to the end of the front, as a sum of two terms: per thread and per vector.
 
-    Added to a pointer one after the other, they let the compiler find one address for all parts.
+    Adding them to a pointer one after the other lets the compiler use one address for all parts.
     """
     COUNT: tl.constexpr = 2 if TILE.keep >= 2 * PART + 2 else 1
     vectors = 2 * PART + tl.arange(0, COUNT)[:, None, None]
@@ -187,7 +187,7 @@ def kept_columns(PART: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def read_kept(row, TILE: tl.constexpr):
-    """Edges and the end of the body, which nobody reads again."""
+    """Read the edges and the end of the body, which are not read again."""
     edges = 0.0
     if not TILE.aligned:
         columns, is_edge = edge_columns(row, TILE.vector)
@@ -200,13 +200,13 @@ def read_kept(row, TILE: tl.constexpr):
         z = tl.load(
             start + columns + vectors, mask=columns < size - vectors, other=float("-inf"), eviction_policy="evict_first"
         )
-        body = body + (z,)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no starred expression)
+        body = body + (z,)  # type: ignore[assignment]  # noqa: RUF005 (Triton has no starred expressions)
     return Kept(edges=edges, body=body)
 
 
 @triton.jit
 def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
-    """The first walk over what is kept: (the normaliser, sum(u - peak) if asked for) of the whole row."""
+    """The first walk over the kept part: (the normaliser, sum(u - peak) if needed) of the whole row."""
     peak, total, sums, origin = front.peak, front.total, front.sums, front.origin
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE.keep)):
@@ -215,7 +215,7 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
         if SOFTCAP or SUM:
             inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
         sums += sum_of_distances(u, inside, origin, SUM)
-        # Under a softcap the special-function unit has time for one part of four.
+        # With a softcap, the special-function unit only has time for one part in four.
         peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE and part % 4 != 0)
     normaliser = merge_normalisers(peak, total, how)
     distance = tl.sum(sums, 0)
@@ -229,7 +229,7 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
 
 @triton.jit
 def sum_of_distances(u, inside, origin, SUM: tl.constexpr):
-    """sum(u - origin) [R] of the vectors [U, R] that are inside, None for all; 0 if not asked for."""
+    """sum(u - origin) [R] over the vectors [U, R] that are inside (None for all); 0 if not needed."""
     total = 0.0
     if SUM:
         sums = tl.sum(u - origin, 2)
@@ -241,16 +241,16 @@ def sum_of_distances(u, inside, origin, SUM: tl.constexpr):
 
 @triton.jit
 def row_origin(row, how, SOFTCAP: tl.constexpr):
-    """What to sum a row's u from, so that a common offset costs no digits: its first column, unless that is masked."""
+    """The origin for sums of a row's u, so that a common offset costs no precision: its first column, unless masked."""
     u = transform(tl.load(row.start, mask=row.size > 0, other=0.0), how.inner, SOFTCAP)
     return tl.where(is_huge(u, how), 0.0, u)
 
 
 @triton.jit
 def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
-    """(slope * power + pull), through the softcap, of columns u.
+    """(slope * power + pull) of columns u, times the derivative of the softcap.
 
-    The row's total, which makes a probability of a power, is part of the slope, and the logit scale of both.
+    The slope includes the division by the row's total, and both slope and pull include the logit scale.
     """
     g = slope * powers(u, exponent.factor, exponent.shift) + pull
     if SOFTCAP:
@@ -260,10 +260,10 @@ def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def opaque(z, zero):
-    """z, made from itself and from a 0 that the compiler cannot foresee.
+    """z, recomputed with a 0 that the compiler cannot predict.
 
-    It sees then that the second walk widens the same 16-bit values as the first one, and would keep what the first one
-    made of them, which takes twice the registers.
+    Otherwise the compiler sees that the second walk converts the same 16-bit values as the first one, and keeps the
+    converted values, which takes twice the registers.
     """
     if IS_COMPILED and z.dtype.primitive_bitwidth == 16:
         z = xor_pairs(z, zero)
@@ -276,7 +276,7 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
-    # The masks, too, are made again: kept, they would take registers.
+    # The masks are recomputed, too: keeping them would take registers.
     VECTOR: tl.constexpr = TILE.vector
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
@@ -289,7 +289,7 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
 
 @triton.jit
 def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
-    """The second walk over the front, back to front: so it first meets what was read last and is still in cache."""
+    """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
     UNROLL: tl.constexpr = TILE.unroll
@@ -316,10 +316,10 @@ def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, 
 
 @triton.jit
 def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
-    """The second walk: ``target = slope * power + pull`` in every column, through the softcap.
+    """The second walk: ``target = slope * power + pull`` in every column, times the derivative of the softcap.
 
-    The target may be the row itself. So the caller has read before whatever else it needs of the row, and all threads
-    have met at a barrier since, a reduction's or one of its own.
+    The target may be the row itself. The caller must have read everything else that it needs from the row, followed by
+    a barrier, either of a reduction or explicit.
     """
     if not TILE.aligned:
         columns, is_edge = edge_columns(row, TILE.vector)
@@ -331,7 +331,7 @@ def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.co
 
 @triton.jit
 def scaled(g, factor):
-    """g * factor, and 0 where g is 0: rows that do not count have no part in a factor that is not finite."""
+    """g * factor, or 0 if g is 0, so that a factor that is not finite does not affect rows that do not count."""
     return tl.where(g == 0.0, 0.0, product(g, factor))
 
 
@@ -345,7 +345,7 @@ def scale_row(row, factor, TILE: tl.constexpr):
     if not TILE.aligned:
         edges, is_edge = edge_columns(row, VECTOR)
         g_edge = tl.load(row.start + edges, mask=is_edge, other=0.0).to(tl.float32)
-        tl.debug_barrier()  # every thread has read the edges, which one of them writes
+        tl.debug_barrier()  # wait until all threads have read the edges, which one of them writes
         tl.store(row.start + edges, scaled(g_edge, factor).to(dtype), mask=is_edge)
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, row.body_size, UNROLL * THREADS * VECTOR):

@@ -1,10 +1,11 @@
-"""The losses of a vocabulary that is split over devices, on torch.distributed.
+"""Losses for a vocabulary that is split over the ranks of a torch.distributed group.
 
-- ``functional``: the public functions; ``tensors``: what `cross_entropy_ntl` does with a DTensor
-- ``shards``: which road a rank's part takes; ``whole``: that of the specification
-- ``logits``: the loss of a rank's logits; ``hidden``: of hidden states and a rank's part of the head
-- ``steps``: what is computed between two collectives; ``operators``: the same, for a trace
-- ``collectives``, ``headers``: what is sent, and whether the ranks' columns and arguments fit together
+- ``functional``: the public functions
+- ``tensors``: the losses of DTensors
+- ``shards``: dispatch of a rank's shard; ``whole``: the reference implementation, which gathers all logits
+- ``logits``: the loss of a rank's logits; ``hidden``: the loss of hidden states and a rank's part of the head
+- ``steps``: the computation between two collectives; ``operators``: the same as operators, for traces
+- ``collectives``: communication; ``headers``: checks that the ranks' columns and arguments are consistent
 """
 
 from .functional import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl

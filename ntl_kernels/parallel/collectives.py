@@ -1,7 +1,7 @@
-"""The collectives of this package: functional ones, which a compiler sees and overlaps with what lies between.
+"""The collectives of this package. They are functional, so a compiler can see them and overlap them with computation.
 
-None is differentiable: a gradient that passed through one would be counted once per rank. They are called inside
-`autograd.Function` only.
+None is differentiable: a gradient through one would be counted once per rank. They are only called inside an
+`autograd.Function`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ start_all_gather = getattr(functional, "all_gather_single", None) or functional.
 
 
 def gather_ranks(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """[R, ...] of the tensors [...] of all ranks, in their order; under way until :func:`finished`."""
+    """The tensors [...] of all ranks as [R, ...], in rank order; pending until :func:`finished`."""
     return start_all_gather(tensor.contiguous().unsqueeze(0), 0, group)
 
 
 def sum_ranks(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over the ranks, for all of them; under way until :func:`finished`."""
+    """The sum over all ranks, on every rank; pending until :func:`finished`."""
     return functional.all_reduce(tensor.contiguous(), "sum", group)
 
 
 def finished(tensor: Tensor) -> Tensor:
-    """What a collective gives, as a plain tensor. Waits for it on the device, not on the host."""
+    """The result of a collective as a plain tensor. The device waits for it, not the host."""
     return tensor.wait() if isinstance(tensor, functional.AsyncCollectiveTensor) else tensor
 
 
 def checked_group(group: object) -> ProcessGroup:
     """The process group; raise for anything else."""
     if not dist.is_available() or not dist.is_initialized():
-        raise RuntimeError("the losses of a sharded vocabulary need torch.distributed.init_process_group first")
+        raise RuntimeError("call torch.distributed.init_process_group before a loss of a sharded vocabulary")
     if not isinstance(group, ProcessGroup):
         raise TypeError(
             f"group must be the torch.distributed.ProcessGroup whose ranks hold the shards; got {type(group).__name__}"
         )
     if dist.get_rank(group) < 0:
-        raise ValueError("group must contain this process; it does not")
+        raise ValueError("group must contain this process, but does not")
     return group
 
 
 def group_size(group: ProcessGroup) -> int:
-    """How many ranks it has."""
+    """The number of ranks of a group."""
     return dist.get_world_size(group)

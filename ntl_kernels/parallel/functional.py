@@ -1,4 +1,4 @@
-"""The losses of a vocabulary split over the ranks of a group: check, and hand down to :mod:`.shards`."""
+"""The losses of a vocabulary split over the ranks of a group: check the arguments and call :mod:`.shards`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ def vocab_parallel_cross_entropy_ntl(
 ) -> Tensor | NTLOutput:
     """:func:`ntl_kernels.cross_entropy_ntl` of logits whose columns are split over the ranks of a group.
 
-    All ranks call it together, with the same labels, weights and options, and get the same loss, to the last bit. Each
-    sends 8 float32 numbers per row in the forward pass, whatever V and K are (with ``label_sigma`` K more), and nothing
-    in the backward pass. With them goes what it was called with, which finds ranks called with other arguments; but not
-    ranks that send other amounts: with ``label_smoothing`` or ``label_sigma`` on some of them alone, or other
-    numbers of rows, gloo ends a process, and ranks may wait for each other until the group's timeout.
+    All ranks must call it together with the same labels, weights and options. All get the same loss, bit for bit. Each
+    rank sends 8 float32 numbers per row in the forward pass, independent of V and K (with ``label_sigma`` K more), and
+    nothing in the backward pass. A short header detects ranks that were called with other arguments. It cannot detect
+    ranks that send other amounts of data, because only some of them use ``label_smoothing`` or ``label_sigma`` or they
+    have different numbers of rows: then gloo aborts, or ranks wait for each other until the group's timeout.
 
     Args:
-        logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and be 0.
+        logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and may be 0.
         labels: [...] token ids of the whole vocabulary, the same on all ranks.
-        numbers: the number tokens of the whole vocabulary, wherever they lie.
+        numbers: the number tokens of the whole vocabulary.
         group: the ranks that hold the columns of the same rows.
-        vocab_start: the first of this rank's columns. The ranks' columns make up [0, V), in any order of the ranks.
+        vocab_start: the index of this rank's first column. Together the ranks' columns must cover [0, V), in any order
+            of the ranks.
         config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
             num_numbers, inplace, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
@@ -56,10 +57,11 @@ def vocab_parallel_cross_entropy_ntl(
         The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
 
     Raises:
-        TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`; also, and on all ranks alike, if
-            their columns do not make up the vocabulary or their arguments differ. On a GPU, where looking would wait
-            for the device, the loss and its gradient are NaN instead, unless NTL_KERNELS_VALIDATE=1 is set.
-        RuntimeError: a transform of ``torch.func`` or forward-mode derivatives; or another rank failed.
+        TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`. A ValueError is also raised, on
+            all ranks, if the ranks' columns do not cover the vocabulary exactly once or their arguments differ. On a
+            GPU, where this check would wait for the device, the loss and its gradient are NaN instead, unless
+            NTL_KERNELS_VALIDATE=1 is set.
+        RuntimeError: under a transform of ``torch.func`` or forward-mode derivatives, or if another rank failed.
     """
     check_tensor("logits_shard", logits_shard)
     check_leading_shape("logits_shard", logits_shard, labels)
@@ -97,20 +99,22 @@ def vocab_parallel_linear_cross_entropy_ntl(
 ) -> Tensor | NTLOutput:
     """:func:`ntl_kernels.linear_cross_entropy_ntl` with a head whose rows are split over the ranks of a group.
 
-    Each rank holds the logits of its own columns alone, a chunk of rows at a time. A chunk's statistics travel while
-    the next chunk is multiplied, so two chunks of half the size exist at a time. Other chunk sizes on some ranks, or
-    other numbers of rows that count, are other amounts to send.
+    Each rank stores only the logits of its own columns, for one chunk of rows at a time. The statistics of a chunk are
+    sent while the logits of the next one are computed, so two chunks of half the size exist at a time. All ranks must
+    use the same chunk size and have the same number of rows that are not ignored; otherwise they send different
+    amounts of data (see :func:`vocab_parallel_cross_entropy_ntl`).
 
     Args:
         hidden: [..., H] the same on all ranks.
-        weight_shard: [W, H] this rank's rows of the head; W may differ between ranks and be 0.
+        weight_shard: [W, H] this rank's rows of the head; W may differ between ranks and may be 0.
         labels, numbers, group, vocab_start: as for :func:`vocab_parallel_cross_entropy_ntl`.
         bias_shard: [W] this rank's part of the bias.
-        reduce_hidden_grad: sum the hidden states' gradient over the ranks, once, in float32. False leaves this rank's
-            share, for those who sum it themselves (a column-parallel input that sums in its own backward pass).
-        chunk_size: rows whose logits are held at a time, the same on all ranks.
-        skip_ignored: compute only the rows that count. Finding them waits for the GPU once; off while a CUDA graph is
-            captured and in a trace.
+        reduce_hidden_grad: sum the gradient of the hidden states over the ranks, once, in float32. With False the
+            gradient is this rank's share, for callers that sum it themselves (such as a column-parallel input with an
+            all-reduce in its backward pass).
+        chunk_size: rows whose logits are stored at a time, the same on all ranks.
+        skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once. Has no effect
+            in a trace and during the capture of a CUDA graph.
         config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
             num_numbers, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
@@ -131,9 +135,9 @@ def vocab_parallel_linear_cross_entropy_ntl(
 
 
 def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
-    """Where the rank's columns are; raise for arguments of a wrong type."""
+    """The position of the rank's columns; raise for arguments of a wrong type."""
     if not isinstance(numbers, NumberTokens):
         raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
     if isinstance(vocab_start, bool) or not isinstance(vocab_start, int):
-        raise TypeError(f"vocab_start must be an int, the first of this rank's columns; got {vocab_start!r}")
+        raise TypeError(f"vocab_start must be an int, the index of this rank's first column; got {vocab_start!r}")
     return Split(vocab_start, checked_group(group))

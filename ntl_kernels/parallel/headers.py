@@ -1,7 +1,7 @@
-"""Whether the ranks were called alike: with columns that make up the vocabulary, and with one problem.
+"""Checks that the ranks were called consistently: with columns that cover the vocabulary and with the same problem.
 
-Every rank says so beside its statistics, every time. What makes them different in size, or in number, is beyond it:
-such ranks do not get as far as to read what others say.
+Every rank sends a header with its statistics in each call. Differences that change the size or number of messages
+cannot be detected this way: such ranks never get to read each other's headers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NAMES = {
     Header.NUM_NUMBERS: "num_numbers",
     Header.NTL_WEIGHT: "config.weight",
 }
-"""Of arguments."""
+"""Header fields and the names of the arguments that they come from."""
 
 
 def check_headers(gathered: Tensor, problem: Problem) -> None:
-    """Raise, and on every rank alike, unless all ranks have one problem, and its vocabulary's columns, each once.
+    """Raise on every rank unless all ranks have the same problem and together have every column exactly once.
 
-    ``gathered`` are the statistics [R, S, N + 1]. On a GPU, where looking would wait for the device, only under
-    NTL_KERNELS_VALIDATE=1: there the merge turns the losses into NaN instead.
+    ``gathered`` are the statistics [R, S, N + 1]. On a GPU, where reading them would wait for the device, this runs
+    only under NTL_KERNELS_VALIDATE=1; without it the merge sets the losses to NaN.
     """
     if can_look(gathered):
         headers = gathered[:, : len(Header), -1].cpu()
@@ -36,7 +36,7 @@ def check_headers(gathered: Tensor, problem: Problem) -> None:
 
 
 def check_agreement(headers: Tensor) -> None:
-    """Raise unless the headers [R, 7] are of one problem, up to the rounding of sums."""
+    """Raise unless the headers [R, 7] describe the same problem, up to rounding of sums."""
     listed = headers[:, Header.OPTIONS_HASH :].tolist()
     if all(one == listed[0] for one in listed):
         return
@@ -45,19 +45,19 @@ def check_agreement(headers: Tensor) -> None:
     for part, (argument, name) in enumerate(NAMES.items()):
         others = [rank for rank, differs in enumerate(differ[:, part].tolist()) if differs]
         if others and argument < Header.NUM_TOKENS:
-            found.append(f"{name} (rank 0 has others than {listing('rank', others)})")
+            found.append(f"{name} (rank 0 differs from {listing('rank', others)})")
         elif others:
             values = ["None" if one[part] == NOT_GIVEN else f"{one[part]:.7g}" for one in listed]
-            found.append(f"{name} ({', '.join(values)} in the order of the ranks)")
+            found.append(f"{name} ({', '.join(values)} in rank order)")
     if found:
         raise ValueError(
-            f"all ranks of the group must be called with the same arguments but for their columns; what differs: "
+            f"all ranks of the group must be called with the same arguments, except for their columns; these differ: "
             f"{'; '.join(found)}"
         )
 
 
 def listing(noun: str, numbers: list[int]) -> str:
-    """For messages."""
+    """A noun and numbers, for error messages."""
     return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
@@ -69,6 +69,6 @@ def check_cover(bounds: list[tuple[int, int]], vocab_size: int) -> None:
     if place != vocab_size:
         listed = ", ".join(f"[{first}, {first + width})" for first, width in bounds)
         raise ValueError(
-            f"the ranks' columns, from vocab_start on, must make up the vocabulary [0, {vocab_size}) without gap or "
-            f"overlap; the ranks of the group have {listed}"
+            f"the ranks' columns, each from its vocab_start on, must cover the vocabulary [0, {vocab_size}) without "
+            f"gaps or overlaps; the ranks of the group have {listed}"
         )

@@ -1,7 +1,7 @@
-"""The same loss from hidden states and a head whose rows (the vocabulary) are split over the ranks of a group.
+"""The loss from hidden states and a head whose rows (the vocabulary) are split over the ranks of a group.
 
-As in :mod:`ntl_kernels.linear`, a chunk of rows at a time. A chunk's statistics are on their way to the other ranks
-while the next chunk is multiplied, so two chunks of logits exist at a time, each of half the size.
+As in :mod:`ntl_kernels.linear`, rows are processed in chunks. The statistics of a chunk are sent to the other ranks
+while the logits of the next one are computed, so two chunks of logits of half the size exist at a time.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class Head(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """How the rows are walked, and who has which columns of their logits."""
+    """How the rows are split into chunks, and their columns over the ranks."""
 
     split: Split
     chunking: Chunking
 
     def gradients_of(self, hidden: Tensor, head: Head, needs: Sequence[bool]) -> LinearGradients:
-        """Those of all rows, before any of them is walked."""
+        """Accumulators for the gradients of all rows, before any chunk is processed."""
         return LinearGradients(hidden, head.weight, needs, is_single=self.chunking.size >= hidden.shape[0])
 
 
 class SentChunk(NamedTuple):
-    """A chunk of rows whose statistics are under way."""
+    """A chunk of rows whose statistics are being sent."""
 
     rows: Chunk
     hidden: Tensor
@@ -70,7 +70,7 @@ class SentChunk(NamedTuple):
     logits: Tensor
     """[1, R, W]"""
     problem: Problem
-    """Of these rows."""
+    """The problem of these rows."""
     sent: Exchange
 
 
@@ -81,15 +81,15 @@ class Result(NamedTuple):
     parts: Tensor
     fields: Tensor
     known: Merge
-    """What all ranks know of all rows."""
+    """What all ranks together know about all rows."""
     gradients: tuple[Tensor, Tensor, Tensor]
-    """Of hidden (this rank's share), weight and bias, divided by ``scale``; empty where not needed."""
+    """Gradients of hidden (this rank's share), weight and bias, divided by ``scale``; empty if not needed."""
     scale: Tensor | None
-    """0-d; None is 1"""
+    """0-d, or None for 1."""
 
 
 def sent_chunks(hidden: Tensor, head: Head, problem: Problem, walk: Walk) -> Iterator[SentChunk]:
-    """Every chunk, one behind: it is handed on after the next one is multiplied and sent."""
+    """All chunks, each yielded after the next one's logits are computed and its statistics are being sent."""
     waiting = None
     for rows in walk.chunking.of(problem):
         part, states = part_of(problem, rows), hidden[rows]
@@ -103,7 +103,7 @@ def sent_chunks(hidden: Tensor, head: Head, problem: Problem, walk: Walk) -> Ite
 
 
 def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Sequence[bool]) -> Result:
-    """The losses of all rows and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) names."""
+    """The losses of all rows, and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) selects."""
     with without_autocast(hidden):
         given = problem
         if problem.lacks_denominators:
@@ -113,7 +113,7 @@ def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Seq
         fields, known = nothing_known(hidden, problem)
         gradients = walk.gradients_of(hidden, head, needs)
         one = torch.ones((), dtype=fields.dtype, device=hidden.device)
-        for chunk in sent_chunks(hidden, head, given, walk):  # the ranks compare what their callers gave
+        for chunk in sent_chunks(hidden, head, given, walk):  # the ranks compare the arguments as given
             fields[:, chunk.rows], of_chunk = merge(chunk.sent, chunk.problem)
             keep(of_chunk, known, chunk.rows)
             if any(needs):
@@ -126,7 +126,7 @@ def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Seq
 
 
 def nothing_known(hidden: Tensor, problem: Problem) -> tuple[Tensor, Merge]:
-    """Room for the fields of all rows and what all ranks know of them; 0 for rows that are not walked."""
+    """Zeros for the fields of all rows and for what all ranks know about them; skipped rows keep the zeros."""
     count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
     number_logits = None
     if problem.spec.label_sigma > 0 and not keeps_gradients(problem, hidden.dtype):
@@ -136,7 +136,7 @@ def nothing_known(hidden: Tensor, problem: Problem) -> tuple[Tensor, Merge]:
 
 
 def keep(found: Merge, known: Merge, rows: Chunk) -> None:
-    """Put what was found of a chunk's rows where that of all rows goes, as far as there is room."""
+    """Copy what was found for a chunk's rows into the tensors for all rows, where these exist."""
     known.merged[:, rows] = found.merged
     if known.number_logits is not None and found.number_logits is not None:
         known.number_logits[rows] = found.number_logits
@@ -145,7 +145,7 @@ def keep(found: Merge, known: Merge, rows: Chunk) -> None:
 def gradients(
     hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Sequence[bool], known: Merge, upstream: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients for an upstream gradient ([N] for "none", else 0-d), from logits made anew. Nothing is sent."""
+    """The gradients for an upstream gradient ([N] for "none", else 0-d), from recomputed logits. Sends nothing."""
     with without_autocast(hidden):
         gradients = walk.gradients_of(hidden, head, needs)
         for rows in walk.chunking.of(problem):
@@ -160,8 +160,9 @@ def gradients(
 class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of hidden states [N, H] and this rank's weight [W, H] and bias [W].
 
-    The gradients are computed in the forward pass and handed over in the backward pass, or the logits made anew there,
-    as on one device. The hidden states' gradient is summed over the ranks once, in the backward pass, in float32.
+    As on one device, the gradients are computed in the forward pass and returned in the backward pass, or the backward
+    pass recomputes the logits. The gradient of the hidden states is summed over the ranks once, in the backward pass,
+    in float32.
     """
 
     @staticmethod
@@ -207,16 +208,16 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
 
 
 def gradients_anew(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The gradients from logits made anew; hidden's is this rank's share."""
+    """The gradients from recomputed logits; that of hidden is this rank's share."""
     _, hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
     arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, Merge(merged, number_logits), upstream
     return [gradient.to(hidden.dtype) for gradient in gradients(*arguments)]
 
 
 def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The gradients of the forward pass times the upstream gradient; hidden's is this rank's share.
+    """The gradients of the forward pass times the upstream gradient; that of hidden is this rank's share.
 
-    They are given away once, since whoever receives them may keep them: a second backward computes new ones.
+    They are handed over only once, because the receiver may keep them; a second backward pass computes new ones.
     """
     _, hidden, weight, bias, _, _, *kept = ctx.saved_tensors
     found, ctx.found = kept[:4] if ctx.is_traced else ctx.found, None

@@ -17,15 +17,15 @@ from .collectives import finished, gather_ranks, sum_ranks
 
 
 class Split(NamedTuple):
-    """Where a rank's columns are, and who has the others."""
+    """The position of a rank's columns, and the group that has the others."""
 
     first: int
-    """The first column."""
+    """The index of the rank's first column."""
     group: ProcessGroup
 
 
 class Exchange(NamedTuple):
-    """Statistics on their way between the ranks."""
+    """Statistics that are being sent between the ranks."""
 
     statistics: Tensor
     """[R, S, N + 1]"""
@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
 
 
 def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
-    """Start to send what this rank's logits [B, T, W] say of their rows."""
+    """Start to send the statistics of this rank's logits [B, T, W]."""
     statistics = gather_ranks(steps.shard_statistics(logits, problem, split.first), split.group)
     if problem.spec.label_sigma == 0:
         return Exchange(statistics, None)
@@ -42,27 +42,27 @@ def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
 
 
 def merge(sent: Exchange, problem: Problem) -> tuple[Tensor, Merge]:
-    """Wait for what all ranks have sent, and put it together: (fields, what gradients need)."""
+    """Wait for the statistics of all ranks and merge them: (fields, what gradients need)."""
     statistics = finished(sent.statistics)
-    steps.check(statistics, problem)  # before waiting for what a rank of other options may never send
+    steps.check(statistics, problem)  # before waiting for data that a rank with other options may never send
     number_logits = None if sent.number_logits is None else finished(sent.number_logits)
     return steps.merge_shards(statistics, number_logits, problem)
 
 
 def check_transforms(*upstreams: Tensor) -> None:
-    """Raise under what no collective can be part of, also in the backward pass with its upstream gradient."""
+    """Raise under transforms that do not support collectives; also used in the backward pass."""
     if torch._C._are_functorch_transforms_active() or is_forward_mode() or any(map(is_batched, upstreams)):
         raise RuntimeError(
-            "the losses of a sharded vocabulary support neither the transforms of torch.func (grad, vmap, jvp, ...) "
-            "nor forward-mode derivatives nor is_grads_batched=True; use autograd (backward, torch.autograd.grad)"
+            "the losses of a sharded vocabulary do not support torch.func transforms (grad, vmap, jvp, ...), "
+            "forward-mode derivatives or is_grads_batched=True; use autograd (backward, torch.autograd.grad)"
         )
 
 
 class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     """(loss, parts, fields) of this rank's logits [B, T, W]; only the loss (0-d, or [N] for "none") is differentiable.
 
-    The gradient is computed in the backward pass whatever the reduction: it takes what all ranks have sent, and the
-    logits must be read again for it in any case.
+    The gradient is computed in the backward pass for every reduction: it needs the statistics of all ranks, so the
+    logits must be read a second time in any case.
     """
 
     @staticmethod
@@ -71,7 +71,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
         loss, parts = steps.finish(fields, problem)
         if problem.lacks_denominators:
             problem = problem.counted(parts[2], parts[3])
-        # The problem's tensors are saved as well, so that one changed in the meantime raises.
+        # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
         ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
         ctx.mark_non_differentiable(parts, fields)

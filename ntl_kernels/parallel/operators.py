@@ -1,6 +1,6 @@
-"""The custom operators of shards, which traced calls go through: the collectives lie between them, in sight.
+"""The custom operators of sharded losses, which traced calls use. The compiler sees the collectives between them.
 
-They have no derivatives of their own; the `autograd.Function` that calls them has.
+They have no derivatives of their own; the `autograd.Function` that calls them does.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def count(like: Tensor, *operands: Any) -> Tensor:
 
 
 def rows_like(tensor: Tensor, operands: tuple[Any, ...], *leading: int) -> Tensor:
-    """[..., N] in the losses' dtype, without values."""
+    """An uninitialised tensor [..., N] in the losses' dtype."""
     return tensor.new_empty((*leading, operands[0].numel()), dtype=loss_dtype(tensor.dtype))
 
 

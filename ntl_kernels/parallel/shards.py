@@ -1,7 +1,7 @@
-"""The loss of one rank's shard and a checked :class:`Problem`, by the road that fits: plain, traced or reference.
+"""Computes the loss of one rank's shard and a checked :class:`Problem` on one of three paths: plain, traced, reference.
 
-As :mod:`ntl_kernels.dispatch` for what is not split. The traced road is the same `autograd.Function` here, whose steps
-become operators (:mod:`.steps`), so that the collectives between them stay in sight.
+This is :mod:`ntl_kernels.dispatch` for shards. Here plain and traced calls use the same `autograd.Function`; in a trace
+its steps are operators (:mod:`.steps`), so that the compiler sees the collectives between them.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def loss_of_head_shard(
 
 
 def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, chunk_size: int | None) -> int:
-    """How many rows go through at a time, the same on all ranks whatever their share of the vocabulary.
+    """How many rows to process at a time; the same on all ranks, whatever their share of the vocabulary.
 
-    Of several chunks two exist at a time, so they are half as large.
+    If there are several chunks, two exist at a time, so each is half as large.
     """
     if chunk_size is None:
         width = -(-problem.vocab_size // group_size(split.group))

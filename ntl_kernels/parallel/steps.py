@@ -1,4 +1,4 @@
-"""The steps of a sharded loss between its collectives: the backend's functions, or, in a trace, the operators."""
+"""The steps of a sharded loss between its collectives: functions of the backend, or operators in a trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 
 def check(gathered: Tensor, problem: Problem) -> None:
-    """Look at the headers of statistics [R, S, N + 1], where looking is free; in a trace the merge does."""
+    """Check the headers of statistics [R, S, N + 1] if that waits for nothing; in a trace the merge checks them."""
     if is_plain(gathered):
         check_headers(gathered, problem)
 
@@ -46,7 +46,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 def shard_gradients(
     logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, inplace: bool
 ) -> Tensor:
-    """The gradient of this rank's logits [B, T, W]; in a trace never in place."""
+    """The gradient of this rank's logits [B, T, W]; never in place in a trace."""
     upstream = upstream.contiguous()
     if not is_plain(logits, upstream):
         operands = operands_of(problem, merge.merged.dtype)
@@ -57,7 +57,7 @@ def shard_gradients(
         steps = load_shard_backend(problem.backend)
         steps.shard_gradients(logits, problem, first, merge, upstream, gradient)
         if inplace:
-            torch.autograd.graph.increment_version(logits)  # so that whoever has saved them notices
+            torch.autograd.graph.increment_version(logits)  # so that graphs that saved them detect the change
     return gradient
 
 

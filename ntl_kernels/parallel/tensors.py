@@ -1,7 +1,7 @@
-"""The losses of DTensors: their placements say which rank has which columns and rows.
+"""The losses of DTensors, whose placements determine which rank has which rows and columns.
 
-What works, on a mesh of any number of dimensions, is for each of them one of: nothing sharded, rows sharded, or columns
-of the logits (rows of the head) sharded; the last on one dimension at most. The work is done on local tensors.
+Supported are meshes with any number of dimensions. On each dimension nothing, the rows, or the columns of the logits
+(the rows of the head) may be sharded; the columns on one dimension at most. The computation uses local tensors.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ from .shards import loss_of_head_shard, loss_of_shard
 
 
 class Layout(NamedTuple):
-    """How rows and columns are spread over a mesh."""
+    """How rows and columns are distributed over a mesh."""
 
     mesh: DeviceMesh
     rows: tuple[Placement, ...]
-    """The placements of the labels, and of whatever else has one entry per row."""
+    """The placements of the labels and of other tensors with one entry per row."""
     columns: int | None
-    """The dimension of the mesh over which columns are sharded."""
+    """The mesh dimension over which columns are sharded."""
 
     @property
     def row_groups(self) -> list[ProcessGroup]:
-        """Of the ranks that have other rows of the same batch."""
+        """The groups of ranks that have different rows of the same batch."""
         return [self.mesh.get_group(i) for i, placement in enumerate(self.rows) if not placement.is_replicate()]
 
     def split(self, vocab_size: int) -> Split:
-        """This rank's columns: as torch.chunk splits them."""
+        """This rank's columns, split like ``torch.chunk``."""
         assert self.columns is not None
         step = -(-vocab_size // self.mesh.size(self.columns))
         first = min(self.mesh.get_local_rank(self.columns) * step, vocab_size)
         return Split(first, self.mesh.get_group(self.columns))
 
     def scalar(self) -> list[Placement]:
-        """Of a sum over this rank's rows."""
+        """The placements of a sum over this rank's rows."""
         return [Replicate() if placement.is_replicate() else Partial() for placement in self.rows]
 
 
 def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> Tensor | NTLOutput:
-    """The loss of DTensor logits [..., V], as a DTensor, or with its parts."""
+    """The loss of DTensor logits [..., V] as a DTensor, or the loss with its parts."""
     if not isinstance(logits, DTensor):
         refuse(
-            f"labels and weights may be DTensors where logits are; got plain logits of shape {tuple(logits.shape)}",
+            f"labels and weights may be DTensors only if the logits are; got plain logits of shape "
+            f"{tuple(logits.shape)}",
             "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
         )
     layout = layout_of_logits(logits)
-    local_problem = local_rows(problem, layout).changed(wants_parts=True)  # shards have their denominators there
+    local_problem = local_rows(problem, layout).changed(wants_parts=True)  # the parts contain a shard's denominators
     local = logits.to_local()
     local_problem = with_denominators(local_problem, layout, local)
     if layout.columns is None:
@@ -84,7 +85,7 @@ def layout_of_logits(logits: DTensor) -> Layout:
         else:
             refuse(
                 f"logits have placements {placements_of(logits)}",
-                "Shard(-1) on one mesh dimension at most, Shard of a dimension of rows, or Replicate on the others "
+                "Shard(-1) on at most one mesh dimension; Shard of a row dimension, or Replicate, on the others "
                 "(logits.redistribute)",
             )
     return Layout(logits.device_mesh, tuple(rows), columns)
@@ -124,18 +125,18 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
     given = {name: tensor for name, tensor in named.items() if isinstance(tensor, DTensor)}
     if not given:
         refuse(
-            "labels and token_weights may be DTensors where hidden or weight are; got plain ones",
+            "labels and token_weights may be DTensors only if hidden or weight is; got plain tensors",
             "labels.to_local()",
         )
     mesh = next(iter(given.values())).device_mesh
     shown = ", ".join(f"{name} {placements_of(tensor)}" for name, tensor in given.items())
     works = (
         "on each mesh dimension weight Shard(0) with hidden Replicate, weight Replicate with rows of hidden sharded, "
-        "or both Replicate; the first on one dimension at most, bias as weight, and plain tensors where nothing of "
-        "them would be sharded"
+        "or both Replicate; the first on at most one dimension. bias must be placed like weight. Tensors that are "
+        "replicated everywhere may be plain tensors"
     )
     if any(tensor.device_mesh != mesh for tensor in given.values()):
-        refuse(f"the tensors are on different meshes: {shown}", "one mesh for all")
+        refuse(f"the tensors are on different meshes: {shown}", "the same mesh for all tensors")
     spread = [plain_or_placements(tensor, mesh) for tensor in (hidden, weight, weight if bias is None else bias)]
     rows: list[Placement] = []
     columns = None
@@ -156,14 +157,14 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
 
 
 def plain_or_placements(tensor: Tensor, mesh: DeviceMesh) -> Sequence[Placement]:
-    """A plain tensor is the same on all ranks."""
+    """The placements of a tensor; a plain tensor counts as replicated."""
     return tensor.placements if isinstance(tensor, DTensor) else [Replicate()] * mesh.ndim
 
 
 def local_operands(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What this rank has of hidden, weight and bias; their gradients are shares of a sum where others hold the rest."""
+    """This rank's part of hidden, weight and bias. Their gradients are partial sums where other ranks hold the rest."""
     of_hidden = [Partial() if dim == layout.columns else placement for dim, placement in enumerate(layout.rows)]
     of_weight = [Shard(0) if dim == layout.columns else placement for dim, placement in enumerate(layout.scalar())]
     given = (hidden, of_hidden), (weight, of_weight), (bias, of_weight)
@@ -196,18 +197,18 @@ def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
     )
     if not isinstance(tensor, DTensor):
         if not is_whole:
-            refuse(f"{name} must be spread like the rows of the logits or hidden states; got a plain tensor", works)
+            refuse(f"{name} must be sharded like the rows of the logits or hidden states; got a plain tensor", works)
         return tensor
     fits = tensor.device_mesh == layout.mesh and all(
         have in (want, Replicate()) for have, want in zip(tensor.placements, layout.rows, strict=True)
     )
     if not fits:
         refuse(f"{name} have placements {placements_of(tensor)}", works)
-    return tensor.redistribute(placements=layout.rows).to_local()  # cuts what is replicated, and sends nothing
+    return tensor.redistribute(placements=layout.rows).to_local()  # slices replicated tensors, sends nothing
 
 
 def local_scalar(name: str, given: Any) -> Any:
-    """A denominator or lambda."""
+    """A denominator or lambda, as a number or plain tensor."""
     if not isinstance(given, DTensor):
         return given
     if any(not placement.is_replicate() for placement in given.placements):
@@ -218,11 +219,11 @@ def local_scalar(name: str, given: Any) -> Any:
 
 
 def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem:
-    """With the sums of w over the rows of all ranks, where they are not given: two numbers to each group of ranks."""
+    """The problem with missing denominators summed over the rows of all ranks; sends two numbers in each group."""
     if not problem.lacks_denominators or not layout.row_groups:
         return problem
     rows = problem.of_rows(loss_dtype(like.dtype))
-    if problem.backend == "reference":  # a whole loss, without steps
+    if problem.backend == "reference":  # the reference has no separate count step
         rows = rows.changed(backend="eager")
     totals = steps.count(rows, like.detach())
     for group in layout.row_groups:
@@ -233,7 +234,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
 def as_dtensors(
     result: Forward, problem: Problem, shape: torch.Size, layout: Layout, return_parts: bool
 ) -> Tensor | NTLOutput:
-    """What the caller sees of this rank's rows, as DTensors; ``shape`` is that of the labels of all ranks."""
+    """The result of this rank's rows as DTensors; ``shape`` is that of the labels of all ranks."""
     replicated = [Replicate()] * layout.mesh.ndim
 
     def spread(part: Tensor) -> Tensor:
@@ -245,7 +246,7 @@ def as_dtensors(
     loss = in_shape(result.loss, problem)
     if problem.reduction == "none" or not layout.row_groups:
         loss = spread(loss)
-    else:  # summed here, since ``item()`` of a partial sum would show this rank's alone
+    else:  # summed here, because ``item()`` of a partial sum would return this rank's part only
         total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False)
         loss = total.redistribute(placements=replicated)
     if not return_parts:
@@ -258,7 +259,7 @@ def as_dtensors(
 
 
 def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:
-    """The parts of an output for the rows of all ranks; the loss stays that of this rank's rows."""
+    """The output with its parts computed over the rows of all ranks; the loss stays that of this rank's rows."""
     sums, counts = fields.sum(-1), fields.count_nonzero(-1)
     means = (Field.IS_CORRECT, Field.ABSOLUTE_ERROR, Field.MASS)
     own = [output.cross_entropy.sum(), output.ntl.sum(), sums[Field.WEIGHT], sums[Field.NUMBER_WEIGHT]]
@@ -278,9 +279,9 @@ def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: L
 
 
 def placements_of(tensor: DTensor) -> str:
-    """For messages."""
+    """A tensor's placements and mesh shape, for error messages."""
     return f"{tuple(tensor.placements)} on a mesh of shape {tuple(tensor.device_mesh.shape)}"
 
 
 def refuse(given: str, works: str) -> NoReturn:
-    raise ValueError(f"{given}. What works: {works}")
+    raise ValueError(f"{given}. Supported: {works}")

@@ -1,4 +1,4 @@
-"""The logits of all ranks on each of them, for the specification itself (``backend="reference"``)."""
+"""Gathers the logits of all ranks on every rank, for the specification (``backend="reference"``)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .logits import Split
 
 
 class AllColumns(torch.autograd.Function):
-    """[..., V] of the ranks' logits [..., W]; the gradient of a rank's columns is its part of the whole one's.
+    """Logits [..., V] from the ranks' logits [..., W]; the gradient of a rank's columns is its part of the gradient.
 
-    Every rank goes on to compute the same loss from the whole, so the gradient is not summed over them.
+    Every rank computes the same loss from all logits, so the gradient is not summed over the ranks.
     """
 
     @staticmethod
@@ -32,12 +32,12 @@ class AllColumns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        # Its derivative by another rank's columns would be that rank's, and is lost here.
+        # A second derivative by another rank's columns would belong to that rank, and is lost here.
         return refuse_second_derivative(upstream[..., ctx.columns], upstream), None, None
 
 
 class SummedGradient(torch.autograd.Function):
-    """Hidden states that each rank multiplies with its own part of the head: their gradient is summed over ranks."""
+    """Passes on hidden states that each rank multiplies by its own part of the head; sums their gradient over ranks."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:
@@ -50,7 +50,7 @@ class SummedGradient(torch.autograd.Function):
 
 
 def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
-    """[..., V] of this rank's logits [..., W]; NaN, or an error, for ranks that were called with other arguments."""
+    """Logits [..., V] from this rank's [..., W]; NaN or an error if ranks were called with different arguments."""
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
@@ -65,5 +65,5 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
 
 
 def summed_gradient(hidden: Tensor, split: Split) -> Tensor:
-    """The hidden states, whose gradient will be summed over the ranks."""
+    """The hidden states, with a gradient that is summed over the ranks."""
     return SummedGradient.apply(hidden, split)

@@ -1,4 +1,4 @@
-"""Which token ids are numbers, and what they are worth."""
+"""Which token ids are numbers, and their values."""
 
 from .number_tokens import Distances as Distances
 from .number_tokens import NumberTable as NumberTable

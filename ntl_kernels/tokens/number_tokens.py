@@ -1,4 +1,4 @@
-"""`NumberTokens`, and the tables of it that the backends read."""
+"""`NumberTokens`, and its tables that the backends read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .texts import (
     is_number,
     more_numbers,
     most_left_out,
-    numbers_in_other_dress,
     numbers_too_large,
+    numbers_written_differently,
     text_of,
     wider_options,
     without_mark,
@@ -30,12 +30,12 @@ CPU = torch.device("cpu")
 
 
 class Distances(NamedTuple):
-    """All that the options of a loss need of the number values."""
+    """All that the options of a loss need to know about the number values."""
 
     smallest: float
-    """Between two distinct values."""
+    """The smallest distance between two distinct values."""
     largest: float
-    """Between the smallest and the largest value."""
+    """The distance between the smallest and the largest value."""
 
 
 class NumberTable(NamedTuple):
@@ -46,20 +46,21 @@ class NumberTable(NamedTuple):
     values: Tensor
     """float32 [K]."""
     lookup: Tensor
-    """int32 [V]: the index into ``ids`` of each token, -1 for tokens that are no numbers."""
+    """int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers."""
 
 
 class NumberTokens:
-    """The number tokens of a vocabulary: immutable, and copied to each device once.
+    """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
-    Build one with :meth:`from_tokenizer` or :meth:`from_mapping`. Values are rounded to float32, in which the losses
-    are computed: two that round to the same float32 are one value with two tokens. Two objects are equal if they hold
-    the same numbers for the same vocabulary size. Copies and pickles carry the numbers, not the devices' tables.
+    Build one with :meth:`from_tokenizer` or :meth:`from_mapping`. Values are rounded to float32, the dtype of the
+    losses: two values that round to the same float32 become one value with two tokens. Two objects are equal if they
+    contain the same numbers for the same vocabulary size. Copies and pickles contain the numbers, but not the tables on
+    devices.
 
     Args:
         mapping: token id -> finite value.
         vocab_size: V, the size of the logits' last dimension.
-        names: the tokens' strings, for :meth:`describe` alone.
+        names: the tokens' strings, used only by :meth:`describe`.
         notes: further lines for :meth:`describe`.
     """
 
@@ -79,7 +80,7 @@ class NumberTokens:
             raise ValueError(f"number tokens need at least two distinct float32 values; found {shorten(pairs)}")
         if pairs[-1][0] - pairs[0][0] > LARGEST_SPAN:
             raise ValueError(
-                f"number values must lie within {LARGEST_SPAN:g} of each other, since the losses are float32; "
+                f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
                 f"got {pairs[0][0]:g} and {pairs[-1][0]:g}"
             )
         self._pairs = tuple((token, value) for value, token in pairs)
@@ -92,16 +93,16 @@ class NumberTokens:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[int, float], vocab_size: int) -> NumberTokens:
-        """Number tokens of any vocabulary: Regression Transformer tokens, bins, ...
+        """Number tokens of any vocabulary, such as Regression Transformer tokens or bins.
 
         Args:
             mapping: token id -> finite value.
             vocab_size: V, the size of the logits' last dimension.
 
         Raises:
-            TypeError: no mapping, or a token id is no integer or a value no real number.
-            ValueError: an id outside [0, V), a value that float32 cannot hold, fewer than two distinct values, or
-                values too far apart for a float32 loss (1.6e38).
+            TypeError: ``mapping`` is not a mapping, a token id is not an integer, or a value is not a real number.
+            ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
+                values, or values are too far apart for a float32 loss (1.6e38).
         """
         return cls(mapping, vocab_size)
 
@@ -138,13 +139,13 @@ class NumberTokens:
                 ``vocab_size``.
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
-            raise TypeError(f"tokenizer must have get_vocab(); got {type(tokenizer).__name__}")
+            raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
         vocab = [(text_of(token), identity) for token, identity in tokenizer.get_vocab().items()]
         names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
         wider = wider_options(vocab, digits_only, space_prefixed)
-        more, dressed = more_numbers(wider), numbers_in_other_dress(vocab)
+        more, other_forms = more_numbers(wider), numbers_written_differently(vocab)
         large = numbers_too_large(vocab, digits_only, space_prefixed)
-        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, dressed, large) if way)
+        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, other_forms, large) if way)
         if not names:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
@@ -153,7 +154,7 @@ class NumberTokens:
         if beyond:
             raise ValueError(
                 f"{len(beyond)} number tokens have ids beyond vocab_size={size}, the first {beyond[0]}; "
-                "vocab_size is the size of the logits' last dimension"
+                "vocab_size must be the size of the logits' last dimension"
             )
         values = {token: float(without_mark(text)) for token, text in names.items()}
         if len(set(values.values())) < 2:
@@ -163,10 +164,10 @@ class NumberTokens:
         gaps = f"digits without a token: {absent}" if absent else ""
         if gaps and digits_only:
             warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for left_out in (most_left_out(len(names), wider), dressed, large):
+        for left_out in (most_left_out(len(names), wider), other_forms, large):
             if left_out:
                 warnings.warn(left_out, stacklevel=2)
-        notes = [gaps, dressed, large, more and f"other options: {more}"]
+        notes = [gaps, other_forms, large, more and f"other options: {more}"]
         return cls(values, size, names, [note for note in notes if note])
 
     @property
@@ -181,7 +182,7 @@ class NumberTokens:
 
     @property
     def lookup(self) -> Tensor:
-        """int32 [V]: token id -> index into ``ids``, -1 for tokens that are no numbers; a copy on the CPU."""
+        """int32 [V]: token id -> index in ``ids``, -1 for tokens that are not numbers; a copy on the CPU."""
         nowhere = torch.full((self._vocab_size,), -1, dtype=torch.int32, device="cpu")
         return nowhere.scatter(0, self.ids, torch.arange(len(self), dtype=torch.int32, device="cpu"))
 
@@ -192,30 +193,30 @@ class NumberTokens:
 
     @property
     def distances(self) -> Distances:
-        """The smallest and the largest distance of two distinct values."""
+        """The smallest and the largest distance between two distinct values."""
         return self._distances
 
     @property
     def smallest_distance(self) -> float:
-        """Between two distinct values."""
+        """The smallest distance between two distinct values."""
         return self._distances.smallest
 
     @property
     def largest_distance(self) -> float:
-        """Between the smallest and the largest value."""
+        """The distance between the smallest and the largest value."""
         return self._distances.largest
 
     def is_number(self, labels: Tensor) -> Tensor:
         """Which labels are number tokens.
 
         Args:
-            labels: [...] integers; whatever lies outside [0, V), such as -100, is no number.
+            labels: [...] integers; values outside [0, V), such as -100, are not numbers.
 
         Returns:
             bool [...], on the labels' device.
 
         Raises:
-            TypeError: the labels are no tensor of integers.
+            TypeError: the labels are not a tensor of integers.
         """
         if (
             not isinstance(labels, Tensor)
@@ -225,23 +226,23 @@ class NumberTokens:
         ):
             got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
             raise TypeError(f"labels must be a tensor of integers; got {got}")
-        ids = labels.long()  # narrower integers may not hold V
+        ids = labels.long()  # V may not fit narrower integers
         is_token = (ids >= 0) & (ids < self._vocab_size)
         return is_token & (self.table(labels.device).lookup[torch.where(is_token, ids, 0)] >= 0)
 
     def count(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """How many labels are number tokens: the ``num_numbers`` of a larger batch.
+        """Count the labels that are number tokens, for example to get ``num_numbers`` of a larger batch.
 
         Args:
             labels: [...] as for :meth:`is_number`.
-            weights: [...] of each label, the loss's ``token_weights``; default: 1.
+            weights: [...] the weight of each label (the ``token_weights`` of the loss); default: 1.
 
         Returns:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
 
         Raises:
-            TypeError: the labels are no tensor of integers.
-            ValueError: weights of another shape.
+            TypeError: the labels are not a tensor of integers.
+            ValueError: the weights have another shape.
         """
         is_number = self.is_number(labels)
         if weights is None:
@@ -252,26 +253,27 @@ class NumberTokens:
         return torch.where(is_number, weights, 0).sum(dtype=dtype)
 
     def tokens_per_number(self, batches: Iterable[Tensor | Mapping[str, Any]], ignore_index: int = -100) -> float:
-        """How many labels count for each one that is a number: a weight over numbers, times this, is one over tokens.
+        """The number of labels that are not ignored per label that is a number token.
 
-        ``NTLConfig(weight=0.3 * numbers.tokens_per_number(loader), mean_over="tokens")`` weighs NTL over the whole data
-        as ``NTLConfig(weight=0.3)`` does.
+        It converts a weight for ``mean_over="numbers"`` into one for ``mean_over="tokens"``: over the whole data set,
+        ``NTLConfig(weight=0.3 * numbers.tokens_per_number(loader), mean_over="tokens")`` gives NTL the same weight as
+        ``NTLConfig(weight=0.3)``.
 
         Args:
             batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
-                its labels does not use the first of each row, which makes a small difference: pass
+                its labels does not use the first label of each row, which makes a small difference; to be exact, pass
                 ``(batch["labels"][..., 1:] for batch in loader)``.
-            ignore_index: of labels that do not count.
+            ignore_index: the value of ignored labels.
 
         Raises:
-            TypeError: labels that are no tensor of integers.
-            ValueError: a batch without labels, or no label that is a number.
+            TypeError: labels are not a tensor of integers.
+            ValueError: a batch has no labels, or no label is a number.
         """
         tokens = numbers = 0
         for batch in batches:
             labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
             if labels is None:
-                raise ValueError(f"a batch has no labels; got {', '.join(batch)}")
+                raise ValueError(f"a batch has no labels; got the keys {', '.join(batch)}")
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
@@ -281,31 +283,33 @@ class NumberTokens:
         return tokens / numbers
 
     def table(self, device: torch.device | str) -> NumberTable:
-        """The tensors on ``device``; the first call for a device copies them, later ones only look them up.
+        """The tables on ``device``. The first call for a device copies them, later calls reuse the copy.
 
-        They are shared by all callers: do not write to them. Under ``FakeTensorMode`` they are fake and not kept.
+        All callers share these tensors: do not write to them. Under ``FakeTensorMode`` they are fake and not cached.
 
         Raises:
-            RuntimeError: somebody wrote to them.
+            RuntimeError: a caller wrote to the tables.
         """
         device = torch.device(device)
         table = self._tables.get(device)
-        if torch.compiler.is_compiling():  # what a trace makes means nothing after it, so it is not kept
+        if torch.compiler.is_compiling():  # tensors of a trace are not valid after it, so do not cache them
             source = self._tables.get(CPU) if table is None else table
             return copied(self._built() if source is None else source, device)
         if table is None or is_faking():
-            with torch.inference_mode(False):  # a table first used in evaluation serves training, too
+            with torch.inference_mode(False):  # so that a table first used in evaluation also works in training
                 table = copied(self._built(), device)
-            # Keyed by where they are: "cuda" is a different device after torch.cuda.set_device.
+            # Keyed by the tensors' device: "cuda" means another device after torch.cuda.set_device.
             return self._tables.setdefault(table.ids.device, table) if is_lasting(table.ids) else table
         if table.ids._version or table.values._version or table.lookup._version:
-            raise RuntimeError(f"the tables of {self!r} on {device} are shared by all callers, and one wrote to them")
+            raise RuntimeError(
+                f"the tables of {self!r} on {device} are shared by all callers, but one of them wrote to the tables"
+            )
         return table
 
     def to(self, device: torch.device | str) -> NumberTokens:
-        """Make the tables on ``device`` ready and return self (the object itself belongs to no device).
+        """Copy the tables to ``device`` and return self (the object itself is not tied to a device).
 
-        Worth a call before ``torch.compile`` or the capture of a CUDA graph: a trace that finds no tables on its device
+        Call it before ``torch.compile`` or the capture of a CUDA graph: a trace that finds no tables on its device
         copies them from the CPU at every call.
         """
         self.table(device)
@@ -315,13 +319,13 @@ class NumberTokens:
         return NumberTable(self.ids.int(), self.values, self.lookup)
 
     def describe(self, most: int = 12) -> str:
-        """What a person wants to check before training: how many numbers, their range, and the first of them.
+        """A summary to check before training: how many numbers there are, their range, and the first values.
 
         Args:
             most: how many values to list, each with its tokens; -1 lists all.
 
         Raises:
-            ValueError: ``most`` is no int, or below -1.
+            ValueError: ``most`` is not an int or is below -1.
         """
         if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
             raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
@@ -375,5 +379,5 @@ def is_faking() -> bool:
 
 
 def is_lasting(tensor: Tensor) -> bool:
-    """Whether a tensor outlives the moment: neither fake, nor wrapped by a transform such as ``torch.func.grad``."""
+    """Whether a tensor can be cached: it is neither fake nor wrapped by a transform such as ``torch.func.grad``."""
     return type(tensor) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -11,7 +11,7 @@ from .values import LARGEST_SPAN, to_float32
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 """A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
 ANY = NUMBER.pattern
-DRESSED = re.compile(
+WRITTEN_DIFFERENTLY = re.compile(
     rf"""\#\#{ANY}                                           # WordPiece: inside a word
       | {ANY}</w>                                          # BPE of words: at the end of a word
       | <\|?(num|number|digit|value)?[ _:-]?-?{ANY}\|?>    # a token added by hand
@@ -20,15 +20,15 @@ DRESSED = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Tokens that mean a number in another dress. Not "<0x37>", "<extra_id_7>" or "[unused7]", which mean none."""
+"""Tokens for a number that is written differently. "<0x37>", "<extra_id_7>" and "[unused7]" are not numbers."""
 LARGEST_DIGITS = 39
-"""No number of fewer characters is beyond LARGEST_SPAN."""
+"""A number with fewer characters is never beyond LARGEST_SPAN."""
 SPACE_MARKS = ("Ġ", "▁", " ")
-"""What stands for a leading space in byte-level, SentencePiece and plain vocabularies."""
+"""The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 DIGITS = tuple(float(digit) for digit in range(10))
-NO_OPTION_HELPS = "no option finds more (a number is ASCII digits with at most one point, and the whole token)"
+NO_OPTION_HELPS = "no option finds more (the whole token must be ASCII digits with at most one decimal point)"
 Vocab: TypeAlias = Sequence[tuple[str, int]]
-"""(text, id) of every token: two tokens, one of bytes and one of str, may have one text."""
+"""(text, id) of every token. Not a dictionary: a token of bytes and one of str may have the same text."""
 
 
 def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
@@ -37,13 +37,13 @@ def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
 
 
 def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
-    """Whether a token's text is that of a number, however large."""
+    """Whether a token's text is a number of any size."""
     text = without_mark(text) if space_prefixed else text
     return NUMBER.fullmatch(text) is not None and (len(text) == 1 or not digits_only)
 
 
 def is_too_large(text: str) -> bool:
-    """Whether the text of a number is worth more than the losses hold, once it is rounded to float32."""
+    """Whether a number, rounded to float32, is too large for the losses."""
     if len(text) < LARGEST_DIGITS:
         return False
     value = float(without_mark(text))
@@ -51,20 +51,20 @@ def is_too_large(text: str) -> bool:
 
 
 def without_mark(text: str) -> str:
-    """A token's text without one leading mark of a space."""
+    """A token's text without a single leading space mark."""
     return text[1:] if text.startswith(SPACE_MARKS) else text
 
 
 def text_of(token: Any) -> str:
-    """A token as text; a byte becomes the character of its number, so that no two tokens of bytes become one.
+    """A token as text. Each byte becomes the character with its code, so that different tokens of bytes stay different.
 
     Raises:
-        TypeError: it is neither str nor bytes.
+        TypeError: the token is neither str nor bytes.
     """
     if isinstance(token, bytes):
         return token.decode("latin-1")
     if not isinstance(token, str):
-        raise TypeError(f"get_vocab() must map tokens, as str or bytes, to ids; got the token {token!r}")
+        raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids; got the token {token!r}")
     return token
 
 
@@ -80,7 +80,7 @@ def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
 
 
 def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[tuple[str, int]]:
-    """(options, how many tokens they count) of each choice that counts more than this one and than those before it."""
+    """(options, how many tokens they count) for each choice that counts more than this one and the ones before it."""
     options = {
         "digits_only=False": (False, space_prefixed),
         "space_prefixed=True": (digits_only, True),
@@ -96,12 +96,12 @@ def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list
 
 
 def more_numbers(wider: list[tuple[str, int]]) -> str:
-    """What wider options would count; empty without any."""
+    """A phrase that lists how many tokens wider options count; empty if there are none."""
     return ", ".join(f"{option} counts {count}" for option, count in wider)
 
 
 def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:
-    """That the options count less than half of the tokens that some options count, and which; else empty."""
+    """A warning that other options count more than twice as many tokens; otherwise empty."""
     if not wider or 2 * counted >= wider[-1][1]:
         return ""
     option, count = wider[-1]
@@ -111,19 +111,19 @@ def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:
     )
 
 
-def numbers_in_other_dress(vocab: Vocab) -> str:
-    """How many tokens mean a number but are not just its digits, and what to do about them; empty if none."""
-    found = sorted((token, text) for text, token in vocab if DRESSED.fullmatch(text))
+def numbers_written_differently(vocab: Vocab) -> str:
+    """A note on tokens for numbers that are written differently, with a remedy; empty if there are none."""
+    found = sorted((token, text) for text, token in vocab if WRITTEN_DIFFERENTLY.fullmatch(text))
     if not found:
         return ""
     return (
-        f"{len(found)} tokens look like numbers in another dress ({examples(found)}) and get no number loss as labels; "
-        "NumberTokens.from_mapping takes them"
+        f"{len(found)} tokens look like numbers that are written differently ({examples(found)}) and get no number "
+        "loss as labels; use NumberTokens.from_mapping to count them"
     )
 
 
 def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
-    """How many tokens are numbers that the losses do not hold; empty if none."""
+    """A note on number tokens that are too large for the losses; empty if there are none."""
     found = sorted(
         (token, text)
         for text, token in vocab
@@ -132,12 +132,12 @@ def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> 
     if not found:
         return ""
     return (
-        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which float32 losses do not "
-        "hold, and get no number loss as labels"
+        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which is too large for float32 "
+        "losses, and get no number loss as labels"
     )
 
 
 def examples(found: list[tuple[int, str]], most: int = 3, longest: int = 24) -> str:
-    """The first few of (id, text), long texts shortened."""
+    """The first few of (id, text), with long texts shortened."""
     texts = [(token, text if len(text) <= longest else f"{text[:longest]}...") for token, text in found[:most]]
     return ", ".join([*(f"{text!r} (id {token})" for token, text in texts), *(["..."] if len(found) > most else [])])

@@ -1,4 +1,4 @@
-"""Values and sizes that a caller gives, checked and rounded to float32."""
+"""Checks the values and sizes that a caller passes; rounds values to float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 LARGEST_SPAN = 1.6e38
-"""Half of what float32 holds: a loss is up to 1.01 times the distance of two values, and sums must have room."""
+"""Half of the float32 range: a loss is up to 1.01 times the distance of two values, and sums need headroom."""
 
 
 def checked_size(vocab_size: Any) -> int:
@@ -22,7 +22,7 @@ def checked_size(vocab_size: Any) -> int:
 
 
 def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
-    """``mapping`` with its values rounded to float32; raise unless its ids lie in the vocabulary."""
+    """``mapping`` with its values rounded to float32; raise unless all ids are in the vocabulary."""
     if not isinstance(mapping, Mapping):
         raise TypeError(f"mapping must map token ids to values; got {type(mapping).__name__}")
     if not mapping:
@@ -34,15 +34,15 @@ def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
             raise TypeError(f"the value of token {token} must be a number; got {value!r}")
     beyond = sorted(token for token in mapping if not 0 <= token < vocab_size)
     if beyond:
-        raise ValueError(f"token ids must lie in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
+        raise ValueError(f"token ids must be in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
     return {int(token): to_float32(value, token) for token, value in mapping.items()}
 
 
 def to_float32(value: Any, token: int) -> float:
-    """The nearest float32, without torch: no device or tracing mode that happens to be active has a say in it."""
+    """The nearest float32, computed without torch so that active device or tracing modes cannot affect it."""
     try:
         given = float(value)
-    except OverflowError:  # an int or a fraction beyond float64
+    except OverflowError:  # an int or fraction that overflows float64
         given = math.inf
     try:
         rounded: float = struct.unpack("f", struct.pack("f", given))[0]

@@ -58,7 +58,7 @@ def both(dataset: str, model: str = "llama", **medians: float) -> list[Record]:
 def test_the_table_has_the_rows_that_there_are_runs_for() -> None:
     assert headlines.table([]) == ""
     (header, _, row) = headlines.table(both("taxis")).splitlines()
-    assert header == "| task | measure | CE → with NTL | change | change of MAE (exact tasks: of log MAE) |"
+    assert header == "| task | measure | CE → with NTL | change | change in MAE (exact tasks: log MAE) |"
     assert row.startswith("| taxi fares | median error | 5.12 → 4.62 | -9.8 % [") and row.count(" ▼ 4/4 |") == 2
 
 
@@ -82,7 +82,7 @@ def test_decoding_is_compared_with_training() -> None:
     assert tables.decoding_table(by_dataset(both("taxis"))) == ""
     runs = both("housing", test_median_of_16=8.0)
     header, _, *rows = tables.decoding_table(by_dataset(runs)).splitlines()
-    assert "MAE beside CE, greedy" in header and f"median error beside {NTL}, greedy" in header
+    assert "MAE vs CE, greedy" in header and f"median error vs {NTL}, greedy" in header
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[0] for row in cells] == ["house values, test"] * 4
     assert [row[1] for row in cells] == ["CE, greedy", f"{NTL}, greedy", "CE, median of 16", f"{NTL}, median of 16"]
@@ -101,7 +101,7 @@ def test_a_claim_may_compare_two_ways_to_answer() -> None:
     groups = datasets["housing"]
     assert found == compare(groups["llama", "CE"], groups["llama", NTL], "test_median_of_16", "mae", "test")
     table = report.evidence_table(both("housing", test_median_of_16=8.0), [claim])
-    assert f"(report.md#house-values), test_median_of_16 | CE beside {NTL}, test | MAE | -13.2 %" in table
+    assert f"(report.md#house-values), test_median_of_16 | CE vs {NTL}, test | MAE | -13.2 %" in table
 
 
 def test_a_report_of_runs_that_are_not_committed_has_everything_but_advice() -> None:

@@ -18,8 +18,8 @@ from benchmarks.quality import records, report
 from benchmarks.quality.names import DATASETS, METRICS
 
 RATIOS = {"MAE", "median error", "log MAE", "cross-entropy"}
-SHARES = {"right number", "right numbers", "run on", "token accuracy"}
-KEYS = {name: key for key, name in METRICS.items()} | {"right numbers": "number_accuracy"}
+SHARES = {"right numbers", "run on", "token accuracy"}
+KEYS = {name: key for key, name in METRICS.items()}
 DATASET_OF = {words: dataset for dataset, words in DATASETS.items()}
 NUMBER = r"[+-]?[\d.]+(?:e[+-]\d+)?"
 TOLD = re.compile(rf"({NUMBER})( %| points)?(?: \[({NUMBER}), ({NUMBER})\])?( [▼▲])? (\d+)/(\d+)")
@@ -75,14 +75,14 @@ def claim_of_advice(row: list[str]) -> Iterator[Claim]:
     task, losses, metric, cell = row
     found = re.fullmatch(r"\[(.*)\]\(report\.md#.*\), (\w+)", task)
     assert found, task
-    loss, _, beside = losses.partition(" beside ")
+    loss, _, beside = losses.partition(" vs ")
     split_beside = re.search(r", (test\w*)$", beside)
     other = split_beside[1] if split_beside else found[2]
     yield Claim(DATASET_OF[found[1]], found[2], loss, beside.removesuffix(f", {other}"), other, metric, cell)
 
 
 def claims_of_headline(header: list[str], row: list[str]) -> Iterator[Claim]:
-    assert header == ["task", "measure", "CE → with NTL", "change", "change of MAE (exact tasks: of log MAE)"]
+    assert header == ["task", "measure", "CE → with NTL", "change", "change in MAE (exact tasks: log MAE)"]
     name, _, options = row[0].partition(" (")
     dataset, loss = DATASET_OF[name], HEADLINE_LOSS + (f" ({options}" if options else "")
     is_exact = dataset in EXACT_TASKS
@@ -199,7 +199,7 @@ def test_every_claim_of_the_report_is_by_a_run_that_is_there() -> None:
 
 def test_parsing_by_hand() -> None:
     task = "[house values](report.md#house-values), test_median_of_16"
-    (claim,) = claim_of_advice([task, "CE beside CE + 0.3 NTL-WAS, test", "MAE", "-1 % [-2, +1] 3/5"])
+    (claim,) = claim_of_advice([task, "CE vs CE + 0.3 NTL-WAS, test", "MAE", "-1 % [-2, +1] 3/5"])
     expected: Any = ("housing", "test_median_of_16", "CE", "CE + 0.3 NTL-WAS", "test", "MAE", "-1 % [-2, +1] 3/5")
     assert claim == expected
     assert is_rounded("-7", -6.97, 2) and not is_rounded("-7", -6.94, 2) and is_rounded("0", 1e-15, 2)

@@ -294,7 +294,7 @@ def committed(runs: Path, tmp_path: Path, monkeypatch: Any) -> Path:
     begin, end = published.markers(report.SECTION)
     readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
     monkeypatch.setattr(headlines, "HEADLINES", (headlines.Headline("diamonds"),))
-    told = (("Use it: {0}.", (claim("lower"),)),)
+    told = (advice.Advice("Use it: {0}.", (claim("lower"),), "But not always."),)
     changes = {"README": readme, "ROOT": tmp_path, "FOLDER": out, "ADVICE": told}
     for name, value in changes.items():
         monkeypatch.setattr(report, name, value)
@@ -313,12 +313,14 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
     for expected in (row, "[report](out/report.md)", "[advice](out/advice.md)"):
         assert expected in text
     written = (out / "report.md").read_text()
-    for expected in ("1,234 parameters", "7 s a run", "(advice.md)", "## prices of diamonds"):
+    for expected in ("1,234 parameters", "7 s per run", "(advice.md)", "## prices of diamonds"):
         assert expected in written
     assert "commit `0123456789`" in (out / "commands.md").read_text()
     task = "[prices of diamonds](report.md#prices-of-diamonds), test"
-    row = f"| {task} | CE + 0.3 NTL-WAS beside CE | MAE | {change} ▼ 3/3 |"
-    assert row in (out / "advice.md").read_text()
+    row = f"| {task} | CE + 0.3 NTL-WAS vs CE | MAE | {change} ▼ 3/3 |"
+    advised = (out / "advice.md").read_text()
+    assert row in advised and f"\n\n**Use it: {change}.**\n\nBut not always.\n\n" in advised
+    assert "Use it" not in text
     assert report.main(["--check"]) == 0
     assert report.main([]) == 0, "the committed records alone give the same"
     assert report.main(["--check"]) == 0
@@ -337,11 +339,12 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
 
 @pytest.mark.parametrize("verdict", ["higher", "undecided"])
 def test_advice_that_the_records_do_not_bear_out_is_found(verdict: str, committed: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(report, "ADVICE", (("Do not.", (claim(verdict),)),))
+    monkeypatch.setattr(report, "ADVICE", (advice.Advice("Do not.", (claim(verdict),)),))
     assert report.wrong_advice(records.read([committed])) == [
         "advice 'Do not.': diamonds, CE + 0.3 NTL-WAS: mae is lower"
     ]
-    monkeypatch.setattr(report, "ADVICE", (("Else?", (advice.Evidence("nowhere", "CE", "mae", "lower"),)),))
+    elsewhere = (advice.Evidence("nowhere", "CE", "mae", "lower"),)
+    monkeypatch.setattr(report, "ADVICE", (advice.Advice("Else?", elsewhere),))
     with pytest.raises(InputError, match="no pairs of nowhere"):
         report.wrong_advice(records.read([committed]))
 
@@ -365,7 +368,7 @@ def test_the_readme_has_one_small_table() -> None:
     found = headlines.pairs(records.read([report.FOLDER]))
     assert len(rows) - 2 == len(found) <= len(headlines.HEADLINES) <= 9
     assert "![" not in text and len(text.splitlines()) <= 20
-    assert all(evidence for _, evidence in advice.ADVICE)
+    assert all(one.evidence for one in advice.ADVICE)
 
 
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:

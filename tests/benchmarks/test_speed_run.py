@@ -258,7 +258,7 @@ def test_small_problems_pass_the_gate_on_one_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command_", ["run", "host", "tune"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--workloads", "nope", "no workload is called 'nope'"), ("--out", "/proc/nowhere", "cannot write results to")],
+    [("--workloads", "nope", "no workload matches 'nope'"), ("--out", "/proc/nowhere", "cannot write results to")],
 )
 def test_what_cannot_work_is_refused_before_the_work(
     command_: str, option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
@@ -271,7 +271,7 @@ def test_what_cannot_work_is_refused_before_the_work(
 
 def test_unknown_providers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["run", "--dry", "--providers", "nope", "--out", str(tmp_path)]) == 2
-    assert "no provider is called 'nope'; there are: copy ours" in capsys.readouterr().err
+    assert "no provider matches 'nope'; there are: copy ours" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -59,13 +59,13 @@ def keys(plugin: Any, **given: Any) -> Any:
     ("given", "words"),
     [
         ({"ntl_weight": -1.0}, "ntl_weight"),
-        ({"ntl_wieght": 0.1}, "unknown ntl_wieght: NTLPlugin has ntl_weight"),
+        ({"ntl_wieght": 0.1}, "unknown ntl_wieght: NTLPlugin's keys are ntl_weight"),
         ({"ntl_kind": "l2"}, "ntl_kind"),
         ({"ntl_kind": "mse", "ntl_squash_factor": 2.0}, "squash_factor"),
         ({"ntl_squash_factor": 0.5}, "squash_factor"),
         ({"ntl_mean_over": "rows"}, "ntl_mean_over"),
-        ({"chunked_cross_entropy": True}, "got chunked_cross_entropy beside it"),
-        ({"rl": "dpo"}, "got rl beside it"),
+        ({"chunked_cross_entropy": True}, "cannot be combined with chunked_cross_entropy"),
+        ({"rl": "dpo"}, "cannot be combined with rl"),
         ({"context_parallel_size": 2}, "context_parallel_size"),
     ],
 )

@@ -251,7 +251,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "config", "message"),
         [
-            ("BambaForCausalLM", BAMBA, "adds a z loss.*set model.z_loss_coefficient = 0"),
+            ("BambaForCausalLM", BAMBA, "adds a z-loss.*set model.z_loss_coefficient = 0"),
             ("ProphetNetForConditionalGeneration", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
             ("ProphetNetForCausalLM", PROPHETNET, "n-grams.*model.disable_ngram_loss = True"),
         ],
@@ -310,7 +310,7 @@ class TestLossThatNeedsLogits:
     @pytest.mark.parametrize("name", NAMES)
     def test_patch_is_refused(self, name: str, transform: Any) -> None:
         model = small(name, BERT if "Bert" in name else SEQ2SEQ)
-        with pytest.raises(ValueError, match=f"{name} .*train on full logits by NTLTrainer.*numbers=numbers"):
+        with pytest.raises(ValueError, match=f"{name} .*train on full logits with NTLTrainer.*numbers=numbers"):
             apply_ntl_to_model(model, NUMBERS, transform=transform)
         assert model(**make_batch()).logits is not None
 
@@ -335,7 +335,7 @@ class TestLossThatNeedsLogits:
         model(**given)
         apply_ntl_to_model(model, NUMBERS)
         with pytest.raises(
-            RuntimeError, match=r"Biased computes something of its logits.*NTLTrainer.*set_ntl_loss_function.*size"
+            RuntimeError, match=r"Biased computes something from its logits.*NTLTrainer.*set_ntl_loss_function.*size"
         ):
             model(**given)
         set_ntl_loss_function(model, NUMBERS)(**given)

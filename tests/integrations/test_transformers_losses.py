@@ -92,7 +92,7 @@ def test_a_count_of_numbers_needs_that_of_tokens() -> None:
     batch = make_batch()
     for put in (apply_ntl_to_model, set_ntl_loss_function):
         model = put(make_model(), NUMBERS)
-        with pytest.raises(ValueError, match="num_numbers_in_batch came without num_items_in_batch"):
+        with pytest.raises(ValueError, match="num_numbers_in_batch was passed without num_items_in_batch"):
             model(**batch, num_numbers_in_batch=5)
         expected = put(model, NUMBERS, NTLConfig(mean_over="tokens"))(**batch).loss
         torch.testing.assert_close(model(**batch, num_numbers_in_batch=5).loss, expected)
@@ -161,7 +161,7 @@ def test_label_smoothing_of_the_stock_trainer(put: Any, tmp_path: Any) -> None:
     """It computes a loss of its own, of which NTL is no part."""
     model = put(make_model(), NUMBERS)
     rows, args = to_rows(model), arguments(tmp_path, batch=ROWS, steps=1, label_smoothing_factor=0.1)
-    with pytest.raises(RuntimeError, match=f"kept the labels.*not that of {put.__name__}"):
+    with pytest.raises(RuntimeError, match=f"withheld the labels.*instead of that of {put.__name__}"):
         Trainer(model, args, train_dataset=rows).train()
 
 

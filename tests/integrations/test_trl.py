@@ -168,7 +168,9 @@ def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) ->
     make_tokenizer().save_pretrained(tmp_path)
     model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
     if has("trl", 1):  # up to 0.27 they give the model no labels, so that nobody can tell
-        with pytest.raises(RuntimeError, match=r"DPO, GRPO and others have no .*: remove_ntl_from_model\(model\) for"):
+        with pytest.raises(
+            RuntimeError, match=r"DPO, GRPO and others have no .*: call remove_ntl_from_model\(model\) for"
+        ):
             preference_trainer(cls, model, tmp_path).train()
     model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
     remove_ntl_from_model(model)

@@ -110,8 +110,8 @@ def test_argument_errors_are_the_same_on_all_ranks(ranks: Ranks) -> None:
 
 
 FORMS = ("logits", "hidden", "chunks", "reference")
-OPTIONS_DIFFER = "options, reduction, numbers or backend (rank 0 has others than rank 2)"
-ROWS_DIFFER = "labels or token_weights (rank 0 has others than rank 2)"
+OPTIONS_DIFFER = "options, reduction, numbers or backend (rank 0 differs from rank 2)"
+ROWS_DIFFER = "labels or token_weights (rank 0 differs from rank 2)"
 HALF = torch.tensor(0.5)
 OVER_TOKENS = {"config": NTLConfig(mean_over="tokens")}
 WEIGHTS = ROWS["token_weights"]
@@ -143,20 +143,20 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({}, {"numbers": NumberTokens.from_mapping({(i + 1) % 10: float(i) for i in range(10)}, 12)}, OPTIONS_DIFFER),
     ({}, {"numbers": NumberTokens.from_mapping({i: float(i) for i in range(10)}, 13)}, OPTIONS_DIFFER),
-    ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in the order of the ranks)"),
+    ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in rank order)"),
     ({"config": NTLConfig(weight=HALF)}, {"config": NTLConfig(weight=2 * HALF)}, "config.weight (0.5, 0.5, 1 in"),
-    ({**OVER_TOKENS, "num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in the order of the ranks)"),
+    ({**OVER_TOKENS, "num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in rank order)"),
     (
         {**OVER_TOKENS, "num_tokens": HALF},
         {"num_tokens": 2 * HALF},
-        "num_tokens (0.5, 0.5, 1 in the order of the ranks)",
+        "num_tokens (0.5, 0.5, 1 in rank order)",
     ),
-    (OVER_TOKENS, {"num_tokens": 100}, "num_tokens (None, None, 100 in the order of the ranks)"),
-    (OVER_TOKENS, {"num_numbers": 0}, "num_numbers (None, None, 0 in the order of the ranks)"),
+    (OVER_TOKENS, {"num_tokens": 100}, "num_tokens (None, None, 100 in rank order)"),
+    (OVER_TOKENS, {"num_numbers": 0}, "num_numbers (None, None, 0 in rank order)"),
     (
         {"num_tokens": 100, "num_numbers": 10},
         {"num_tokens": 200, "num_numbers": 20, "labels": ROWS["labels"].flip(0), "softcap": 9.0},
-        f"{OPTIONS_DIFFER}; {ROWS_DIFFER}; num_tokens (100, 100, 200 in the order of the ranks); num_numbers (10, 10, ",
+        f"{OPTIONS_DIFFER}; {ROWS_DIFFER}; num_tokens (100, 100, 200 in rank order); num_numbers (10, 10, ",
     ),
 ]
 """(The arguments of all ranks, the others of the last one, what the error says of it.)"""
@@ -182,7 +182,7 @@ def test_unequal_arguments_are_an_error_on_all_ranks(ranks: Ranks, form: str) ->
     first, *rest = ranks.run(cases.errors_of_a_rank, calls, form, ranks=3)
     assert rest == [first, first]
     for error, (_, others, words) in zip(first, UNEQUAL, strict=True):
-        assert error.startswith("all ranks of the group") and f"what differs: {words}" in error, (others, error)
+        assert error.startswith("all ranks of the group") and f"these differ: {words}" in error, (others, error)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -195,7 +195,7 @@ def test_the_first_rank_may_be_the_odd_one(ranks: Ranks) -> None:
     counts = {"num_tokens": 5, "num_numbers": 2}
     calls = [({"labels": ROWS["labels"].flip(0), **counts}, {**ROWS, "num_tokens": 6})]
     (first,), (last,) = ranks.run(cases.errors_of_a_rank, calls, "logits", ranks=2)
-    assert first == last and "(rank 0 has others than rank 1); num_tokens (5, 6 in" in first
+    assert first == last and "(rank 0 differs from rank 1); num_tokens (5, 6 in" in first
 
 
 def test_another_backend_on_one_rank(ranks: Ranks) -> None:
@@ -212,7 +212,7 @@ def test_a_float16_mean_compares_denominators_as_they_were_given(ranks: Ranks) -
 def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
     for others, words in (
         ({}, ""),
-        ({"softcap": 5.0}, "options, reduction, numbers or backend (rank 0 has others than rank 1)"),
+        ({"softcap": 5.0}, "options, reduction, numbers or backend (rank 0 differs from rank 1)"),
         ({"labels": ROWS["labels"].flip(0)}, "labels or token_weights (rank 0"),
         ({"num_tokens": 5, "num_numbers": 2}, "num_tokens (None, 5 in"),
     ):

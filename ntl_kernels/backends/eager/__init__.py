@@ -1,22 +1,23 @@
-"""The row contract in torch operations: analytic gradients over cache-sized blocks of rows.
+"""The row contract with torch operations: analytic gradients over cache-sized blocks of rows.
 
-Serves CPUs and every device without Triton. The large work runs in a block of rows at a time, in the losses' dtype,
-so that a block is read from memory once and no second [N, V] tensor exists beside the gradient. Where other processes
-want a CPU's cores, threads take whole blocks (``workers``). A small problem is one block, and then what its operations
-compute costs less than calling them: what holds for all rows (weights of 1, one denominator) is a Python number there,
-and what only number rows need is not computed without any. In a block with a number row every row is computed as one,
-and what that says of the others is masked: number columns are few, and picking rows out of them costs more than it
-saves.
+This backend is for CPUs and all devices without Triton. It processes one block of rows at a time, in the losses' dtype,
+so that a block is read from memory once and there is no second [N, V] tensor besides the gradient. If other processes
+use the CPU's cores, threads take whole blocks (``workers``).
 
-What rows hold stands in columns [n, 1] inside a block, since that is what multiplies a block [n, V].
+A small problem is a single block, in which calling operations costs more than computing them. Therefore values that are
+equal for all rows (weights of 1, one denominator) are Python numbers, and the parts for number rows are skipped if
+there are none. In a block with a number row, all rows are computed as number rows and the results of the others are
+masked: there are few number columns, so selecting rows would cost more than it saves.
 
-The modules are those of :mod:`ntl_kernels.kernels`, and a formula has the same name in both:
+Values per row are columns [n, 1] inside a block, because they multiply blocks [n, V].
 
-- ``scalars``: numbers that hold for all rows
-- ``blocks``, ``workers``: the rows in blocks, and the threads that compute them, in the place of ``walk``
+The modules correspond to those of :mod:`ntl_kernels.kernels`, and formulas have the same names in both:
+
+- ``scalars``: numbers that are equal for all rows
+- ``blocks``, ``workers``: blocks of rows and the threads that compute them, in place of ``walk``
 - ``softcap``, ``normaliser``, ``labels``, ``numbers``: the formulas
 - ``losses``, ``totals``, ``statistics``: the functions of the row contract
-- ``shards`` and ``shard_...``: those of the contract of shards
+- ``shards`` and ``shard_...``: the functions of the contract of shards
 """
 
 from .losses import forward, row_gradients, row_losses, scale_  # noqa: F401 - the functions of a backend

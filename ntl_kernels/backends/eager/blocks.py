@@ -1,4 +1,4 @@
-"""The rows of logits [B, T, V] in blocks that fit the cache, and the memory that every block uses again."""
+"""Splits the rows of logits [B, T, V] into blocks that fit the cache, with memory that all blocks reuse."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..layout import loss_dtype
 from .workers import for_each, threads_for
 
 BLOCK_BYTES = {"cpu": 8 * 2**20}
-"""Bytes of a block of rows in the losses' dtype: near the cores, and yet so large that calling the operations costs
-little beside them (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
+"""Bytes of a block of rows in the losses' dtype: small enough for the caches, large enough that calling operations
+costs little in comparison (measured on two cores with 1 MiB of L2 each and 32 MiB of L3)."""
 DEVICE_BLOCK_BYTES = 2**26
 """The same on other devices, where fewer, larger operations are faster."""
 Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
-"""Which rows: a slice, or int64 indices."""
+"""Some rows: a slice, or int64 indices."""
 
 
 def chosen(tensor: Tensor, rows: Rows) -> Tensor:
@@ -26,7 +26,7 @@ def chosen(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 class Workspace:
-    """Blocks of memory in the losses' dtype that every block of a thread uses again: fresh ones would page-fault."""
+    """Buffers in the losses' dtype that all blocks of a thread reuse; new ones would cause page faults."""
 
     def __init__(self, logits: Tensor, rows: int) -> None:
         self.logits = logits
@@ -42,16 +42,16 @@ class Workspace:
 
 
 class Block(NamedTuple):
-    """The rows that count of a span of rows of the logits, and where their gradient goes."""
+    """The rows that count in a span of rows of the logits, and the memory of their gradient."""
 
     span: slice
-    """Of all N rows."""
+    """The problem of all N rows."""
     rows: Rows
-    """Which of all N rows."""
+    """The block's rows among all N rows."""
     logits: Tensor
     """[n, V]"""
     gradient: Tensor | None
-    """Of all rows of the span."""
+    """The gradient of all rows of the span."""
     chosen: Tensor | None
     """int64 [n]: which rows of the span count; None if all do."""
     workspace: Workspace
@@ -65,14 +65,14 @@ class Block(NamedTuple):
         return logits if logits.dtype == loss_dtype(logits.dtype) else self.buffer("x").copy_(logits)
 
     def target(self, x: Tensor, keep: bool) -> Tensor:
-        """Where to compute the gradient of x: its own place if that has the dtype, else x unless it must be kept."""
+        """Where to compute the gradient of x: in its final memory if the dtypes agree, else in x unless it is kept."""
         assert self.gradient is not None
         if self.gradient.dtype == x.dtype and self.chosen is None:
             return self.gradient
         return self.buffer("gradient") if keep or x is self.logits else x
 
     def write(self, g: Tensor) -> None:
-        """Put the gradient of the block's rows in its place, and 0 into the rows left out."""
+        """Write the gradient of the block's rows, and 0 for the rows that do not count."""
         assert self.gradient is not None
         if self.chosen is not None:
             self.gradient.zero_()
@@ -82,7 +82,7 @@ class Block(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The rows that count of logits [B, T, V], in blocks that fit the cache."""
+    """The rows of logits [B, T, V] that count, in blocks that fit the cache."""
 
     logits: Tensor
     counts: Tensor | None
@@ -93,10 +93,10 @@ class Blocks(NamedTuple):
     spans: list[tuple[int, int, int]]
     """(sequence, first row, row after the last) of each block."""
     threads: int
-    """That compute them."""
+    """The number of threads that compute them."""
 
     def block(self, place: int) -> Block:
-        """The block at a place of ``spans``."""
+        """The block at an index of ``spans``."""
         b, start, end = self.spans[place]
         length = self.logits.shape[1]
         span = slice(b * length + start, b * length + end)
@@ -121,7 +121,7 @@ def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) ->
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
     step, threads = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), threads_for(logits.device)
     if step > threads:
-        step -= step % threads  # operations split a block by rows: each thread gets as many
+        step -= step % threads  # operations split a block by rows: equally many per thread
     step = min(step, max(1, length))
     spans = [(b, start, min(start + step, length)) for b in range(batch) for start in range(0, length, step)]
     return Blocks(logits, counts, gradient, Workspace(logits, step), spans, threads)

@@ -1,4 +1,4 @@
-"""What the rows' labels and weights say, and what a row weighs in the loss."""
+"""Labels and weights of the rows, and the rows' coefficients in the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scalars import Scalar, as_scalar, count_true
 
 
 class Labels(NamedTuple):
-    """What the labels of n rows say."""
+    """The labels and weights of n rows."""
 
     ids: Tensor
     """int64 [n, 1], 0 where the row does not count or the label is out of range."""
@@ -24,31 +24,31 @@ class Labels(NamedTuple):
     weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
     is_other: Tensor
-    """bool [n, 1]: not a number row, which counts and whose label is a number."""
+    """bool [n, 1]: whether the row is not a number row."""
     num_others: Scalar
-    """How many rows those are."""
+    """The number of number rows."""
     targets: Tensor
-    """[n]: what the labels of the number rows are worth; any number elsewhere."""
+    """[n]: the values of the labels of number rows; arbitrary for other rows."""
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there may be number rows, which only a CPU is asked for: another device would be waited for."""
+        """Whether there may be number rows; always true except on a CPU, because reading the count would wait."""
         return isinstance(self.num_others, Tensor) or self.num_others < self.is_other.shape[0]
 
     def part(self, rows: Rows) -> Labels:
-        """Of some of the rows that count."""
+        """The labels of some of the rows that count."""
         weights = None if self.weights is None else chosen(self.weights, rows)
         is_other = chosen(self.is_other, rows)
         return Labels(chosen(self.ids, rows), None, weights, is_other, count_true(is_other), chosen(self.targets, rows))
 
 
 class Coefficients(NamedTuple):
-    """What each row's CE and NTL weigh in the loss, times the upstream gradient (docs, Mathematics, eq. 19)."""
+    """The coefficients of each row's CE and NTL, times the upstream gradient (docs, Mathematics, eq. 19)."""
 
     a: Scalar
-    """[n, 1], or one for all rows."""
+    """The coefficient of CE: [n, 1], or one number for all rows."""
     b: Scalar
-    """[n, 1], or one for all rows."""
+    """The coefficient of NTL: [n, 1], or one number for all rows."""
 
     def part(self, rows: Rows) -> Coefficients:
         return Coefficients(*(chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in self))
@@ -57,7 +57,7 @@ class Coefficients(NamedTuple):
 def for_each_block(
     logits: Tensor, labels: Labels, gradient: Tensor | None, work: Callable[[Block, Labels], object]
 ) -> None:
-    """Call ``work`` for the rows that count, a block at a time, with the labels of its rows, in torch's threads."""
+    """Call ``work`` for each block of the rows that count, with the labels of its rows, in torch's threads."""
 
     def work_with_labels(block: Block) -> None:
         is_only = block.logits.shape[0] == labels.ids.shape[0]
@@ -67,7 +67,7 @@ def for_each_block(
 
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
-    """Look the labels up, without an access out of bounds whatever they are."""
+    """Look up the labels; no label causes an access out of bounds."""
     labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
     counts = None
     if weights is not None:
@@ -86,7 +86,7 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
         counts = None
     ids = labels if counts is None else torch.where(counts, labels, 0)
     index = table.lookup.index_select(0, ids)
-    is_other = index.signbit()  # half the price of < 0, which makes a tensor of the 0
+    is_other = index.signbit()  # half the cost of < 0, which creates a tensor for the 0
     for out in (None if counts is None else ~counts, is_bad):
         is_other = is_other if out is None else is_other | out
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
@@ -96,12 +96,12 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
 
 
 def are_all_above(labels: Tensor, ignore_index: int) -> bool:
-    """Whether no label is the ignore index, seen in one look where it lies outside the vocabulary."""
+    """Whether it is known that no label is the ignore index: on a CPU, if that is negative and no label is."""
     return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
 
 
 def weighted(terms: Tensor, labels: Labels) -> Tensor:
-    """w times the terms of rows [n, 1]."""
+    """The terms of rows [n, 1] times w."""
     return terms if labels.weights is None else terms * labels.weights
 
 

@@ -21,14 +21,14 @@ from .totals import finish
 
 
 class Pulls(NamedTuple):
-    """What cross-entropy gives to the gradient of rows."""
+    """The contribution of cross-entropy to the gradient of rows."""
 
     slope: Any
-    """Times p, in every column."""
+    """The factor of p in every column."""
     pull: Any
-    """In every column."""
+    """A constant in every column."""
     label: Any
-    """In the label's column, besides."""
+    """An additional constant in the label's column."""
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -65,7 +65,7 @@ def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstrea
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
-    if upstream.device.type == "cpu":  # asking a GPU would wait for it
+    if upstream.device.type == "cpu":  # reading it on a GPU would wait
         factor = upstream.item()
         if math.isfinite(factor):
             if factor != 1:
@@ -100,7 +100,7 @@ def solve_block(block: Block, labels: Labels, shares: Coefficients, problem: Pro
         normaliser = normaliser_of(x, peak, powers)
         number_p = powers.index_select(-1, ids).div_(normaliser.total) if labels.has_numbers else None
     else:
-        # The softmax may overwrite x, but not under a softcap, whose derivative needs x.
+        # The softmax may overwrite x, except with a softcap, whose derivative needs x.
         p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
         number_p = p.index_select(-1, ids) if labels.has_numbers else None
     numbers = None if number_p is None else solve_numbers(number_p, q, labels, problem)
@@ -128,16 +128,16 @@ def mean_distance(x: Tensor, peak: Tensor, buffer: Tensor) -> Tensor:
 def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:
     """CE_i [n, 1]; ``distance`` is the rows' mean x - peak, needed with label smoothing.
 
-    All of it but the z-loss is made of differences, which lose nothing where all logits of a row are large.
+    All terms except the z-loss are differences, which stay precise if all logits of a row are large.
     """
-    if spec.ce_weight == 0:  # also where CE is infinite
+    if spec.ce_weight == 0:  # 0 even if CE is infinite
         return torch.zeros_like(label_logits)
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
     if distance is not None:
-        # No lerp: where one of the two is infinite, it may be inf - inf.
+        # No lerp: if one of the two is infinite, it may compute inf - inf.
         loss = torch.add((1 - spec.label_smoothing) * loss, log_total - distance, alpha=spec.label_smoothing)
-    if spec.z_loss:  # 0 times the square of a large lse would be NaN
+    if spec.z_loss:  # avoid 0 times the square of a large lse, which is NaN
         loss = loss + spec.z_loss * normaliser.lse**2
     return loss if spec.ce_weight == 1 else loss * spec.ce_weight
 
@@ -154,7 +154,7 @@ def row_gradient(
 ) -> Tensor:
     """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V].
 
-    p may still lack its division by ``total`` [n, 1].
+    p may not be divided by ``total`` [n, 1] yet.
     """
     spec, (a, b) = problem.spec, shares
     slope, pull, label = cross_entropy_pulls(a, normaliser, p.shape[-1], spec)
@@ -170,7 +170,7 @@ def row_gradient(
 
 
 def cross_entropy_pulls(a: Scalar, normaliser: Normaliser, vocab_size: int, spec: LossSpec) -> Pulls:
-    """Of rows whose cross-entropy weighs ``a``: numbers where that is one, else [n, 1]."""
+    """The Pulls of rows whose cross-entropy has the coefficient ``a``: numbers if that is a number, else [n, 1]."""
     label = a * (spec.label_smoothing - 1)
     pull = a * (-spec.label_smoothing / vocab_size) if spec.label_smoothing else 0.0
     slope = a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a
@@ -179,7 +179,7 @@ def cross_entropy_pulls(a: Scalar, normaliser: Normaliser, vocab_size: int, spec
 
 def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Scalar) -> None:
     """Add factor times entries [n, K] to the columns ids [K] of g [n, V]."""
-    ids = ids.long()  # of int32 indices index_add_ is several times slower
+    ids = ids.long()  # index_add_ is several times slower with int32 indices
     if isinstance(factor, Tensor):
         g.index_add_(-1, ids, entries * factor)
     else:
@@ -187,7 +187,7 @@ def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Scalar) -> 
 
 
 def add_to_labels_(g: Tensor, ids: Tensor, entry: Scalar) -> None:
-    """Add one number a row to the columns ids [n, 1] of g [n, V]."""
+    """Add one number per row to the columns ids [n, 1] of g [n, V]."""
     if isinstance(entry, Tensor):
         g.scatter_add_(-1, ids, entry.expand(ids.shape))
     else:

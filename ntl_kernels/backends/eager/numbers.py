@@ -16,30 +16,30 @@ from .scalars import Scalar
 
 
 class NumberTerms(NamedTuple):
-    """What the loss L of n number rows, before reweighing, and its gradient are made of."""
+    """The terms of the loss L of n number rows, before reweighing, and of its gradient."""
 
     effects: Tensor
     """e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)."""
     mean_effect: Tensor
     """[n, 1]: sum_k q_k e_k."""
     loss: Tensor
-    """[n, 1]: L; the mean effect itself where L is linear in q."""
+    """[n, 1]: L; equal to the mean effect if L is linear in q."""
 
     @property
     def remainder(self) -> Scalar:
-        """[n, 1], or one for all rows: L less the mean effect."""
+        """[n, 1], or one number for all rows: L minus the mean effect."""
         return 0.0 if self.loss is self.mean_effect else self.loss - self.mean_effect
 
 
 class NumberLoss(NamedTuple):
-    """The Number Token Loss of n rows, and what its gradient is made of (docs, Mathematics, eq. 28 to 32)."""
+    """The Number Token Loss of n rows, and the terms of its gradient (docs, Mathematics, eq. 28 to 32)."""
 
     ntl: Tensor
-    """[n, 1]: NTL_i; anything off the number rows."""
+    """[n, 1]: NTL_i; arbitrary outside number rows."""
     pulls: Tensor
-    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 off the number rows."""
+    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows."""
     drain: Tensor | None
-    """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 off the number rows. None without reweighing."""
+    """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
 
 
 def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> Tensor | None:
@@ -59,7 +59,7 @@ def is_linear(spec: LossSpec) -> bool:
 
 
 def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
-    """From the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q)."""
+    """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q)."""
     spec = problem.spec
     if not spec.reweigh:
         assert q is not None
@@ -77,9 +77,10 @@ def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem)
 
 
 def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Scalar = 0.0) -> Tensor:
-    """What probability p on number tokens of these effects adds to the worst loss, that of having none there.
+    """The change of the loss, relative to the worst loss, by probability p on number tokens with these effects.
 
-    By token, this is also how NTL_i pulls at the number columns; with the mass and the mean effect, the sum over them.
+    Per token, it is also the contribution of NTL_i to the gradient of a number column; with the mass and the mean
+    effect, the sum over all number columns.
     """
     return (effects + (remainder - spec.worst_loss)).mul_(p)
 
@@ -90,7 +91,7 @@ def reweighed(drain: Tensor, spec: LossSpec) -> Tensor:
 
 
 def number_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
-    """The terms of number rows from q [n, K] and what their labels are worth [n]."""
+    """The terms of number rows from q [n, K] and the values [n] of their labels."""
     values = table.values.to(q.dtype)
     if is_linear(spec):
         effects = costs(values, targets, spec)
@@ -102,19 +103,19 @@ def number_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec)
 
 
 def value_terms(values: Tensor, targets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
-    """Those of the expected-value losses, from yhat - v_y [n, 1], for number tokens of these values [k]."""
+    """The terms of the expected-value losses, from yhat - v_y [n, 1], for number tokens with these values [k]."""
     slope = value_slope(error, spec)
     return NumberTerms((values - targets[:, None]) * slope, error * slope, value_loss(error, spec))
 
 
 def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
-    """yhat - v_y [n, 1], from differences, which lose nothing where all values are large."""
+    """yhat - v_y [n, 1], from differences, which stay precise if all values are large."""
     offsets = table.values.to(q.dtype) - targets[:, None]
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
 def cumulative_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
-    """Those with ``label_sigma``."""
+    """The terms with ``label_sigma``."""
     values = table.values.to(q.dtype)
     t = gaussian_target(values - targets[:, None], spec.label_sigma)
     effects, loss = cumulative_effects(q, t, gaps_after(values))
@@ -122,7 +123,7 @@ def cumulative_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossS
 
 
 def gaussian_target(offsets: Tensor, label_sigma: float) -> Tensor:
-    """t [n, K]: a Gaussian around the label's value over the number tokens, from their offsets to it."""
+    """t [n, K]: a Gaussian around the label's value over the number tokens, from their offsets to that value."""
     return torch.softmax(-((offsets / label_sigma) ** 2) / 2, -1)
 
 
@@ -132,7 +133,8 @@ def gaps_after(values: Tensor) -> Tensor:
 
 
 def cumulative_effects(q: Tensor, t: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
-    """(effects [n, K], L [n, 1]) of the distance between the running sums of q and t, over gaps to the next value."""
+    """(effects [n, K], L [n, 1]) for the distance between the running sums of q and t, weighted by gaps to the next
+    value."""
     difference = q.cumsum(-1) - t.cumsum(-1)
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
     return effects, (difference.abs() * gaps).sum(-1, keepdim=True)

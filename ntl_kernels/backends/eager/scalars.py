@@ -1,4 +1,4 @@
-"""Numbers that hold for all rows: Python's where asking for them waits for nothing."""
+"""Numbers that are equal for all rows: Python numbers if reading them does not wait for a device."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 from ...problem import in_dtype
 
 Scalar: TypeAlias = Union[float, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
-"""One number for all rows: a Python number, or a 0-d tensor where asking for it would wait for a device."""
+"""One number for all rows: a Python number, or a 0-d tensor if reading it would wait for a device."""
 
 
 def as_scalar(given: Scalar) -> Scalar:
-    """A Python number where asking for it waits for nothing."""
+    """The scalar as a Python number if reading it does not wait."""
     return given.item() if isinstance(given, Tensor) and given.device.type == "cpu" else given
 
 
 def count_true(mask: Tensor) -> Scalar:
-    """How many entries of a mask are true."""
+    """The number of true entries of a mask."""
     return as_scalar(mask.count_nonzero())
 
 
 def listed(vector: Tensor) -> list[Scalar]:
-    """The entries of a vector, each as by :func:`as_scalar`."""
+    """The entries of a vector, each converted by :func:`as_scalar`."""
     return vector.tolist() if vector.device.type == "cpu" else list(vector.unbind())
 
 

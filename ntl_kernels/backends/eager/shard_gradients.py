@@ -1,4 +1,4 @@
-"""The gradient of one rank's columns, from their logits and what all ranks know together."""
+"""The gradient of one rank's columns, from their logits and the merged statistics of all ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shard_gradients(
 def block_gradient(
     block: Block, labels: Labels, shares: Coefficients, first: int, own: OwnNumbers, merge: Merge, problem: Problem
 ) -> Tensor:
-    """[n, W] of a block, all of whose rows count."""
+    """The gradient [n, W] of a block in which all rows count."""
     x, spec = transform_logits(block, problem.spec), problem.spec
     peak, total, *of_numbers = merge.merged[:, block.rows].unsqueeze(-1).unbind()
     normaliser = Normaliser(peak, total)
@@ -66,15 +66,15 @@ def block_gradient(
 
 
 def spread(share: Scalar, like: Tensor) -> Tensor:
-    """A coefficient as one number a row, like a tensor [n, 1]."""
+    """A coefficient with one number per row, shaped like a tensor [n, 1]."""
     return share.expand_as(like) if isinstance(share, Tensor) else torch.full_like(like, share)
 
 
 def number_pulls(
     x: Tensor, over_numbers: Normaliser, whole: Normaliser, terms: NumberTerms, spec: LossSpec
 ) -> tuple[Tensor, Tensor | None]:
-    """(pulls [n, k], drain [n, 1]) of number rows with the rank's number logits x [n, k], as :class:`NumberLoss` has
-    them."""
+    """(pulls [n, k], drain [n, 1]) of number rows with the rank's number logits x [n, k], as in
+    :class:`NumberLoss`."""
     if not spec.reweigh:
         q = (x - over_numbers.peak).exp_().div_(over_numbers.total)
         return q * (terms.effects - terms.mean_effect), None
@@ -86,9 +86,9 @@ def number_pulls(
 def own_terms(
     effect: Tensor, number_logits: Tensor | None, targets: Tensor, own: OwnNumbers, problem: Problem
 ) -> NumberTerms:
-    """The terms of number rows, with the effects of the rank's number tokens, from what all ranks found.
+    """The terms of number rows, with the effects of the rank's own number tokens, from the merged statistics.
 
-    ``number_logits`` [n, K] are given with ``label_sigma`` only.
+    ``number_logits`` [n, K] are only given with ``label_sigma``.
     """
     spec = problem.spec
     if number_logits is not None:

@@ -1,4 +1,4 @@
-"""What a rank was called with, and whether all ranks were called alike."""
+"""The header of a rank (its arguments), and the check that all ranks agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD_MASK = 2**32 - 1
 
 
 def header_of(problem: Problem, first: int, width: int, dtype: torch.dtype) -> Tensor:
-    """[7]: what other ranks must know of this one."""
+    """The header [7] of this rank."""
     labels = read_labels(problem.of_rows(dtype), problem.vocab_size, dtype)
     header = torch.empty(len(Header), dtype=dtype, device=problem.labels.device)
     store_header(header, problem, labels, first, width)
@@ -23,7 +23,7 @@ def header_of(problem: Problem, first: int, width: int, dtype: torch.dtype) -> T
 
 
 def store_header(header: Tensor, problem: Problem, labels: Labels, first: int, width: int) -> None:
-    """Fill the first of S numbers with what other ranks must know of this one."""
+    """Write the header of this rank to the first of S numbers."""
     header[Header.FIRST], header[Header.WIDTH] = first, width
     header[Header.OPTIONS_HASH] = (hash_of_numbers(problem.table) + hash_of_options(problem)) & HASH_MASK
     header[Header.ROWS_HASH] = hash_of_rows(labels) & HASH_MASK
@@ -33,12 +33,12 @@ def store_header(header: Tensor, problem: Problem, labels: Labels, first: int, w
 
 
 def hash_of_numbers(table: NumberTable) -> Tensor:
-    """int64 0-d, of the number tokens' ids and values."""
+    """int64 0-d: a hash of the number tokens' ids and values."""
     return hash_of_pairs(table.ids.long(), bits_of(table.values))
 
 
 def hash_of_rows(labels: Labels) -> Tensor:
-    """int64 0-d, of the labels and weights of the rows that count, and of which these are."""
+    """int64 0-d: a hash of the labels, weights and positions of the rows that count."""
     ids = labels.ids.squeeze(-1)
     weights = torch.ones_like(labels.targets) if labels.weights is None else labels.weights.squeeze(-1)
     if labels.counts is not None:
@@ -47,13 +47,13 @@ def hash_of_rows(labels: Labels) -> Tensor:
 
 
 def hash_of_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """int64 0-d, of two columns [n] of 32-bit numbers in their order, as the kernels have it."""
+    """int64 0-d: a hash of two columns [n] of 32-bit numbers in order, equal to that of the kernels."""
     places = torch.arange(first.shape[0], device=first.device)
     return scrambled(scrambled(scrambled(places) ^ first) ^ second).sum()
 
 
 def scrambled(x: Tensor) -> Tensor:
-    """32-bit numbers, in int64, each of whose bits hangs on all bits of ``x``."""
+    """32-bit numbers, in int64, in which every bit depends on all bits of ``x``."""
     for _ in range(2):
         x = ((x ^ (x >> 16)) * SCRAMBLER) & WORD_MASK
     return x ^ (x >> 16)
@@ -65,17 +65,17 @@ def bits_of(values: Tensor) -> Tensor:
 
 
 def is_unchecked(gathered: Tensor) -> bool:
-    """Whether nobody has looked at the headers: on a CPU somebody has."""
+    """Whether the headers are still unchecked; on a CPU they have been checked."""
     return gathered.device.type != "cpu"
 
 
 def are_consistent(headers: Tensor, vocab_size: int) -> Tensor:
-    """bool 0-d: whether headers [R, 7] are of one problem and of all columns of its vocabulary, each once."""
+    """bool 0-d: whether headers [R, 7] describe the same problem and cover its vocabulary exactly once."""
     return are_covered(headers[:, : Header.OPTIONS_HASH], vocab_size) & ~disagreements(headers).any()
 
 
 def are_covered(bounds: Tensor, vocab_size: int) -> Tensor:
-    """bool 0-d: whether the columns of all ranks, of bounds [R, 2], are the whole vocabulary, each once."""
+    """bool 0-d: whether the columns of all ranks, with bounds [R, 2], cover the vocabulary exactly once."""
     first, width = bounds.unbind(-1)
     ranks = torch.arange(first.shape[0], device=first.device)
     is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))

@@ -1,4 +1,4 @@
-"""What all ranks know together: the losses of the rows, and what the gradient of any of their columns needs."""
+"""Merges the statistics of all ranks to the losses of the rows, and to what the gradient of any column needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         fields.masked_fill_(~labels.counts, 0.0)
     torch.stack(normaliser, out=merged[: Merged.NUMBER_PEAK])
     if is_whole is not None:
-        merged[Merged.PEAK].masked_fill_(~is_whole, torch.nan)  # and with it every gradient
+        merged[Merged.PEAK].masked_fill_(~is_whole, torch.nan)  # also makes every gradient NaN
 
     rows = number_rows(labels)
     number_normaliser, loss, effect, error = merged_numbers(

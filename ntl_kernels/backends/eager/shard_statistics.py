@@ -1,4 +1,4 @@
-"""What one rank knows of the rows."""
+"""The statistics of one rank."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 
 def nothing_known(num_rows: int, spec: LossSpec, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Statistics [S, num_rows] of no columns at all."""
+    """The statistics [S, num_rows] of a rank without columns."""
     statistics = torch.zeros((num_statistics(spec), num_rows), dtype=dtype, device=device)
     statistics[[Statistic.PEAK, Statistic.LABEL_LOGIT, Statistic.NUMBER_PEAK]] = -torch.inf
     return statistics
 
 
 def block_statistics(block: Block, labels: Labels, first: int, own: OwnNumbers, spec: LossSpec) -> Tensor:
-    """[S, n] of a block, all of whose rows count."""
+    """The statistics [S, n] of a block in which all rows count."""
     x = transform_logits(block, spec)
     entries = nothing_known(x.shape[0], spec, x.dtype, x.device)
     column, is_own = own_column(labels.ids, first, x.shape[1])

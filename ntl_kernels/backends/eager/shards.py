@@ -1,4 +1,4 @@
-"""Which columns of the vocabulary a rank has."""
+"""The columns of the vocabulary that a rank has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) 
 
 
 def own_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
-    """(the columns of token ids among the rank's, whether they are there), of the ids' shape; column 0 if not."""
+    """(the columns of token ids among the rank's, whether they are there), in the ids' shape; column 0 if not."""
     column = ids - first
     is_own = (column >= 0) & (column < width)
     return torch.where(is_own, column, 0), is_own

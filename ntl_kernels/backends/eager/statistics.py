@@ -1,4 +1,4 @@
-"""What every row says about numbers, whatever its label, and its gradient."""
+"""The number statistics of every row, independent of its label, and their gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sums over all rows: their denominators, the loss and its parts."""
+"""Sums over all rows: denominators, the loss and its parts."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def are_weights_ones(problem: Problem) -> bool:
-    """Whether every weight is known to be 1 or 0: none was given, and none is NaN for a label out of range."""
+    """Whether all weights are known to be 1 or 0: no weights were given, and no label is out of range (NaN)."""
     return problem.token_weights is None and problem.labels.device.type == "cpu"

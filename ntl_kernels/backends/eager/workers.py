@@ -1,11 +1,11 @@
-"""The threads that blocks are computed in: all of them at each block, or each at a block of its own.
+"""The threads that compute blocks: either all threads share each block, or each thread takes whole blocks.
 
-Torch splits an operation over its threads, and every operation ends when the last of them does. That is fastest on a
-machine that is ours alone. Where other processes want the cores, too, each of a walk's hundreds of operations waits for
-a thread that is not running. Threads that take whole blocks wait for each other once, at the end. They start worse,
-though: the threads that split the operation before still look for more work, on a core of their own, for some
-milliseconds. So operations are split until the calling thread is found to wait for its core; then threads take whole
-blocks, and so they do in some more walks. A row's results have the same bits either way.
+Torch splits an operation over its threads and waits for the slowest. That is fastest on a machine without other load.
+If other processes use the cores, too, each of the hundreds of operations of a walk waits for a thread that is not
+running. Threads that take whole blocks wait for each other only once, at the end. Their start is slower, though:
+torch's own threads keep looking for work on their cores for some milliseconds after an operation. Therefore operations
+are split until the calling thread is found to wait for its core. From then on, and in some further walks, threads take
+whole blocks. The results of a row are bitwise equal in both cases.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import torch
 
 T = TypeVar("T")
 LONGEST_WAIT = 0.35
-"""A thread that waits for a core more than this share of its time is not alone. It waits half of its time beside one
-other thread on its core."""
+"""If a thread waits for a core more than this share of its time, the machine is shared. With one other thread on its
+core, it waits half of the time."""
 SHORTEST_WAIT_S = 1e-3
-"""Less may be an interrupt, or a thread that had to be woken."""
+"""A shorter wait may be an interrupt, or a thread waking up."""
 WALKS_BEFORE_ASKING_AGAIN = 8
 MOST_THREADS = 256
-"""Threads are started as they are needed; beyond this number Python's own lock would be the limit."""
+"""Maximum number of threads, which start as needed; with more, Python's global lock would be the limit."""
 INITIALISING = Lock()
 
 
 class Machine:
-    """What walks have found."""
+    """What previous walks have found about the machine."""
 
     is_shared_for = 0
-    """How many more walks take it for granted that other processes want the cores; below 0 where callers in several
-    threads have counted at once."""
+    """How many more walks assume that other processes use the cores; below 0 if callers in several threads have counted
+    at the same time."""
 
 
 def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
-    """Call ``work`` for every item, in no order; an error that it raises is raised here."""
+    """Call ``work`` for every item, in any order; its errors are raised here."""
     if threads == 1 or len(items) < 2:
         for item in items:
             work(item)
@@ -57,7 +57,7 @@ def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> N
 
 
 def split_operations(work: Callable[[T], object], left: deque[T]) -> None:
-    """One item after another, until none is left or the machine is found to be shared."""
+    """Process items one after another, until none is left or the machine is found to be shared."""
     start, start_of_work = time.perf_counter(), time.thread_time()
     while left and Machine.is_shared_for <= 0:
         work(left.popleft())
@@ -68,7 +68,7 @@ def split_operations(work: Callable[[T], object], left: deque[T]) -> None:
 
 
 def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) -> None:
-    """All items that are left, in threads that each take one at a time; errors are raised when all threads are done."""
+    """Process the remaining items in threads that take one at a time; errors are raised when all threads are done."""
     is_inference = torch.is_inference_mode_enabled()
 
     def take_items() -> None:
@@ -87,19 +87,19 @@ def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) 
 
 
 def threads_for(device: torch.device) -> int:
-    """How many threads blocks are computed in: torch's on a CPU, 1 where a thread cannot keep operations to itself."""
+    """The number of threads for blocks: torch's setting on a CPU, 1 if threads cannot compute operations alone."""
     return torch.get_num_threads() if device.type == "cpu" and has_threads_of_its_own() else 1
 
 
 @cache
 def has_threads_of_its_own() -> bool:
-    """Whether each thread has a number of threads to split operations over, which only OpenMP gives it."""
+    """Whether the number of threads that split operations can be set per calling thread, as with OpenMP."""
     return "parallel backend: OpenMP" in torch.__config__.parallel_info()
 
 
 @cache
 def workers() -> ThreadPoolExecutor:
-    """Threads that split no operation."""
+    """Threads that do not split operations."""
     return ThreadPoolExecutor(MOST_THREADS, "ntl_kernels", keep_to_itself)
 
 
@@ -107,9 +107,9 @@ os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has 
 
 
 def keep_to_itself() -> None:
-    """Give the calling thread one OpenMP thread, and leave what threads to come start with as it is.
+    """Limit the calling thread to one OpenMP thread, without changing the default of new threads.
 
-    ``torch.set_num_threads`` sets both: the number of the thread that calls it, and that of threads to come.
+    ``torch.set_num_threads`` sets both, the number of the calling thread and the default of new threads.
     """
     with INITIALISING:
         of_threads_to_come = torch.get_num_threads()

@@ -1,10 +1,10 @@
-"""Cross-entropy + Number Token Loss in a Hugging Face `transformers` training run.
+"""Cross-entropy + Number Token Loss for training with Hugging Face `transformers`.
 
-- :func:`apply_ntl_to_model`: the model's own forward computes the loss from hidden states, without ever holding logits.
-- :class:`NTLTrainer`, :class:`NTLSeq2SeqTrainer`: exact over gradient accumulation and data parallelism, for any model,
+- :func:`apply_ntl_to_model`: the model's own forward computes the loss from hidden states, without storing logits.
+- :class:`NTLTrainer`, :class:`NTLSeq2SeqTrainer`: exact with gradient accumulation and data parallelism, for any model,
   patched or not.
 - :func:`set_ntl_loss_function`, :func:`ntl_compute_loss_func`: for the stock ``Trainer``, on full logits.
-- :class:`NTLWeightCallback`: for the log of the stock ``Trainer``.
+- :class:`NTLWeightCallback`: logs the effective weight of NTL with the stock ``Trainer``.
 """
 
 from .callbacks import NTLWeightCallback

@@ -1,4 +1,4 @@
-"""`NTLWeightCallback`: what the stock ``Trainer`` cannot say in its log by itself."""
+"""`NTLWeightCallback`: logs the effective weight of NTL, which the stock ``Trainer`` does not know."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .patch import options_on
 
 
 class NTLWeightCallback(TrainerCallback):
-    """Logs ``ntl_weight_in_effect`` for the stock ``Trainer``: ``Trainer(..., callbacks=[NTLWeightCallback()])``.
+    """Logs ``ntl_weight_in_effect`` with the stock ``Trainer``: ``Trainer(..., callbacks=[NTLWeightCallback()])``.
 
-    It is lambda times the share of the tokens since the last log that were in batches with numbers, over all processes:
-    what a mean NTL over numbers really weighs where only tokens are counted. It goes into the log's entry
-    (``trainer.state.log_history``) and to the callbacks that come after this one. Of a model that ``torch.compile`` has
-    compiled nothing is logged.
+    The effective weight is lambda times the share of the tokens since the last log that were in batches with numbers,
+    over all processes. It applies when NTL is a mean over numbers, but only the tokens of a window are counted. The
+    value is added to ``trainer.state.log_history`` and passed to the callbacks after this one. For a model compiled by
+    ``torch.compile`` nothing is logged.
 
     Args:
-        loss_function: what :func:`ntl_compute_loss_func` or :func:`ntl_loss_function` returned; default: the loss that
-            :func:`apply_ntl_to_model` or :func:`set_ntl_loss_function` put on the Trainer's model.
+        loss_function: the function returned by :func:`ntl_compute_loss_func` or :func:`ntl_loss_function`; default: the
+            loss that :func:`apply_ntl_to_model` or :func:`set_ntl_loss_function` installed on the Trainer's model.
 
     Raises:
-        TypeError: a loss function of another origin.
+        TypeError: the loss function comes from somewhere else.
     """
 
     def __init__(self, loss_function: Callable[..., Tensor] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""NTL of a window whose number tokens nobody counted: what is made of it, a warning, and what the log can show.
+"""NTL over an accumulation window whose number tokens were not counted: an estimate, a warning and a logged value.
 
-The stock ``Trainer`` counts the tokens of an accumulation window, not its numbers. A batch's mean NTL then weighs as
-much as the batch has of the window's tokens, and a batch without numbers leaves its share of the weight to nobody.
+The stock ``Trainer`` counts the tokens of a window, but not its numbers. The mean NTL of a batch is then weighted by
+the batch's share of the window's tokens, and the share of a batch without numbers is lost.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ KEYS = count()
 WARNED: set[int] = set()
 
 WARNING = (
-    "num_items_in_batch came without num_numbers_in_batch. Where a batch is part of a larger one (gradient "
-    "accumulation, several processes), one without number tokens takes its share of NTL away: the weight in effect is "
-    "lambda times the share of tokens in batches with numbers, which NTLWeightCallback logs as ntl_weight_in_effect. "
-    "NTLTrainer counts the numbers, and NTLConfig(mean_over='tokens') needs no such count"
+    "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several processes, "
+    "batches without number tokens then reduce the effective weight of NTL to lambda times the share of tokens in "
+    "batches with numbers, which NTLWeightCallback logs as ntl_weight_in_effect. Use NTLTrainer, which counts the "
+    "numbers, or NTLConfig(mean_over='tokens'), which does not need the count"
 )
 
 
 class Estimate:
-    """What an installed loss has estimated since the last log."""
+    """The token counts that an installed loss has recorded since the last log."""
 
     def __init__(self) -> None:
         self.key = next(KEYS)
@@ -35,7 +35,7 @@ class Estimate:
         """[2] float32: the tokens of all batches, and of those with numbers."""
 
     def numbers_of_window(self, num_items: float | Tensor, tokens: Tensor, numbers: Tensor, warns: bool) -> Tensor:
-        """The number tokens of a window of ``num_items`` tokens that has as many per token as this batch, 0-d."""
+        """The estimated number tokens of a window of ``num_items`` tokens, 0-d: the same share as in this batch."""
         if warns and may_be_more(num_items, tokens):
             warn_once(self.key)
         if torch.is_grad_enabled() and not (torch.compiler.is_compiling() or is_capturing(tokens)):
@@ -43,7 +43,7 @@ class Estimate:
         return numbers * num_items / tokens.clamp(min=1)
 
     def add(self, tokens: Tensor, numbers: Tensor) -> None:
-        """Note a batch that trains. Not in a compiled or captured graph, whose results do not outlive its next run."""
+        """Record a training batch. Not in a compiled or captured graph, whose next run overwrites its results."""
         batch = torch.stack([tokens, torch.where(numbers > 0, tokens, 0)]).float()
         self.totals = batch if self.totals is None else self.totals + batch
 
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def may_be_more(num_items: float | Tensor, tokens: Tensor) -> bool:
-    """Whether a window may have more tokens than this batch: yes on a GPU, since to look would be to wait for it."""
+    """Whether a window may have more tokens than this batch; always true on a GPU, where reading would wait for it."""
     if tokens.device.type != "cpu" or not has_values(tokens):
         return True
     if isinstance(num_items, Tensor) and (num_items.device.type != "cpu" or not has_values(num_items)):
@@ -64,7 +64,7 @@ def may_be_more(num_items: float | Tensor, tokens: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def warn_once(key: int) -> bool:
-    """Warn for this estimate, the first time. In compiled code that is when it is traced."""
+    """Warn once for this estimate; in compiled code at tracing time."""
     if key not in WARNED:
         WARNED.add(key)
         warnings.warn(WARNING, stacklevel=2)

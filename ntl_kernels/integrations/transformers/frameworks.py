@@ -1,4 +1,4 @@
-"""What other libraries do to a model and to its training: one row of `FRAMEWORKS` for each."""
+"""How other libraries change a model and its training: one entry of `FRAMEWORKS` per library."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ def no_problem(given: Any) -> str:
 
 
 class Framework(NamedTuple):
-    """What is said of a library; empty where it does no such thing."""
+    """What is known about a library; fields that do not apply are empty."""
 
     name: str
     package: str = ""
-    """Part of the names of the modules from which it puts classes and functions into a model."""
+    """Part of the module names of the classes and functions that it puts into a model."""
 
     submodule: str = ""
-    """Under which name its wrapper of any module keeps that module."""
+    """The attribute in which its module wrapper stores the wrapped module."""
     model_inside: Callable[[Any], Any] = no_model
-    """The model inside its wrapper of a whole model; None for what is no such wrapper."""
+    """Returns the model inside its wrapper of a whole model; None for anything else."""
     virtual_tokens: Callable[[Any], int] = no_virtual_tokens
-    """How many positions without a label it puts before every row of a wrapped model."""
+    """Returns how many positions without labels it prepends to every row of a wrapped model."""
 
     kept_forward: str = ""
-    """The attribute in which a model keeps the own forward that it has wrapped."""
+    """The attribute in which it stores a model's own forward that it has wrapped."""
     kept_hook: str = ""
-    """The attribute in which a module keeps hooks that it has put around its forward."""
+    """The attribute in which it stores the hooks that it puts around a module's forward."""
     hook_advice: str = ""
-    """What to do about them."""
+    """How to remove these hooks."""
     kept_head_forward: str = ""
-    """The variable in which its function around the head's forward keeps that forward."""
+    """The variable in which its wrapper of the head's forward stores that forward."""
     first_forward: str = ""
-    """What of it gives a model a forward before ours can be put there."""
+    """Its component that replaces a model's forward before ours can be installed."""
     later_forward: str = ""
-    """What of it puts a forward in the place of ours when the training begins."""
+    """Its component that replaces our forward when training starts."""
     instead: str = ""
-    """What to use in place of ``later_forward``."""
+    """What to use instead of ``later_forward``."""
     class_advice: str = ""
-    """What to do about a model class whose forward it has replaced."""
+    """What to do if it has replaced the forward of a model class."""
     head_advice: str = ""
-    """What to do about a head of one of its classes."""
+    """What to do if the head is an instance of one of its classes."""
 
     loss_problem: Callable[[str], str] = no_problem
-    """What is wrong with the loss that a function of this name put on a model, as the training is now; else ""."""
+    """Returns why the loss installed by a function of this name is wrong in the current training, or ""."""
     trainer_problem: Callable[[Any], str] = no_problem
-    """Why our Trainers cannot train with such arguments of theirs, after their name; else ""."""
+    """Returns why our Trainers cannot train with these arguments, phrased to follow the Trainer's name, or ""."""
 
 
 def base_model(model: Any) -> Any:
@@ -68,15 +68,15 @@ def base_model(model: Any) -> Any:
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether it is PEFT's wrapper of a model."""
+    """Whether a model is a PEFT wrapper."""
     return hasattr(type(model), "get_base_model")
 
 
 def prompt_tokens(model: Any) -> int:
-    """How many positions PEFT's prompt learning puts before every row, else 0.
+    """How many positions PEFT's prompt learning prepends to every row; 0 without it.
 
     Raises:
-        ValueError: a way of prompt learning that changes labels or their order.
+        ValueError: the kind of prompt learning changes labels or their order.
     """
     while not is_adapted(model):
         inner = getattr(model, "module", None) or unwrap_module(model)
@@ -91,7 +91,7 @@ def prompt_tokens(model: Any) -> int:
         return 0
     if kind == "CPT" or is_encoder_decoder(unwrap_model(model)):
         raise ValueError(
-            f"{kind} of {type(model).__name__} puts virtual tokens among the labels, which CE + NTL does not follow: "
+            f"{kind} of {type(model).__name__} puts virtual tokens among the labels, which CE + NTL does not support: "
             "use PREFIX_TUNING, LoRA or another adapter"
         )
     return int(config.num_virtual_tokens)
@@ -105,11 +105,11 @@ def replica(model: Any) -> Any:
 def threads_problem(args: Any) -> str:
     if args.n_gpu <= 1:
         return ""
-    return f"does not support DataParallel; got {args.n_gpu} GPUs in one process: use torchrun"
+    return f"does not support DataParallel; got {args.n_gpu} GPUs in one process. Launch with torchrun instead"
 
 
 def uses_ulysses() -> bool:
-    """Whether accelerate runs DeepSpeed's sequence parallelism, in which the Trainer weighs losses by token counts."""
+    """Whether accelerate uses DeepSpeed's sequence parallelism, where the Trainer weights losses by token counts."""
     state = sys.modules.get("accelerate.state")
     config = state.AcceleratorState._shared_state.get("parallelism_config") if state else None
     return config is not None and config.sp_backend == "deepspeed" and bool(config.sp_enabled)
@@ -119,8 +119,8 @@ def ulysses_loss_problem(installer: str) -> str:
     if not uses_ulysses():
         return ""
     return (
-        "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weighs the losses of the processes by their "
-        f"tokens, and with them the NTL of {installer}: use NTLTrainer with context parallelism"
+        "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weights the losses of the processes by their "
+        f"token counts, which makes the NTL of {installer} wrong: use NTLTrainer with context parallelism"
     )
 
 
@@ -128,8 +128,8 @@ def ulysses_trainer_problem(args: Any) -> str:
     if not uses_ulysses():
         return ""
     return (
-        "does not support DeepSpeed's sequence parallelism (Ulysses), which weighs the losses of the "
-        "processes by their tokens, not by their numbers: use context parallelism (ParallelismConfig(cp_size=...))"
+        "does not support DeepSpeed's sequence parallelism (Ulysses), which weights the losses of the processes by "
+        "their token counts, not by their numbers: use context parallelism (ParallelismConfig(cp_size=...))"
     )
 
 
@@ -138,8 +138,8 @@ def liger_problem(args: Any) -> str:
     if not getattr(args, "use_liger_kernel", False) or liger.get("fused_linear_cross_entropy") is False:
         return ""
     return (
-        "needs liger_kernel_config={'fused_linear_cross_entropy': False, ...} beside use_liger_kernel: "
-        f"Liger's replaces the model's loss; got {liger}"
+        "needs liger_kernel_config={'fused_linear_cross_entropy': False, ...} with use_liger_kernel, because Liger's "
+        f"fused loss replaces the model's loss; got {liger}"
     )
 
 
@@ -149,7 +149,7 @@ FRAMEWORKS = (
         package="peft",
         model_inside=base_model,
         virtual_tokens=prompt_tokens,
-        head_advice="take the head out of PEFT's target_modules and modules_to_save",
+        head_advice="remove the head from PEFT's target_modules and modules_to_save",
     ),
     Framework("torch's data parallelism", model_inside=replica, trainer_problem=threads_problem),
     Framework("FSDP", submodule="_fsdp_wrapped_module"),
@@ -164,8 +164,8 @@ FRAMEWORKS = (
     Framework(
         "TRL",
         later_forward="TRL's Trainers",
-        instead="NTLSFTTrainer for supervised fine-tuning (DPO, GRPO and others have no cross-entropy of labels that "
-        "NTL could join: remove_ntl_from_model(model) for them)",
+        instead="NTLSFTTrainer for supervised fine-tuning (DPO, GRPO and others have no cross-entropy of labels to add "
+        "NTL to: call remove_ntl_from_model(model) for them)",
     ),
     Framework(
         "Liger",
@@ -180,14 +180,14 @@ FRAMEWORKS = (
         "accelerate",
         kept_forward="_original_forward",
         kept_hook="_hf_hook",
-        hook_advice="if one device holds the model, take them off by accelerate.hooks.remove_hook_from_module(model, "
-        "recurse=True); else",
+        hook_advice="if the model fits on one device, remove them with accelerate.hooks.remove_hook_from_module(model, "
+        "recurse=True); otherwise",
     ),
 )
 
 
 def column(name: str) -> tuple[str, ...]:
-    """What the frameworks that say anything under this name say."""
+    """The non-empty values of this field over all frameworks."""
     return tuple(getattr(framework, name) for framework in FRAMEWORKS if getattr(framework, name))
 
 
@@ -214,13 +214,13 @@ def model_inside(model: Any) -> Any:
 
 
 def unwrap_module(module: Any) -> Any:
-    """The module inside wrappers of any module."""
+    """The module inside all wrappers of a module."""
     inner = module_inside(module)
     return module if inner is None else unwrap_module(inner)
 
 
 def module_inside(module: Any) -> Any:
-    """The module inside the outermost wrapper of any module; None for a bare one."""
+    """The module inside the outermost wrapper of a module; None for a bare one."""
     for name in WRAPPED:
         inner = getattr(module, "_modules", {}).get(name)
         if inner is not None:
@@ -229,31 +229,31 @@ def module_inside(module: Any) -> Any:
 
 
 def check_model_class(model: Any, module: str) -> None:
-    """Raise if the forward of the model's class is one that a framework has put there, by the forward's module."""
+    """Raise if a framework has replaced the forward of the model's class, judged by the forward's module."""
     for framework in FRAMEWORKS:
         if framework.class_advice and framework.package in module:
             raise ValueError(f"{framework.name} has patched {type(model).__name__}.forward: {framework.class_advice}")
 
 
 def check_hooks(module: Any, name: str, otherwise: str) -> None:
-    """Raise if a framework has put hooks around the forward of a module of this name."""
+    """Raise if a framework has put hooks around the forward of a module; ``name`` is its name in the message."""
     for framework in FRAMEWORKS:
         if framework.kept_hook and framework.kept_hook in module.__dict__:
             raise ValueError(
-                f"{name} has {framework.name}'s hooks around its forward (of a device_map over several devices, or of "
-                f"offloading): {framework.hook_advice} {otherwise}"
+                f"{name} has {framework.name}'s hooks around its forward (from a device_map over several devices, or "
+                f"from offloading): {framework.hook_advice} {otherwise}"
             )
 
 
 def advice_on_head(kind: str) -> str:
-    """What to do about a head of this class, in brackets; empty if no framework has any advice."""
+    """Advice on a head of this class, in parentheses; empty if no framework has any."""
     return "".join(
         f" ({framework.head_advice})" for framework in FRAMEWORKS if framework.head_advice and framework.package in kind
     )
 
 
 def check_loss(installer: str) -> None:
-    """Raise if a loss that a function of this name put on a model means something else as the training is now."""
+    """Raise if the loss installed by a function of this name is wrong in the current training."""
     for framework in FRAMEWORKS:
         problem = framework.loss_problem(installer)
         if problem:
@@ -261,7 +261,7 @@ def check_loss(installer: str) -> None:
 
 
 def check_arguments(name: str, args: Any) -> None:
-    """Raise if a Trainer of this name cannot train rightly with such arguments."""
+    """Raise if a Trainer of this name does not support these arguments."""
     for framework in FRAMEWORKS:
         problem = framework.trainer_problem(args)
         if problem:

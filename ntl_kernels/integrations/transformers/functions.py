@@ -1,4 +1,4 @@
-"""What a function is beneath its wrappers and where its code is; partials that pass for a model's forward."""
+"""Unwraps functions, finds where their code is, and makes partials that can replace a model's forward."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 
 def unbound(function: Any) -> Any:
-    """The function of partials and bound methods."""
+    """The function inside partials and bound methods."""
     while isinstance(function, (partial, MethodType)):
         function = function.func if isinstance(function, partial) else function.__func__
     return function
 
 
 def keywords_of(function: Any) -> dict[str, Any]:
-    """The keywords that a partial was given; none for another function."""
+    """The keywords of a partial; empty for other functions."""
     return dict(function.keywords) if isinstance(function, partial) else {}
 
 
 def innermost(function: Any) -> Any:
-    """The function beneath partials, bound methods and ``functools.wraps``."""
+    """The function inside partials, bound methods and ``functools.wraps``."""
     while True:
         function = unbound(function)
         if not hasattr(function, "__wrapped__"):
@@ -31,7 +31,7 @@ def innermost(function: Any) -> Any:
 
 
 def describe(function: Any) -> str:
-    """Where a function's code is; what it wraps may be elsewhere and have lent it its name."""
+    """The module and name of a function's own code, even if it has taken the name of a function that it wraps."""
     function = unbound(function)
     if not hasattr(function, "__code__"):
         return f"{type(function).__module__}.{type(function).__qualname__}"
@@ -39,7 +39,7 @@ def describe(function: Any) -> str:
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
-    """The attributes and globals that a function's code names, those of functions inside it included."""
+    """The attributes and globals named in a function's code, including nested functions."""
     names, codes = set(), [getattr(innermost(function), "__code__", None)]
     while codes:
         code = codes.pop()
@@ -55,10 +55,10 @@ def is_ours(function: Any, *ours: Callable[..., Any]) -> bool:
 
 
 class BoundForward(partial):  # type: ignore[type-arg]
-    """``partial(function, model)`` that shows its function, as a bound method does.
+    """``partial(function, model)`` with a ``__func__``, like a bound method.
 
-    accelerate wraps the function of a method and binds the result to the model, again when it unwraps it. Unlike a
-    method, a partial goes through pickle.
+    accelerate wraps a method's function and binds the result to the model, both when it wraps and when it unwraps.
+    Unlike a method, a partial can be pickled.
     """
 
     @property
@@ -67,9 +67,9 @@ class BoundForward(partial):  # type: ignore[type-arg]
 
 
 def with_signature(forward: partial[Any], stock: Callable[..., Any], bound: bool = False) -> partial[Any]:
-    """The partial with the signature of the forward it stands for, which the Trainer reads to know the arguments.
+    """The partial with the signature of the forward that it replaces; the Trainer reads the arguments from it.
 
-    Not ``functools.wraps``: accelerate takes off whatever has ``__wrapped__``.
+    Does not use ``functools.wraps``, because accelerate unwraps everything that has ``__wrapped__``.
     """
     parameters = [p.replace(annotation=inspect.Parameter.empty) for p in inspect.signature(stock).parameters.values()]
     forward.__signature__ = inspect.Signature(parameters[bound:])  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from .frameworks import unwrap_model
 from .model_classes import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
 
 IGNORE_INDEX = -100
-"""What Hugging Face collators put where no loss is wanted."""
+"""The label that Hugging Face collators use for ignored positions."""
 
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
@@ -28,7 +28,7 @@ Count = int | float | Tensor
 
 @dataclass(frozen=True)
 class LossOptions:
-    """The loss, less what changes from batch to batch."""
+    """The options of a loss that do not change from batch to batch."""
 
     numbers: NumberTokens
     config: NTLConfig = DEFAULT_CONFIG
@@ -37,33 +37,34 @@ class LossOptions:
     estimate: Estimate = field(default_factory=Estimate, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        CrossEntropyNTLLoss(self.numbers, **self.keywords())  # which checks them
+        CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
 
     def keywords(self) -> dict[str, Any]:
-        """As keywords of the loss functions."""
+        """The options as keywords of the loss functions."""
         return {"config": self.config, "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
 
 
 def shift_left(labels: Tensor) -> Tensor:
-    """The targets of a causal model: position t predicts labels [..., t + 1], the last one nothing."""
+    """The targets of a causal model: position t predicts labels [..., t + 1]; the last position has no target."""
     return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
 
 
 def token_mask(targets: Tensor) -> Tensor:
-    """Where targets [...] count, bool [...]."""
+    """bool [...]: which targets [...] are not ignored."""
     return targets != IGNORE_INDEX
 
 
 def denominators(
     targets: Tensor, options: LossOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
-    """The loss functions' ``num_tokens`` and ``num_numbers`` for targets [...] of a larger window.
+    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
 
-    A window of ``num_items`` tokens whose numbers nobody counted is taken to have as many numbers per token as this
-    batch, so that its mean NTL weighs as much as its share of the tokens. A mean over tokens needs no such count.
+    If the numbers of a window of ``num_items`` tokens were not counted, the window is assumed to have as many numbers
+    per token as this batch, so that the batch's mean NTL is weighted by its share of the tokens. A mean over tokens
+    does not need the count.
 
     Raises:
-        ValueError: numbers without tokens, or a count of several elements.
+        ValueError: a count of numbers without a count of tokens, or a count with several elements.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
     config = options.config
@@ -71,7 +72,7 @@ def denominators(
         return {"num_tokens": num_items, "num_numbers": num_numbers}
     if num_items is None and num_numbers is not None:
         raise ValueError(
-            "num_numbers_in_batch came without num_items_in_batch, the count of tokens of the same batches: give both"
+            "num_numbers_in_batch was passed without num_items_in_batch, the token count of the same batches: pass both"
         )
     if num_items is not None and num_numbers is None:
         tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
@@ -81,7 +82,7 @@ def denominators(
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
-    """The count, as a 0-d tensor on the device of ``like`` if it is a tensor, else as a Python number."""
+    """The count as a 0-d tensor on the device of ``like`` if it is a tensor, otherwise as a Python number."""
     if isinstance(count, np.generic):
         return count.item()
     if not isinstance(count, Tensor):
@@ -118,21 +119,21 @@ def ntl_loss_function(
     z_loss: float = 0.0,
     shift: bool = True,
 ) -> Callable[..., Tensor]:
-    """A ``model.loss_function``: CE + NTL on full logits, in training and in evaluation.
+    """A function for ``model.loss_function`` that computes CE + NTL on full logits, in training and in evaluation.
 
-    :func:`set_ntl_loss_function` puts it on a model, and looks that the model calls it, which an assignment to a PEFT
-    wrapper, to T5 or before TRL's SFTTrainer does without a word.
+    Prefer :func:`set_ntl_loss_function`, which installs it and checks that the model calls it. A plain assignment is
+    silently ignored on a PEFT wrapper, on T5 and under TRL's SFTTrainer.
 
-    With ``num_items_in_batch``, cross-entropy is divided by it, NTL by ``num_numbers_in_batch``. The stock Trainer
-    counts no numbers: the mean NTL of each batch then weighs as much as the batch has of the window's tokens, which
-    makes NTL too small by the share of tokens in batches without numbers, and warns once. :class:`NTLTrainer` counts
-    them; ``NTLConfig(mean_over="tokens")`` needs no such count.
+    If ``num_items_in_batch`` is passed, cross-entropy is divided by it and NTL by ``num_numbers_in_batch``. The stock
+    Trainer does not count numbers. The mean NTL of each batch is then weighted by the batch's share of the window's
+    tokens, which makes NTL too small by the share of tokens in batches without numbers; a warning says so once. Use
+    :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
 
     Args:
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
-        shift: labels are unshifted, as causal models get them; False for masked language models.
+        shift: shift the labels by one position, as causal models need; False for masked language models.
     """
     return partial(model_loss, options=LossOptions(numbers, config, label_smoothing, z_loss), shift=shift)
 
@@ -150,19 +151,19 @@ def model_loss(
     shift: bool,
     **_: Any,
 ) -> Tensor:
-    """The loss of logits [..., T, V] with labels [..., T] in the form in which models call their loss function."""
+    """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
     if ignore_index != IGNORE_INDEX:
-        raise ValueError(f"labels that do not count must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
+        raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, shift)
     return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
 
 
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool) -> Tensor:
-    """What each position is to predict."""
+    """The target of each position."""
     if shift_labels is not None:
         return shift_labels
     if labels is None:
-        raise ValueError("the loss needs labels or shift_labels; got neither")
+        raise ValueError("the loss needs labels or shift_labels, but got neither")
     return shift_left(labels) if shift else labels
 
 
@@ -176,27 +177,27 @@ def ntl_compute_loss_func(
     shift: bool | None = None,
     aux_loss_coef: float | None = None,
 ) -> Callable[..., Tensor]:
-    """A ``compute_loss_func`` for the stock ``Trainer``: CE + NTL on full logits.
+    """A ``compute_loss_func`` for the stock ``Trainer`` that computes CE + NTL on full logits.
 
     Args:
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
-        model: the model to be trained, which says the default of ``shift`` and ``aux_loss_coef``.
-        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`; the Trainer's own
-            ``label_smoothing_factor`` has no effect beside a ``compute_loss_func``.
-        shift: whether position t predicts label t + 1; default: as the model's own loss has it, or without ``model``
-            as the type of its output says (causal models: yes; encoder-decoder and masked language models: no).
-        aux_loss_coef: the factor of the auxiliary loss of mixtures of experts, which the Trainer leaves out.
+        model: the model to be trained; it determines the defaults of ``shift`` and ``aux_loss_coef``.
+        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`. The Trainer's own
+            ``label_smoothing_factor`` has no effect when a ``compute_loss_func`` is used.
+        shift: whether position t predicts label t + 1; default: as in the model's own loss, or without ``model`` by
+            the type of its output (True for causal models, False for encoder-decoder and masked language models).
+        aux_loss_coef: the factor of the auxiliary loss of mixture-of-experts models, which the Trainer does not add.
 
     Returns:
         ``function(outputs, labels, num_items_in_batch=None)``. The Trainer removes the labels from the model's inputs,
-        so encoder-decoder models need ``decoder_input_ids`` from the collator. With ``num_items_in_batch``, CE is
-        divided by it; of NTL, :func:`ntl_loss_function` says what happens.
+        so the collator must provide ``decoder_input_ids`` for encoder-decoder models. If ``num_items_in_batch`` is
+        passed, CE is divided by it; for NTL see :func:`ntl_loss_function`.
 
     Raises:
-        ValueError: outputs without logits, of a type that does not say whether labels are shifted, or with an
-            auxiliary loss whose factor is not given, or with router losses of an encoder and a decoder; a model whose
-            own loss has parts that do not follow from its logits.
+        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, an auxiliary
+            loss without a given factor, or router losses of both an encoder and a decoder; or the model's own loss has
+            parts that cannot be computed from its logits.
     """
     options = LossOptions(numbers, config, label_smoothing, z_loss)
     if model is not None:
@@ -217,7 +218,7 @@ def trainer_loss(
     shift: bool | None,
     aux_loss_coef: float | None,
 ) -> Tensor:
-    """The loss of a model's outputs in the form in which the Trainer calls its ``compute_loss_func``."""
+    """The loss of a model's outputs, with the signature that the Trainer uses for ``compute_loss_func``."""
     shift = outputs_are_causal(outputs) if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
@@ -233,7 +234,7 @@ def trainer_loss(
         return loss
     if aux_loss_coef is None:
         raise ValueError(
-            "the model returned an auxiliary loss: say its factor, ntl_compute_loss_func(aux_loss_coef=...)"
+            "the model returned an auxiliary loss: pass its factor, ntl_compute_loss_func(aux_loss_coef=...)"
         )
     return loss + aux_loss_coef * auxiliary.to(loss.device)
 

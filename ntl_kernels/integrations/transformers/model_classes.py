@@ -1,4 +1,4 @@
-"""The model classes of transformers that are known here: one row of `MODEL_CLASSES` for each."""
+"""The supported model classes of transformers: one entry of `MODEL_CLASSES` per class."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def mask_padding_but_the_first(model: Any, ids: Tensor) -> Tensor:
 
 
 Added = Tensor | float | None
-"""What a forward adds to its cross-entropy; None if that is nothing."""
+"""What a model's forward adds to its cross-entropy; None for nothing."""
 
 
 def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
-    """Of a mixture of experts, its factor included."""
+    """The router loss of a mixture of experts, times its factor."""
     auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
         return None
-    if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX, and then it is 0
+    if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX and returns 0
         raise ValueError(
-            f"{type(model).__name__} returned {auxiliary!r} for the loss of its routers, whose logits it did not find: "
-            "its own loss fails, too. Use a newer transformers, or output_router_logits=False"
+            f"{type(model).__name__} returned {auxiliary!r} as router loss, because it did not find its router logits; "
+            "its own loss fails, too. Use a newer version of transformers, or output_router_logits=False"
         )
     holder = router_factor_of(model)
     if holder is None:
@@ -63,7 +63,7 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
 
 
 def router_factor_of(model: Any) -> tuple[Any, str] | None:
-    """The object and its attribute from which the forward of a mixture of experts reads the factor of its loss."""
+    """The object and attribute from which the forward of a mixture of experts reads the factor of its router loss."""
     text_config = getattr(getattr(model, "config", None), "text_config", None)
     names = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")  # the last is DBRX's in transformers 4
     holders = (*((model, name) for name in names), (text_config, "router_aux_loss_coef"))
@@ -79,13 +79,13 @@ def switch_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Add
 
 
 def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
-    """Its forward only computes them when it has labels."""
+    """The router losses of NLLB-MoE, whose forward computes them only with labels."""
     if outputs.get("encoder_router_logits") is None:
         return None
     if not hasattr(model, "num_experts"):
         raise ValueError(
             f"the router loss of {type(model).__name__} in transformers 4 takes its encoder's routers for its "
-            "decoder's, which NTL does not repeat: use transformers 5, or output_router_logits=False"
+            "decoder's, a bug that is not reproduced here: use transformers 5, or output_router_logits=False"
         )
     balance = function_beside(model, "load_balancing_loss_func")
     assert balance is not None
@@ -98,7 +98,7 @@ def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added
 
 
 def function_beside(model: Any, name: str) -> Callable[..., Any] | None:
-    """The function of this name in the module of the model's class, or of one that it derives from."""
+    """The function of this name in the module of the model's class or of one of its base classes."""
     functions = (getattr(sys.modules.get(cls.__module__), name, None) for cls in type(model).__mro__)
     return next((function for function in functions if function is not None), None)
 
@@ -111,38 +111,38 @@ def bamba_z_loss(model: Any) -> str:
     if not model.z_loss_coefficient:
         return ""
     return (
-        "adds a z loss of all positions of its logits: set model.z_loss_coefficient = 0 and give z_loss to the "
+        "adds a z-loss over all positions of its logits: set model.z_loss_coefficient = 0 and pass z_loss to the "
         "Number Token Loss"
     )
 
 
 def prophetnet_ngrams(model: Any) -> str:
     if model.config.ngram > 1 and not model.disable_ngram_loss:
-        return "trains on the logits of n-grams, too: set model.disable_ngram_loss = True"
+        return "also trains on the logits of n-grams: set model.disable_ngram_loss = True"
     if model.config.eps:
-        return "smooths its labels itself: set model.config.eps = 0 and give label_smoothing to the Number Token Loss"
+        return "smooths its labels itself: set model.config.eps = 0 and pass label_smoothing to the Number Token Loss"
     return ""
 
 
 def rag_marginals(model: Any) -> str:
-    return "sums the probabilities of a label over documents, where its logits alone do not say the loss"
+    return "sums the probabilities of a label over documents, so its loss cannot be computed from the logits alone"
 
 
 class ModelClass(NamedTuple):
-    """What is said of a model class and of those that derive from it."""
+    """What is known about a model class and its subclasses."""
 
     transform: Callable[[Any], LogitTransform] | None = None
-    """What a model does to its head's output; None for a class that must declare it. The tests hold the others' loss
-    and gradients equal to the stock forward's."""
+    """Returns how a model transforms its head's output; None if the caller must declare it. For the known classes,
+    tests check that loss and gradients equal those of the stock forward."""
     shifts_labels: bool = True
-    """Whether its own loss compares position t with label t + 1. Whoever calls a decoder-only class that does not has
-    shifted the labels."""
+    """Whether its own loss compares position t with label t + 1. For decoder-only classes that do not, the caller
+    shifts the labels."""
     decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
-    """The mask of the decoder's inputs that its forward makes where it makes these from labels."""
+    """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
-    """What its forward adds to the cross-entropy, by its outputs and arguments in a call without labels."""
+    """Returns what its forward adds to the cross-entropy, from its outputs and arguments in a call without labels."""
     more: Callable[[Any], str] = nothing_else
-    """What else its own loss is made of, which CE + NTL of its logits would drop; else ""."""
+    """Returns a description of parts of its own loss that CE + NTL of its logits would drop, or ""."""
 
 
 MODEL_CLASSES: dict[str, ModelClass] = {
@@ -200,16 +200,16 @@ MODEL_CLASSES: dict[str, ModelClass] = {
 TRANSFORMS = {name: row.transform for name, row in MODEL_CLASSES.items() if row.transform is not None}
 UNSHIFTED = frozenset(name for name, row in MODEL_CLASSES.items() if not row.shifts_labels)
 OUTPUTS: dict[str, bool | None] = {
-    "CausalLMOutputWithCrossAttentions": None,  # of models that shift the labels in their loss, and of others
+    "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
     ".*CausalLM.*": True,
     ".*(Seq2Seq|MaskedLM).*": False,
 }
-"""Whether a model that returns a type of this name shifts the labels; the first pattern that fits the name counts."""
+"""Whether a model that returns a type of this name shifts the labels; the first matching pattern decides."""
 
 
 def what_is_known(model: Any) -> ModelClass:
-    """The row of the model's class, or of one that it derives from; an empty one for a class that is not known."""
-    for cls in type(model).__mro__:  # torch 2.8 compiles no `next` with a default
+    """The entry of the model's class or of one of its base classes; an empty entry for an unknown class."""
+    for cls in type(model).__mro__:  # torch 2.8 cannot compile `next` with a default
         if cls.__name__ in MODEL_CLASSES:
             return MODEL_CLASSES[cls.__name__]
     return ModelClass()
@@ -223,15 +223,15 @@ def check_own_loss(base: Any) -> None:
 
 
 def find_transform(model: Any) -> Callable[[Any], LogitTransform]:
-    """How to read the transform off the model, by its class or one that it derives from."""
+    """The function that reads the transform from the model, chosen by its class or a base class."""
     transform = what_is_known(model).transform
     if transform is not None:
         return transform
     raise ValueError(
         f"{type(model).__name__} is not known to ntl_kernels. If its logits are softcap * tanh(logit_scale * head / "
-        "softcap), say so: apply_ntl_to_model(model, numbers, transform=LogitTransform(logit_scale=..., softcap=...)); "
-        f"LogitTransform() declares plain logits. Else train on full logits: NTLTrainer(..., numbers=numbers). Known: "
-        f"{', '.join(TRANSFORMS)}"
+        "softcap), declare it: apply_ntl_to_model(model, numbers, transform=LogitTransform(logit_scale=..., "
+        "softcap=...)); LogitTransform() declares plain logits. Otherwise train on full logits: NTLTrainer(..., "
+        f"numbers=numbers). Known classes: {', '.join(TRANSFORMS)}"
     )
 
 
@@ -241,7 +241,7 @@ def is_encoder_decoder(model: Any) -> bool:
 
 
 def shifts_labels(base: Any) -> bool:
-    """Whether position t of a bare model predicts label t + 1, as its own loss has it."""
+    """Whether position t of a bare model predicts label t + 1 in its own loss."""
     is_masked = "MaskedLM" in type(base).__name__
     return what_is_known(base).shifts_labels and not (is_encoder_decoder(base) or is_masked)
 
@@ -253,6 +253,6 @@ def outputs_are_causal(outputs: Any) -> bool:
     if is_causal is not None:
         return is_causal
     raise ValueError(
-        f"{name} does not say whether labels must be shifted: pass model=model, or shift=True (GPT-2 and other causal "
-        "models) or False (BartForCausalLM and its like)"
+        f"{name} does not say whether labels must be shifted: pass model=model, or pass shift=True (GPT-2 and other "
+        "causal models) or shift=False (BartForCausalLM and similar models)"
     )

@@ -1,4 +1,4 @@
-"""What the integration has to know about a bare model: where its head is, and what its forward does with labels."""
+"""What the integration needs to know about a bare model: where its head is, and what its forward does with labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .model_classes import Added, function_beside, is_encoder_decoder, what_is_k
 
 
 def find_head(model: Any) -> Any:
-    """The module that makes logits."""
+    """The module that computes the logits."""
     return unwrap_module(model.get_output_embeddings())
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
-    """Put among the arguments of a forward what an encoder-decoder model makes of labels [..., T] for its decoder.
+    """Add to a forward's arguments the decoder inputs that an encoder-decoder model derives from labels [..., T].
 
-    That is nothing if the caller gave the decoder's inputs.
+    Does nothing if the caller passed decoder inputs.
     """
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
@@ -30,9 +30,9 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
-    """The ids that an encoder-decoder model feeds its decoder for labels [..., T]: [..., T].
+    """The decoder input ids [..., T] of an encoder-decoder model for labels [..., T].
 
-    By the model's method for it, or else by its module's function, as the model's own forward makes them.
+    They are computed by the model's method, or else by the function in its module, that its own forward uses.
 
     Raises:
         ValueError: the model has neither.
@@ -51,11 +51,11 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 
 
 def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
-    """What the forward of a bare model would add to the cross-entropy, its factors included; None for nothing.
+    """What the forward of a bare model would add to the cross-entropy, times its factors; None for nothing.
 
     Args:
         base: the bare model.
-        outputs: those of a call without labels. A loss among them is what the forward adds of other arguments.
+        outputs: the outputs of a call without labels. A loss among them is computed from other arguments.
         given: the arguments of the call.
     """
     if not isinstance(outputs, dict):
@@ -65,34 +65,34 @@ def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
 
 
 def calls_loss_function(model: Any) -> bool:
-    """Whether the model's forward, or one that it derives from, calls ``model.loss_function``."""
+    """Whether the forward of the model's class or of a base class calls ``model.loss_function``."""
     return hasattr(type(model), "loss_function") and "loss_function" in names_in_forwards(model)
 
 
 def names_in_forwards(model: Any) -> set[str]:
-    """What the model's forward, and those that it derives from, name."""
+    """The names in the forward of the model's class and of its base classes."""
     return set().union(*(names_in(vars(cls)["forward"]) for cls in type(model).__mro__ if "forward" in vars(cls)))
 
 
 def writes_cross_entropy(base: Any) -> bool:
-    """Whether a bare model's forward computes its cross-entropy itself, in place of calling ``loss_function``."""
+    """Whether a bare model's forward computes its cross-entropy itself instead of calling ``loss_function``."""
     names = names_in_forwards(base)
     return bool(names & {"CrossEntropyLoss", "cross_entropy"}) and "loss_function" not in names
 
 
 def check_forward_serves_hidden_states(base: Any) -> None:
-    """Raise if a bare model's own forward needs logits of its head to compute its loss."""
+    """Raise if a bare model's own forward needs the logits of its head to compute its loss."""
     name = type(base).__name__
     if hasattr(base, "final_logits_bias"):
         reason = f"{name} adds final_logits_bias to the output of its head"
     elif not is_encoder_decoder(base) and writes_cross_entropy(base):
-        reason = f"{name} has its cross-entropy written into its forward"
+        reason = f"{name} computes its cross-entropy inside its forward"
     else:
         return
-    raise ValueError(f"{reason}, so that its loss needs logits: {train_on_logits(base)}")
+    raise ValueError(f"{reason}, so its loss needs logits: {train_on_logits(base)}")
 
 
 def train_on_logits(base: Any) -> str:
-    """What to use for a bare model in place of :func:`apply_ntl_to_model`."""
-    advice = "train on full logits by NTLTrainer or NTLSeq2SeqTrainer(..., numbers=numbers)"
+    """What to use for a bare model instead of :func:`apply_ntl_to_model`."""
+    advice = "train on full logits with NTLTrainer or NTLSeq2SeqTrainer(..., numbers=numbers)"
     return f"{advice} or set_ntl_loss_function(model, numbers)" if calls_loss_function(base) else advice

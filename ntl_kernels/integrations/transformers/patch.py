@@ -1,7 +1,7 @@
-"""`apply_ntl_to_model` and `set_ntl_loss_function`: put a loss on a model, and take it off again.
+"""`apply_ntl_to_model` and `set_ntl_loss_function` install a loss on a model; `remove_ntl_from_model` removes it.
 
-Everything that is put on the model are `functools.partial`s of functions of the modules here: unlike closures and
-captured bound methods, they follow the model through deepcopy and pickle.
+Everything that is installed is a `functools.partial` of a function in this package: unlike closures and captured bound
+methods, partials survive deepcopy and pickle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .transforms import LogitTransform, declared
 from .watch import Watch, start_watch, stop_watch, watched_loss
 
 LOSS_FUNCTION = "_loss_function"
-"""Where transformers keeps a loss function that was assigned to a model."""
+"""The attribute in which transformers stores a loss function that was assigned to a model."""
 
 
 def apply_ntl_to_model(
@@ -38,22 +38,22 @@ def apply_ntl_to_model(
     skip_ignored: bool = True,
     backend: str = "auto",
 ) -> Any:
-    """Let a model compute CE + NTL from its hidden states when it trains; logits are never held.
+    """Make a model compute CE + NTL from its hidden states in training, without storing logits.
 
-    Changes ``model(..., labels=...)`` where it can train: with gradients enabled, whatever the mode
-    (``from_pretrained`` returns a model in evaluation mode, and some training loops leave it so), in training mode, or
-    with ``num_numbers_in_batch``. ``output.loss`` is then CE + lambda * NTL (plus the model's own auxiliary loss) and
-    ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``, ``generate``,
-    calls without labels, parameters and ``state_dict`` stay as they are. The forward takes these keywords beside its
-    own:
+    It changes ``model(..., labels=...)`` in calls that may train: with gradients enabled in any mode
+    (``from_pretrained`` returns a model in evaluation mode, and some training loops keep it so), in training mode, or
+    with ``num_numbers_in_batch``. In these calls ``output.loss`` is CE + lambda * NTL (plus the model's own auxiliary
+    loss) and ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``,
+    ``generate``, calls without labels, parameters and ``state_dict`` do not change. The forward accepts these
+    additional keywords:
 
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation.
-      With the first alone, as the stock Trainer gives it, NTL is too small by the share of tokens in batches without
-      numbers, which a warning says once; ``NTLConfig(mean_over="tokens")`` needs no second count.
-    - ``shift_labels``: labels that are shifted already.
-    - ``skip_logits=True``: compute the loss in this way in evaluation, too.
+      With the first alone, as the stock Trainer passes it, NTL is too small by the share of tokens in batches without
+      numbers; a warning says so once. ``NTLConfig(mean_over="tokens")`` does not need the second count.
+    - ``shift_labels``: labels that are already shifted.
+    - ``skip_logits=True``: compute the loss this way in evaluation, too.
 
-    Apply it to the bare model or inside a PEFT wrapper, before FSDP, DDP or torch.compile.
+    Apply it to the bare model or to a PEFT-wrapped one, before FSDP, DDP or torch.compile.
 
     Args:
         model: a ``transformers`` causal or encoder-decoder model whose head is an ``nn.Linear``.
@@ -61,20 +61,19 @@ def apply_ntl_to_model(
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
-        transform: what the model does to its head's output; only for classes that are not known here. A wrong one
-            is an error at the first step (under torch.compile and torch.func, where nobody can look, the loss is NaN).
+        transform: how the model transforms its head's output; needed only for model classes that are not known here. A
+            wrong transform raises an error in the first step (under torch.compile and torch.func, where it cannot be
+            checked, the loss is NaN).
 
     Returns:
-        The model that was given, changed in place.
+        The same model, changed in place.
 
     Raises:
-        TypeError, ValueError: an unknown architecture, an adapter on the head, a head that is no ``nn.Linear``, a
-            vocabulary of another size, or a forward that something else (Liger, say) has patched already.
-            Heads split along the hidden dimension, transforms other than declared and replaced heads are errors when
-            the model runs.
-        RuntimeError: when the model trains with labels and something computes another loss: a forward that was put in
-            place of this one (TRL's SFTTrainer, Liger), or a Trainer that keeps the labels back
-            (``label_smoothing_factor``).
+        TypeError, ValueError: the architecture is unknown, the head has an adapter or is not an ``nn.Linear``, the
+            vocabulary has another size, or another library (such as Liger) has already patched the forward. A head
+            split along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
+        RuntimeError: the model is called with labels, but another loss is computed, because something replaced the
+            forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
     """
     base = unwrap_model(model)
     options = LossOptions(numbers, config, label_smoothing, z_loss)
@@ -86,7 +85,7 @@ def apply_ntl_to_model(
     check_head(head, base)
     if numbers.vocab_size != head.out_features:
         raise ValueError(
-            f"numbers are for a vocabulary of {numbers.vocab_size} tokens, the head of {type(base).__name__} has "
+            f"numbers are for a vocabulary of {numbers.vocab_size} tokens, but the head of {type(base).__name__} has "
             f"{head.out_features} rows: build them with vocab_size={head.out_features}"
         )
     remove_ntl_from_model(base)
@@ -98,7 +97,7 @@ def apply_ntl_to_model(
     put_forward(base, patch)
     start_watch(base, patch.watch)
     if is_encoder_decoder(base):
-        base.accepts_loss_kwargs = True  # the stock Trainer then passes num_items_in_batch, which the class's ignores
+        base.accepts_loss_kwargs = True  # makes the stock Trainer pass num_items_in_batch
     else:
         patch.stock_loss, patch.own_loss = base.loss_function, base.__dict__.get(LOSS_FUNCTION)
         base.loss_function = partial(model_loss, patch)
@@ -114,25 +113,25 @@ def set_ntl_loss_function(
     z_loss: float = 0.0,
     shift: bool | None = None,
 ) -> Any:
-    """Let a model compute CE + NTL of its full logits, in training and in evaluation: for the stock ``Trainer``.
+    """Make a model compute CE + NTL of its full logits in training and evaluation; for the stock ``Trainer``.
 
-    Sets :func:`ntl_loss_function` as the ``loss_function`` of the bare model (that of a PEFT wrapper is never called),
-    in place of what an earlier call or :func:`apply_ntl_to_model` put there. From then on a call with labels that does
-    not compute it is an error.
+    Sets :func:`ntl_loss_function` as the ``loss_function`` of the bare model (that of a PEFT wrapper is never called).
+    It replaces the effect of earlier calls and of :func:`apply_ntl_to_model`. Afterwards, a call with labels that does
+    not compute this loss raises an error.
 
     Args:
         model: a ``transformers`` model whose forward calls its ``loss_function``, bare or wrapped.
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
-        shift: whether position t predicts label t + 1; default: as the model's own loss has it.
+        shift: whether position t predicts label t + 1; default: as in the model's own loss.
 
     Returns:
-        The model that was given, changed in place. :func:`remove_ntl_from_model` undoes it.
+        The same model, changed in place. :func:`remove_ntl_from_model` undoes it.
 
     Raises:
-        TypeError, ValueError: a model that never calls a loss function (T5 and most encoder-decoder models write their
-            cross-entropy into their forward).
+        TypeError, ValueError: the model never calls a loss function (T5 and most encoder-decoder models compute their
+            cross-entropy inside their forward).
     """
     base = unwrap_model(model)
     function = ntl_loss_function(
@@ -144,8 +143,8 @@ def set_ntl_loss_function(
     )
     if not calls_loss_function(base):
         raise ValueError(
-            f"{type(base).__name__} never calls a loss_function, its cross-entropy is written into its forward: use "
-            "apply_ntl_to_model(model, numbers), or NTLTrainer or NTLSeq2SeqTrainer with numbers=numbers"
+            f"{type(base).__name__} never calls a loss_function, but computes its cross-entropy inside its forward: "
+            "use apply_ntl_to_model(model, numbers), or NTLTrainer or NTLSeq2SeqTrainer with numbers=numbers"
         )
     remove_ntl_from_model(base)
     parameters = list(inspect.signature(type(base).forward).parameters)[1:]
@@ -156,7 +155,7 @@ def set_ntl_loss_function(
 
 
 def options_on(model: Any) -> tuple[str, LossOptions] | None:
-    """Which of our functions put a loss on the model, and its options; None without."""
+    """(name of the function that installed a loss on the model, its options); None if there is none."""
     base = unwrap_model(model)
     patch: Patch | None = getattr(base, PATCH, None)
     if patch is not None:
@@ -169,7 +168,7 @@ def options_on(model: Any) -> tuple[str, LossOptions] | None:
 
 
 def remove_ntl_from_model(model: Any) -> None:
-    """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; a model without them stays as it is."""
+    """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them."""
     base = unwrap_model(model)
     stop_watch(base)
     if is_ours(base.__dict__.get(LOSS_FUNCTION), watched_loss):
@@ -179,7 +178,7 @@ def remove_ntl_from_model(model: Any) -> None:
         return
     for module in base.modules():
         module.__dict__.pop(PATCH, None)
-        if is_ours(module.__dict__.get("forward"), model_forward, head_forward):  # else a wrapper holds ours
+        if is_ours(module.__dict__.get("forward"), model_forward, head_forward):  # otherwise a wrapper holds ours
             del module.__dict__["forward"]
             if module is base:
                 module.__dict__.update(patch.beneath)
@@ -194,10 +193,10 @@ def remove_ntl_from_model(model: Any) -> None:
 
 
 def put_forward(model: Any, patch: Patch) -> None:
-    """Let the model's forward be ours, or stay the wrapper that holds ours already.
+    """Install our forward on the model, unless its forward is a wrapper that already holds ours.
 
-    A wrapper of accelerate's around the model's own forward goes beneath ours; the class's, which accelerate's hooks
-    leave on a model when they are taken off, needs no place.
+    A wrapper by accelerate around the model's own forward is kept inside ours. The class's forward, which accelerate
+    leaves on a model when its hooks are removed, need not be kept.
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return
@@ -211,14 +210,14 @@ def put_forward(model: Any, patch: Patch) -> None:
 
 
 def check_forward(model: Any) -> None:
-    """Raise if the model's forward is not its class's, or its class's is not that of transformers any more."""
+    """Raise if the model's forward is not that of its class, or if the class's forward has been replaced."""
     name, forward = type(model).__name__, type(model).forward
     own = model.__dict__.get("forward")
     is_wrapped = any(kept in model.__dict__ for kept in KEPT_FORWARDS) and innermost(own) is innermost(forward)
     if own is not None and innermost(own) is not model_forward and not (is_wrapped or unbound(own) is forward):
         check_hooks(model, name, train_on_logits(model))
         raise ValueError(
-            f"{name} has a forward of its own already: {describe(model.forward)}. Call apply_ntl_to_model first, and "
-            f"without {' or '.join(column('first_forward'))}"
+            f"the forward of {name} has already been replaced by {describe(model.forward)}. Call apply_ntl_to_model "
+            f"first, and without {' or '.join(column('first_forward'))}"
         )
     check_model_class(model, innermost(forward).__module__)

@@ -1,10 +1,10 @@
-"""What runs in a model that `apply_ntl_to_model` has patched.
+"""The code that runs in a model patched by `apply_ntl_to_model`.
 
-The body of the model runs as it is. Its head, instead of logits, computes the fused-linear loss (inside its own
-``__call__``, so that the hooks of sharding and adapters fire) and returns a few probes in the logits' place. The
-model's own scaling and softcap act on them, which proves the transform that the loss assumed, and its
-``loss_function`` hands out the loss, to which the model may add an auxiliary one. Encoder-decoder models, which
-write their cross-entropy into their forward, are called without labels and the loss is attached to their output.
+The body of the model runs unchanged. Its head computes the fused-linear loss instead of logits (inside its own
+``__call__``, so that the hooks of sharding and adapters run) and returns a few probes in place of logits. The model's
+own scaling and softcap act on the probes, which verifies the transform that the loss assumed. Its ``loss_function``
+then returns the loss, to which the model may add an auxiliary one. Encoder-decoder models, which compute their
+cross-entropy inside their forward, are called without labels, and the loss is attached to their output.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .transforms import NUM_PROBES, LogitTransform, check_probes, make_probes, p
 from .watch import Watch, may_train
 
 PATCH = "_ntl_patch"
-"""The attribute of a patched model and of its head."""
+"""The attribute that holds the patch, on a patched model and on its head."""
 
 
 class PatchError(RuntimeError):
-    """What this module itself has to say of a forward pass."""
+    """An error raised by this module in a forward pass."""
 
 
 class Call:
@@ -54,7 +54,7 @@ class Call:
 
 
 class Patch:
-    """What a patched model and its head share."""
+    """The state that a patched model and its head share."""
 
     def __init__(
         self,
@@ -67,31 +67,31 @@ class Patch:
         self.fused = fused
         """Keywords that only the fused loss has."""
         self.read_transform = read_transform
-        """The transform as the model's configuration has it now, or the one that the caller declared."""
+        """Returns the transform from the model's current configuration, or the one that the caller declared."""
         parameters = inspect.signature(stock).parameters
         self.parameters = list(parameters)[1:]
         """The names of the model's positional arguments."""
         self.takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-        """Whether the model's own forward takes keywords that it does not name."""
+        """Whether the model's own forward accepts arbitrary keywords."""
         self.watch = Watch("apply_ntl_to_model", self.parameters, in_evaluation=False)
         self.beneath: dict[str, Any] = {}
-        """accelerate's wrapper of the model's own forward, which then runs in its place."""
+        """accelerate's wrapper of the model's own forward, called instead of that forward."""
         self.stock_loss: Callable[..., Tensor] | None = None
-        """What the model computes its loss with in evaluation, None for an encoder-decoder model."""
+        """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
         self.own_loss: Callable[..., Tensor] | None = None
-        """The loss function that somebody had assigned to the model."""
+        """The loss function that had been assigned to the model before."""
         self.added_factor = 1.0
-        """By what the model's own additions to the loss (of routers) are multiplied."""
+        """The factor of the model's own additions to the loss (router losses)."""
         self.proven: LogitTransform | None = None
-        """The last transform that the probes confirmed: looking at them waits for the device."""
+        """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
         self.call: Call | None = None
         self.parts: tuple[Tensor, ...] | None = None
-        """The fields of the last NTLOutput, without its graph. A plain tuple: no other comes out of torch 2.11's
-        compiled graphs."""
+        """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no
+        named tuples."""
 
 
 def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """The forward of a patched model: its own one, but for calls that train."""
+    """The forward of a patched model: its own forward, except for calls that may train."""
     patch = getattr(model, PATCH, None)
     if patch is None:
         return type(model).forward(model, *args, **kwargs)
@@ -101,11 +101,11 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
         raise ValueError(
-            "a model patched by apply_ntl_to_model has no logits when it trains; got skip_logits=False: call it in "
+            "a model patched by apply_ntl_to_model has no logits in training; got skip_logits=False: call it in "
             "evaluation mode under torch.no_grad(), or without labels"
         )
     if skip_logits and not has_labels:
-        raise ValueError("skip_logits=True needs labels; got none")
+        raise ValueError("skip_logits=True needs labels, but got none")
     if not (skip_logits or trains):
         if not patch.takes_any:
             kwargs.pop("num_items_in_batch", None)
@@ -130,8 +130,8 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
         put_decoder_inputs(model, given, targets)
     else:
         targets = choose_targets(labels, shift_labels, shifts_labels(model))
-        given["labels"] = targets  # the model only looks whether there are any
-    if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 makes its cache
+        given["labels"] = targets  # the model only checks whether there are labels
+    if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
     transform = patch.read_transform(model)
     patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
@@ -140,8 +140,8 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
         loss = seq2seq_loss(model, patch, output, given) if is_encoder_decoder(model) else output.loss
         if not patch.call.is_taken:
             raise RuntimeError(
-                f"{type(model).__name__} did not take its loss from its head by loss_function: something replaced "
-                "its forward or its loss_function after apply_ntl_to_model"
+                f"{type(model).__name__} did not take its loss from its head via loss_function: its forward or its "
+                "loss_function was replaced after apply_ntl_to_model"
             )
     finally:
         patch.call = None
@@ -152,7 +152,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
 
 
 def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
-    """The output of the model's own forward, in which the head leaves the loss and returns probes."""
+    """The output of the model's own forward, in which the head stores the loss in the call and returns probes."""
     call = patch.call
     assert call is not None
     try:
@@ -161,8 +161,8 @@ def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
         if call.loss is None or call.is_taken or isinstance(error, (PatchError, torch.OutOfMemoryError)):
             raise
         raise RuntimeError(
-            f"{call.name} computes something of its logits beside its loss, which a model patched by "
-            f"apply_ntl_to_model does not have: {train_on_logits(model)}. It raised: {error}"
+            f"{call.name} computes something from its logits besides its loss, but a model patched by "
+            f"apply_ntl_to_model has no logits in training: {train_on_logits(model)}. It raised: {error}"
         ) from error
 
 
@@ -173,13 +173,13 @@ def seq2seq_loss(model: Any, patch: Patch, output: Any, given: dict[str, Any]) -
 
 
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
-    """The forward of a patched head: the loss of hidden [..., H] is left in the call, probes [1, ..., 8] come back."""
+    """The forward of a patched head: stores the loss of hidden [..., H] in the call and returns probes [1, ..., 8]."""
     patch: Patch | None = getattr(head, PATCH, None)
     call = None if patch is None else patch.call
     if patch is None or call is None:
         return type(head).forward(head, hidden)
     if call.loss is not None:
-        raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports one run")
+        raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports only one run")
     check_weight(head.weight)
     loss = head_loss(patch, call, hidden, head.weight, head.bias)
     call.hidden = local(hidden)
@@ -187,7 +187,7 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The loss (0-d) of hidden [..., H], left in the call; its parts are left in the patch."""
+    """Compute the loss (0-d) of hidden [..., H]; store it in the call and its parts in the patch."""
     targets = call.targets.to(hidden.device)
     keywords = {
         **patch.options.keywords(),
@@ -200,13 +200,13 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
-    loss, *parts = as_plain(output)  # torch 2.8 traces no slice of a named tuple
+    loss, *parts = as_plain(output)  # torch 2.8 cannot trace a slice of a named tuple
     call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss
 
 
 def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The loss function of a patched model: in evaluation the one it had."""
+    """The loss function of a patched model; in evaluation the previous one."""
     if patch.call is None:
         assert patch.stock_loss is not None
         return patch.stock_loss(logits, *args, **kwargs)
@@ -214,11 +214,11 @@ def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tenso
 
 
 def take_loss(patch: Patch, logits: Tensor) -> Tensor:
-    """The loss that the head left, if the model made of its probes what the loss assumed."""
+    """The loss that the head stored; raise unless the model transformed the probes as the loss assumed."""
     call = patch.call
     assert call is not None
     if call.loss is None or call.hidden is None:
-        raise RuntimeError(f"the head of {call.name} did not run: something replaced it after apply_ntl_to_model")
+        raise RuntimeError(f"the head of {call.name} did not run: it was replaced after apply_ntl_to_model")
     call.is_taken = True
     logits = own_probes(logits, NUM_PROBES)
     loss = call.loss + anchor(logits)
@@ -231,16 +231,16 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
 
 
 def anchor(tensor: Tensor) -> Tensor:
-    """0, hung into the graph of a tensor.
+    """A 0 that is part of a tensor's graph.
 
-    The loss leaves the head by a side door. Anchored to the head's output and the other way round, its backward pass
-    still runs after the hooks on that output, with which FSDP gathers the head's weight.
+    The loss is not part of the head's output. Connecting the two through such zeros, in both directions, makes the
+    backward pass of the loss run after the hooks on that output, in which FSDP gathers the head's weight.
     """
     return tensor.reshape(-1)[:0].sum()
 
 
 def check_head(head: Any, model: Any) -> None:
-    """Raise unless the head is a plain nn.Linear whose weight and bias are all that it computes with."""
+    """Raise unless the head is a plain nn.Linear without adapters, quantisation or another forward."""
     name = type(model).__name__
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
@@ -251,11 +251,11 @@ def check_head(head: Any, model: Any) -> None:
     is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)
     if not is_free and inner_forward(head) is None:
         check_hooks(head, f"the head of {name}", train_on_logits(model))
-        raise ValueError(f"the head of {name} has a forward of its own already: {describe(head.forward)}")
+        raise ValueError(f"the forward of the head of {name} has already been replaced by {describe(head.forward)}")
 
 
 def check_weight(weight: Any) -> None:
-    """Raise unless the head's weight, as it is when the model runs, is one that the loss is computed from."""
+    """Raise unless the loss can be computed from the head's weight as it is when the model runs."""
     if not is_served(weight):
         raise TypeError(
             f"the head's weight must be a plain tensor or a DTensor when the model runs; got {type(weight).__name__}. "

@@ -1,7 +1,7 @@
-"""A head whose rows (the vocabulary) a tensor-parallel plan has split over devices.
+"""Support for a head whose rows (the vocabulary) are split over devices by a tensor-parallel plan.
 
-Torch's `parallelize_module` puts hooks around the head's forward, transformers' own plan a function around the function
-it finds there. Both hand a DTensor to the head and want back one whose last dimension is split.
+Torch's `parallelize_module` puts hooks around the head's forward; transformers' own plan wraps the forward in a
+function. Both pass a DTensor to the head and expect a result whose last dimension is split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .frameworks import FRAMEWORKS
 
 
 def inner_forward(head: Any) -> Any:
-    """The cell in which a plan's function keeps the forward that it calls; None for a head without such a plan."""
+    """The cell in which a plan's function stores the forward that it calls; None for a head without such a plan."""
     forward = head.__dict__.get("forward")
     names = getattr(getattr(forward, "__code__", None), "co_freevars", ())
     for framework in FRAMEWORKS:
@@ -29,7 +29,7 @@ def inner_forward(head: Any) -> Any:
 
 
 def put_head_forward(head: Any, forward: Callable[..., Tensor]) -> None:
-    """Let the head's forward be this one, within transformers' plan if there is one."""
+    """Install this function as the head's forward, inside transformers' plan if there is one."""
     cell = inner_forward(head)
     if cell is None:
         head.forward = forward
@@ -38,17 +38,17 @@ def put_head_forward(head: Any, forward: Callable[..., Tensor]) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, which is all of one that is not split."""
+    """This rank's part of a tensor; the whole tensor if it is not split."""
     return tensor.to_local() if has_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def as_plain(output: NTLOutput) -> NTLOutput:
-    """An output that every rank has whole, as plain tensors."""
+    """An output that is complete on every rank, as plain tensors."""
     return NTLOutput(*(local(part) for part in output))
 
 
 def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
-    """Probes [1, ..., 8] in the place of logits: split over the last dimension if those of this weight are."""
+    """Probes [1, ..., 8] in place of logits; split over the last dimension if the weight's rows are split."""
     if not has_dtensor(weight):
         return probes
     from torch.distributed.tensor import DTensor, Shard
@@ -58,10 +58,10 @@ def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
 
 
 def own_probes(logits: Tensor, count: int) -> Tensor:
-    """The probes [1, ..., 8] of one rank, of those that the plan has put together."""
+    """This rank's probes [1, ..., 8] from those that the plan has gathered."""
     return local(logits)[..., :count]
 
 
 def is_served(weight: Tensor) -> bool:
-    """Whether the loss can be computed from such a weight."""
+    """Whether the loss can be computed from this weight."""
     return type(weight) in (*PLAIN_TYPES, FakeTensor) or has_dtensor(weight)

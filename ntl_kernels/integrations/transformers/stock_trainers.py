@@ -1,4 +1,4 @@
-"""What the Trainers from which ours are derived do of their own: one row of `STOCK_TRAINERS` for each."""
+"""The specific behaviour of the Trainers that ours derive from: one entry of `STOCK_TRAINERS` per Trainer."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def no_count(trainer: Any, inputs: dict[str, Any]) -> None: ...
 
 
 class StockTrainer(NamedTuple):
-    """What is said of a Trainer; empty where it does no such thing."""
+    """What is known about a Trainer; fields that do not apply are empty."""
 
     loss_arguments: tuple[tuple[str, Any], ...] = ()
-    """Arguments that choose a loss of its own, each with the one value that CE + NTL is for."""
+    """Arguments that select one of its own losses, each with the only value that CE + NTL supports."""
     offloads: str = ""
-    """The argument with which it moves activations from a GPU to the host; without a GPU it fails there."""
+    """The argument that offloads activations from a GPU to the host, which fails without a GPU."""
     generates: str = ""
-    """The argument with which its evaluation generates and only asks its model for the loss."""
+    """The argument that makes its evaluation generate and ask its model only for the loss."""
     begin: Callable[[Any], None] = nothing
     """What to set on a new Trainer."""
     inputs: Callable[[Any], dict[str, Any]] = no_inputs
-    """What it gives its model beside the batch."""
+    """The inputs that it passes to its model in addition to the batch."""
     count_batch: Callable[[Any, dict[str, Any]], None] = no_count
-    """What it counts of every batch for its log."""
+    """What it counts in every batch for its log."""
 
 
 def set_sft_auxiliary_factor(trainer: Any) -> None:
-    """SFTConfig may have another factor of the auxiliary loss than the model. (TRL 0.24's has none.)"""
+    """Use the auxiliary loss factor of SFTConfig, which may differ from the model's. (TRL 0.24 has none.)"""
     if trainer.aux_loss_enabled and hasattr(trainer, "router_aux_loss_coef"):
         base = unwrap_model(trainer.model)
         setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.router_aux_loss_coef)
@@ -50,7 +50,7 @@ def sft_inputs(trainer: Any) -> dict[str, Any]:
 
 
 def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
-    """Keep SFTTrainer's ``num_tokens``: every token that is not padding, over all processes."""
+    """Maintain SFTTrainer's ``num_tokens``: the number of tokens other than padding, over all processes."""
     is_training = trainer.model.training
     if is_training:
         mask = inputs.get("attention_mask")
@@ -61,7 +61,7 @@ def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
 
 
 STOCK_TRAINERS: dict[str, StockTrainer] = {
-    "Trainer": StockTrainer(generates="predict_with_generate"),  # also what a class of a user's own is derived from
+    "Trainer": StockTrainer(generates="predict_with_generate"),  # also the base of user-defined Trainers
     "Seq2SeqTrainer": StockTrainer(generates="predict_with_generate"),
     "SFTTrainer": StockTrainer(
         loss_arguments=(("loss_type", "nll"),),
@@ -74,23 +74,23 @@ STOCK_TRAINERS: dict[str, StockTrainer] = {
 
 
 def check_stock_arguments(name: str, stock: StockTrainer, args: Any) -> None:
-    """Raise if a Trainer's arguments (None for its defaults) choose what it cannot do.
+    """Raise if a Trainer's arguments (None for its defaults) are not supported.
 
-    That is another loss than the one that CE + NTL is for, or activations that leave a GPU where there is none.
+    This is the case if they select another loss, or offload activations from a GPU although there is none.
     """
     if getattr(args, stock.offloads, False) and torch.accelerator.current_accelerator() is None:
         raise ValueError(
-            f"{stock.offloads}=True moves activations from a GPU (or another accelerator of torch) to the host, and "
-            "there is none here"
+            f"{stock.offloads}=True moves activations from a GPU (or another accelerator of torch) to the host, but "
+            "there is none on this machine"
         )
     for argument, value in stock.loss_arguments:
         given = getattr(args, argument, value)
         if given != value:
-            raise ValueError(f"{name} computes {argument}={value!r}; got {given!r}")
+            raise ValueError(f"{name} supports only {argument}={value!r}; got {given!r}")
 
 
 def owner_of_loss(cls: type, mixin: type) -> type:
-    """The class behind the mixin whose ``compute_loss`` comes next."""
+    """The class after the mixin in the MRO that provides ``compute_loss``."""
     behind = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
     return next(owner for owner in behind if "compute_loss" in vars(owner))
 
@@ -100,27 +100,27 @@ def library_of(cls: type) -> str:
 
 
 def is_stock(cls: type) -> bool:
-    """Whether it is a Trainer of a library whose ``compute_loss`` CE + NTL stands for."""
+    """Whether a class is a library's Trainer, whose ``compute_loss`` CE + NTL may replace."""
     return cls.__name__ in STOCK_TRAINERS and library_of(cls) in ("transformers", "trl")
 
 
 def has_own_loss(cls: type, mixin: type) -> bool:
-    """Whether a class behind the mixin computes a loss in its own way."""
+    """Whether a class after the mixin in the MRO has its own ``compute_loss``."""
     return not is_stock(owner_of_loss(cls, mixin))
 
 
 def check_own_loss_can_run(cls: type, mixin: type, is_patched: bool, shares_rows: bool) -> None:
-    """Raise if the ``compute_loss`` of a class behind the mixin can neither be replaced nor be called.
+    """Raise if the ``compute_loss`` of a class after the mixin in the MRO can neither be replaced nor called.
 
-    It is called with a patched model, whose forward computes CE + NTL, if it is made for the Trainers of transformers:
-    that of TRL's wants other outputs of the model.
+    It can be called with a patched model, whose forward computes CE + NTL, if it was written for the Trainers of
+    transformers. One for TRL's Trainer needs other outputs of the model.
     """
     owner, stock = owner_of_loss(cls, mixin), next(base for base in cls.__mro__ if is_stock(base))
     is_callable = library_of(stock) == "transformers" and not shares_rows
     if is_callable and is_patched:
         return
     raise ValueError(
-        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss behind it, "
-        f"class {cls.__name__}({owner.__name__}, NTL{stock.__name__})"
-        f"{', or patch the model by apply_ntl_to_model' if is_callable else ''}"
+        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss after it in the base "
+        f"classes, class {cls.__name__}({owner.__name__}, NTL{stock.__name__})"
+        f"{', or patch the model with apply_ntl_to_model' if is_callable else ''}"
     )

@@ -1,4 +1,4 @@
-"""`NTLTrainer`: CE + NTL, exact over gradient accumulation and data parallelism."""
+"""`NTLTrainer`: CE + NTL, exact with gradient accumulation and data parallelism."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ from .stock_trainers import (
 )
 
 NUM_NUMBERS = "num_numbers_in_batch"
-"""The key under which batches carry the number tokens of their accumulation window."""
+"""The key of a batch that holds the number tokens of its accumulation window."""
 
 
 WHAT_IS_LOGGED = {"train": "training steps", "eval": "evaluation"}
 
 
 class EvalBatch(NamedTuple):
-    """What an evaluation batch of this process is divided by."""
+    """The denominators of an evaluation batch on this process."""
 
     rows: int
-    """How many of its rows are no repetitions, with which the last batch is filled up to serve all processes."""
+    """How many of its rows are not repetitions, which fill up the last batch so that all processes get rows."""
     counts: tuple[Tensor | None, Tensor | None]
-    """The tokens and number tokens of its whole rows, if processes share the rows, else None."""
+    """The tokens and number tokens of its complete rows if processes share rows, otherwise None."""
 
 
 class Window(NamedTuple):
-    """What the loss of a batch is divided by, and what it is part of."""
+    """The denominators of a batch's loss, and over what the loss is summed."""
 
     num_items: Count | None
     num_numbers: Count | None
     processes: int
-    """Over how many processes, which average their gradients, the loss adds up."""
+    """The number of processes, which average their gradients, over which the loss is a sum."""
     steps: int
-    """Over how many accumulation steps, which add up, a mean over the batch becomes a mean."""
+    """The number of accumulation steps that are summed; a mean over the batch is divided by it."""
 
     def counts(self) -> dict[str, Count]:
-        """The denominators as keywords of a patched model; none for a batch on its own."""
+        """The denominators as keywords of a patched model; empty for a batch on its own."""
         counts = {"num_items_in_batch": self.num_items, NUM_NUMBERS: self.num_numbers}
         return {name: count for name, count in counts.items() if count is not None}
 
 
 class ForgetAttempt(TrainerCallback):
-    """Forgets what an attempt that was given up (by ``auto_find_batch_size``) has added to the next log."""
+    """Clears what an aborted attempt of ``auto_find_batch_size`` has added to the next log."""
 
     def __init__(self, totals: dict[str, Tensor]) -> None:
         self.totals = totals
@@ -74,40 +74,40 @@ class ForgetAttempt(TrainerCallback):
 class NTLTrainerMixin:
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
-    Cross-entropy is divided by the tokens, NTL by the number tokens (with ``mean_over="tokens"`` by the tokens) of the
-    whole accumulation window on all processes, so that gradients equal those of one large batch, also when processes
-    share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes the loss from hidden
-    states; any other one gives full logits. In evaluation the loss is the mean over each batch.
+    Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
+    tokens), of the whole accumulation window on all processes. Gradients therefore equal those of one large batch,
+    including when processes share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes
+    the loss from hidden states, any other model from full logits. In evaluation the loss is the mean over each batch.
 
-    ``log`` gets ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens, or number tokens, since
-    the last log) and ``number_share`` (of the labels that count) beside ``loss``; evaluation gets them with its prefix.
-    Without any number ``number_mae`` is NaN, and the first log warns. With ``NTLConfig(mean_over="tokens")`` ``ntl`` is
-    divided by the tokens, too, so that ``loss = ce + weight * ntl`` in each case.
+    In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
+    tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
+    are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
+    first log warns. ``ntl`` has the denominator of the loss, so that ``loss = ce + weight * ntl``.
 
-    A ``compute_loss`` of the class behind the mixin runs if the model is patched: it gets both denominators among the
-    inputs, and whatever it adds or changes takes effect as it does without NTL. Otherwise only those of
-    ``transformers`` and TRL's ``SFTTrainer`` are replaced; put NTL behind any other one,
-    ``class MyTrainer(TheirTrainer, NTLTrainer)``, where its ``super().compute_loss`` is CE + NTL.
+    If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
+    inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
+    ``compute_loss`` of ``transformers`` and of TRL's ``SFTTrainer`` is replaced. For other Trainers put NTL last,
+    ``class MyTrainer(TheirTrainer, NTLTrainer)``: their ``super().compute_loss`` is then CE + NTL.
 
     Args:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
-        ntl_config: kind and weight of the Number Token Loss; default: the patch's, else ``NTLConfig()``.
-        z_loss: factor of ``lse ** 2``; default: the patch's, else 0.
-        ntl_weight_schedule: the weight of the Number Token Loss as a function of progress, from 0 at the first
-            optimizer step towards 1 at the last, in place of ``ntl_config.weight``; logged as ``ntl_weight``. The
-            weight is a tensor on the training device that changes in place: nothing recompiles. Evaluation has the
-            weight of its moment.
-        *args, **kwargs: the Trainer's. ``label_smoothing_factor`` of its arguments is honoured.
+        ntl_config: kind and weight of the Number Token Loss; default: that of the patch, or ``NTLConfig()``.
+        z_loss: factor of ``lse ** 2``; default: that of the patch, or 0.
+        ntl_weight_schedule: a function that returns the weight of the Number Token Loss for the progress of training,
+            from 0 at the first optimizer step towards 1 at the last. It replaces ``ntl_config.weight``; the value is
+            logged as ``ntl_weight``. The weight is a tensor on the training device that changes in place, so nothing is
+            recompiled. Evaluation uses the current weight.
+        *args, **kwargs: the Trainer's arguments, including ``label_smoothing_factor``.
 
     Raises:
-        TypeError, ValueError: options missing or not those of the patch, a ``compute_loss_func``, DataParallel (several
-            GPUs in one process), DeepSpeed's sequence parallelism, ``use_liger_kernel`` without
-            ``fused_linear_cross_entropy: False``, a ``compute_loss`` that would be left out, or a model whose own loss
-            has parts that do not follow from its logits.
+        TypeError, ValueError: options are missing or differ from those of the patch; a ``compute_loss_func``,
+            DataParallel (several GPUs in one process), DeepSpeed's sequence parallelism, or ``use_liger_kernel``
+            without ``fused_linear_cross_entropy: False`` is used; a ``compute_loss`` would be left out; or the model's
+            own loss has parts that cannot be computed from its logits.
     """
 
     ntl_stock: StockTrainer = STOCK_TRAINERS["Trainer"]
-    """What the Trainer does that this class is derived from."""
+    """The behaviour of the stock Trainer that this class derives from."""
 
     def __init__(
         self,
@@ -125,26 +125,26 @@ class NTLTrainerMixin:
         self.ntl_weight: Tensor | None = None
         self.ntl_totals: dict[str, Tensor] = {}
         self.ntl_seen: set[str] = set()
-        """What has been logged: training, evaluation."""
+        """The modes that have logged metrics: "train", "eval"."""
         self.ntl_eval_batch: EvalBatch | None = None
-        if kwargs.get("model_init") is None:  # some Trainers tokenize all data before they look at the rest
+        if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)
         check_trainer(self)
         if has_own_loss(type(self), NTLTrainerMixin):
             self.ntl_check_own_loss()
-        self.label_smoother = None  # the loss smooths its labels itself
+        self.label_smoother = None  # the loss does the label smoothing
         if ntl_weight_schedule is not None:
             self.ntl_set_weight(0.0)
         self.ntl_options()
-        # The Trainer then counts tokens and does not divide the loss by the accumulation steps: 5.17 asks the first of
-        # these. They are set here since TRL reads the second off the class to write the first.
+        # These make the Trainer count tokens and not divide the loss by the accumulation steps (5.17 reads the first).
+        # They are set here because TRL sets the first from the class's value of the second.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.add_callback(ForgetAttempt(self.ntl_totals))  # type: ignore[attr-defined]
         self.ntl_stock.begin(self)
 
     def ntl_check_given(self, model: Any) -> None:
-        """Raise if the model is not patched and the options for it are missing or wrong."""
+        """Raise if the model is not patched and its options are missing or wrong."""
         if isinstance(model, nn.Module) and options_on(model) is not None:
             return
         if self.ntl_given["numbers"] is None:
@@ -156,7 +156,7 @@ class NTLTrainerMixin:
         return getattr(unwrap_model(self.model), PATCH, None)  # type: ignore[attr-defined]
 
     def ntl_options(self) -> LossOptions:
-        """Those on the model, which must not contradict what the Trainer was given, else the latter."""
+        """The options installed on the model, which must agree with the Trainer's arguments; otherwise the latter."""
         smoothing = self.args.label_smoothing_factor  # type: ignore[attr-defined]
         given: dict[str, Any] = {**self.ntl_given, "label_smoothing": smoothing or None}
         given = {name: value for name, value in given.items() if value is not None}
@@ -172,20 +172,22 @@ class NTLTrainerMixin:
             if name == "config" and self.ntl_weight is not None:
                 value = replace(value, weight=self.ntl_weight)
             if value != getattr(options, name):
-                raise ValueError(f"the Trainer was given {name}={value!r}, {installer} {getattr(options, name)!r}")
+                raise ValueError(
+                    f"the Trainer was given {name}={value!r}, but {installer} was given {getattr(options, name)!r}"
+                )
         patch = self.ntl_patch()
         if patch is not None:
             patch.options = options
         return options
 
     def ntl_follow(self, options: LossOptions) -> LossOptions:
-        """The options with the weight of the schedule, if there is one."""
+        """The options with the scheduled weight, if there is a schedule."""
         if self.ntl_weight is None or options.config.weight is self.ntl_weight:
             return options
         return replace(options, config=replace(options.config, weight=self.ntl_weight))
 
     def ntl_set_weight(self, progress: float) -> None:
-        """Give the Number Token Loss the schedule's weight at this share of the training."""
+        """Set the weight of the Number Token Loss to the schedule's value at this progress."""
         assert self.ntl_weight_schedule is not None
         value = self.ntl_weight_schedule(progress)
         check_number(f"ntl_weight_schedule({progress:g})", value, minimum=0.0)
@@ -194,7 +196,7 @@ class NTLTrainerMixin:
         self.ntl_weight.fill_(value)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
-        """The batches of a window, each with the count of its number tokens, and the count of its tokens."""
+        """The batches of a window, each with the window's count of number tokens, and the window's count of tokens."""
         if self.ntl_weight_schedule is not None:
             self.ntl_set_weight(self.state.global_step / max(self.state.max_steps, 1))  # type: ignore[attr-defined]
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
@@ -206,24 +208,24 @@ class NTLTrainerMixin:
         return batches, num_items
 
     def ntl_counts(self, batches: list[Any], device: Any) -> Tensor:
-        """[2]: the tokens and number tokens that a window's loss is divided by.
+        """[2]: the tokens and number tokens by which a window's loss is divided.
 
-        Processes that share rows, or work on the same ones, all have the whole rows here, and count them once.
+        Processes that share rows, or work on the same rows, all have the complete rows here; they are counted once.
         """
         counts = torch.stack([self.ntl_count(self.ntl_targets(batch)) for batch in batches]).sum(0).to(device)
         shards = cp_size(self)
         if not self.args.average_tokens_across_devices:  # type: ignore[attr-defined]
-            return counts / shards  # the mean over the processes of these shards is then the whole
+            return counts / shards  # averaging over the processes of these shards then gives the total
         if self.args.world_size > 1:  # type: ignore[attr-defined]
             counts = self.accelerator.gather(counts[None]).sum(0)  # type: ignore[attr-defined]
         return counts / (shards * self.get_tp_size())  # type: ignore[attr-defined]
 
     def ntl_count(self, targets: Tensor) -> Tensor:
-        """[2]: how many targets are tokens that count, and how many of these are numbers."""
+        """[2]: how many targets are not ignored, and how many of these are number tokens."""
         return torch.stack([token_mask(targets).sum(), self.ntl_options().numbers.count(targets)])
 
     def ntl_targets(self, batch: Any) -> Tensor:
-        """What each position of a batch is to predict."""
+        """The target of each position of a batch."""
         if not has_labels(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
         labels, shift_labels = batch.get("labels"), batch.get("shift_labels")
@@ -231,7 +233,7 @@ class NTLTrainerMixin:
             virtual = framework.virtual_tokens(self.model)  # type: ignore[attr-defined]
             if virtual and shift_labels is not None:
                 tokens = f"{virtual} virtual tokens per row"
-                raise ValueError(f"the model has {tokens}, which {framework.name} does not add to shift_labels")
+                raise ValueError(f"the model has {tokens}, for which {framework.name} does not extend shift_labels")
             if virtual:
                 labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
         base = unwrap_model(self.model)  # type: ignore[attr-defined]
@@ -259,7 +261,7 @@ class NTLTrainerMixin:
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(self, is_training: bool, counts: tuple[Count | None, Count | None]) -> Window:
-        """What the loss of a batch is divided by, and over how many processes and steps it adds up."""
+        """The denominators of a batch's loss, and over how many processes and steps it is summed."""
         if counts[0] is None:
             return Window(*counts, 1, 1)
         if not is_training:
@@ -278,10 +280,10 @@ class NTLTrainerMixin:
     def ntl_theirs(
         self, model: Any, inputs: dict[str, Any], window: Window, is_training: bool, with_outputs: bool
     ) -> tuple[Tensor, NTLOutput, Any]:
-        """(loss, parts, outputs) by the ``compute_loss`` behind this one, which calls a patched model.
+        """(loss, parts, outputs) from the next ``compute_loss`` in the MRO, which calls a patched model.
 
-        The Trainer's, in which it ends, multiplies by the number of processes. In evaluation a second call has the
-        logits.
+        The Trainer's ``compute_loss``, which it ends in, multiplies by the number of processes. In evaluation a second
+        call computes the logits.
         """
         compute_loss, given = super().compute_loss, {**inputs, **window.counts()}  # type: ignore[misc]
         options = {"return_outputs": with_outputs, "num_items_in_batch": window.num_items}
@@ -294,7 +296,7 @@ class NTLTrainerMixin:
         return loss, parts, outputs
 
     def ntl_run(self, run: Callable[[], Any], window: Window) -> tuple[Any, NTLOutput]:
-        """What comes of a function that runs the patched model, and the parts of the loss."""
+        """The result of a function that runs the patched model, and the parts of the loss."""
         patch = self.ntl_patch()
         assert patch is not None
         patch.parts, patch.added_factor = None, 1 / (window.processes * window.steps)
@@ -311,8 +313,8 @@ class NTLTrainerMixin:
     ) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) of any model, from full logits.
 
-        CE and NTL are sums over the denominators of all processes that share them already. What the model adds is a
-        mean over this batch: it becomes the mean over the steps.
+        CE and NTL are already divided by the denominators of all processes. What the model adds is a mean over this
+        batch, which is divided by the number of steps.
         """
         base = unwrap_model(self.model)  # type: ignore[attr-defined]
         labels = inputs.pop("labels", None)
@@ -326,11 +328,11 @@ class NTLTrainerMixin:
         return loss if added is None else loss + added / window.steps, parts, outputs
 
     def ntl_check_own_loss(self) -> None:
-        """Raise if a class behind the mixin has a ``compute_loss`` that can neither be replaced nor be called."""
+        """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called."""
         check_own_loss_can_run(type(self), NTLTrainerMixin, self.ntl_patch() is not None, cp_size(self) > 1)
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
-        """The Trainer's, with our loss. A patched model need not make logits that nobody asks for."""
+        """The Trainer's prediction step with our loss. A patched model computes logits only if they are needed."""
         if has_labels(inputs):
             inputs = self.ntl_begin_batch(inputs)
             if prediction_loss_only and self.ntl_patch():
@@ -344,7 +346,7 @@ class NTLTrainerMixin:
             self.ntl_eval_batch = None
 
     def ntl_begin_batch(self, inputs: Any) -> dict[str, Any]:
-        """The inputs of an evaluation batch, whose rows that are repetitions have no labels."""
+        """The inputs of an evaluation batch, with the labels of repeated rows removed."""
         rows = len(next(inputs[name] for name in ("labels", "shift_labels") if inputs.get(name) is not None))
         own = self.ntl_own_rows(rows)
         inputs = {**inputs}
@@ -358,7 +360,7 @@ class NTLTrainerMixin:
         return inputs
 
     def ntl_own_rows(self, rows: int) -> int:
-        """How many of this process's rows are no repetitions: of all processes' rows the last ones are."""
+        """How many of this process's rows are not repetitions. Repetitions are the last rows over all processes."""
         state = self.accelerator.gradient_state  # type: ignore[attr-defined]
         if not state.end_of_dataloader or state.remainder <= 0:
             return rows
@@ -367,7 +369,7 @@ class NTLTrainerMixin:
         return min(max(state.remainder - before, 0), rows)
 
     def ntl_add(self, mode: str, loss: Tensor, rows: int, parts: NTLOutput, targets: Tensor) -> None:
-        """Add a batch to what the next log reports, without waiting for the device."""
+        """Add a batch to the totals for the next log, without waiting for the device."""
         device = parts.ntl.device
         tokens, numbers = self.ntl_count(targets).to(device)
         sums = torch.stack(
@@ -386,13 +388,13 @@ class NTLTrainerMixin:
         self.ntl_totals[mode] = sums if total is None else total + sums
 
     def ntl_mean_over(self, tokens: Any, numbers: Any) -> Any:
-        """What the sum of NTL is divided by: tokens or numbers."""
+        """The denominator of NTL: tokens or numbers."""
         return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
-        """The means since the last call, over all processes: of the parts if a token counted, of the loss if a row."""
+        """The means since the last call over all processes: of the parts if there was a token, of the loss if a row."""
         nothing = torch.zeros(8, device=self.args.device)  # type: ignore[attr-defined]
-        total = self.ntl_totals.pop(mode, nothing)  # every process gathers, even one that has nothing
+        total = self.ntl_totals.pop(mode, nothing)  # every process must gather, even without totals
         total = self.accelerator.gather(total[None]).sum(0)  # type: ignore[attr-defined]
         cross_entropy, ntl, correct, error, tokens, numbers, loss, rows = total.tolist()
         metrics = {}
@@ -410,20 +412,20 @@ class NTLTrainerMixin:
         return metrics
 
     def ntl_look_for_numbers(self, mode: str, count: float) -> None:
-        """Warn if what is logged first of training or evaluation had no number among its labels."""
+        """Warn if the first log of training or evaluation had no number token among its labels."""
         is_first = mode not in self.ntl_seen
         self.ntl_seen.add(mode)
         if count == 0 and is_first and self.is_world_process_zero():  # type: ignore[attr-defined]
             warnings.warn(
-                f"no label of the first logged {WHAT_IS_LOGGED[mode]} is a number token, and NTL is 0. Likely causes: "
-                "the NumberTokens are those of another tokenizer, the numbers are masked (-100) with the prompt, or "
-                "the tokenizer splits numbers into tokens that the table does not have. Compare the labels with "
+                f"no label of the first logged {WHAT_IS_LOGGED[mode]} is a number token, so NTL is 0. Likely causes: "
+                "the NumberTokens belong to another tokenizer, the numbers are masked (-100) with the prompt, or the "
+                "tokenizer splits numbers into tokens that are not in the NumberTokens. Check your labels with "
                 "numbers.is_number(labels)",
                 stacklevel=2,
             )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """The Trainer's, with the parts of the training loss beside it."""
+        """The Trainer's log with the parts of the training loss."""
         if "loss" in logs:
             logs.update(self.ntl_metrics("train"))
             if self.ntl_weight is not None:
@@ -438,7 +440,7 @@ class NTLTrainerMixin:
         ignore_keys: Any = None,
         metric_key_prefix: str = "eval",
     ) -> Any:
-        """The Trainer's, with the parts of the loss among its metrics."""
+        """The Trainer's evaluation loop with the parts of the loss among its metrics."""
         self.ntl_totals.pop("eval", None)
         arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         output = super().evaluation_loop(*arguments)  # type: ignore[misc]
@@ -450,27 +452,27 @@ class NTLTrainerMixin:
 class NTLTrainer(NTLTrainerMixin, Trainer):
     """``transformers.Trainer`` with CE + NTL: ``NTLTrainer(model, args, ..., numbers=numbers)``.
 
-    See :class:`NTLTrainerMixin` for the arguments beside the Trainer's.
+    For the arguments that the Trainer does not have, see :class:`NTLTrainerMixin`.
     """
 
 
 class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     """``transformers.Seq2SeqTrainer`` with CE + NTL: ``NTLSeq2SeqTrainer(model, args, ..., numbers=numbers)``.
 
-    With ``predict_with_generate``, too, the evaluation's loss and metrics are those of CE + NTL. See
-    :class:`NTLTrainerMixin` for the arguments beside the Seq2SeqTrainer's.
+    With ``predict_with_generate``, evaluation also reports the loss and metrics of CE + NTL. For the arguments that the
+    Seq2SeqTrainer does not have, see :class:`NTLTrainerMixin`.
     """
 
     ntl_stock = STOCK_TRAINERS["Seq2SeqTrainer"]
 
 
 def has_labels(batch: Any) -> bool:
-    """Whether a batch says what to predict."""
+    """Whether a batch has labels."""
     return batch.get("labels") is not None or batch.get("shift_labels") is not None
 
 
 def cp_size(trainer: Any) -> int:
-    """How many processes share the rows of a batch: by the Trainer or, where transformers 4 has no word, accelerate."""
+    """How many processes share the rows of a batch, from the Trainer or, in transformers 4, from accelerate."""
     if hasattr(trainer, "get_cp_size"):
         return int(trainer.get_cp_size())
     config = getattr(trainer.accelerator, "parallelism_config", None)
@@ -478,14 +480,14 @@ def cp_size(trainer: Any) -> int:
 
 
 def evaluation_shards(trainer: Any) -> int:
-    """The same in evaluation, where older Trainers (that of transformers 5.0 is one) give every process whole rows."""
+    """The same in evaluation, where older Trainers (such as transformers 5.0) give every process complete rows."""
     splits = "_prepare_context_parallel_inputs" in Trainer.prediction_step.__code__.co_names
     return cp_size(trainer) if splits else 1
 
 
 def check_trainer(trainer: Any) -> None:
-    """Raise if the Trainer would compute another loss, or this one wrongly."""
+    """Raise if the Trainer would compute another loss or compute this one incorrectly."""
     name = type(trainer).__name__
     if trainer.compute_loss_func is not None:
-        raise ValueError(f"{name} computes the loss itself; got a compute_loss_func")
+        raise ValueError(f"{name} computes the loss itself, but got a compute_loss_func")
     check_arguments(name, trainer.args)
