@@ -67,11 +67,16 @@ def interrupted() -> int:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was meant, compared by what follows its last dot; None if all are unlike it."""
+    """The known name that was meant, compared by what follows its last dot; None if all are unlike it.
+
+    Alike are names that are spelt much the same, the initials of a name ("lr") and some of its words ("batch_size").
+    """
     ends: dict[str, str] = {}
     for each in known:
         ends.setdefault(each.rpartition(".")[2], each)
-    alike = difflib.get_close_matches(name, ends, 1) or [end for end in ends if name in end.split("_")]
+    alike = difflib.get_close_matches(name, ends, 1)
+    alike += [end for end in ends if "_" in end and "".join(word[:1] for word in end.split("_")) == name]
+    alike += [end for end in ends if f"_{name}_" in f"_{end}_"]
     return ends[alike[0]] if alike else None
 
 

@@ -65,7 +65,7 @@ def read(path: Path) -> Records:
     if schema != SCHEMA:
         raise InputError(f"{path}: expected schema {SCHEMA}; got {schema!r}")
     if not isinstance(content.get("workloads"), dict):
-        raise InputError(f"{path}: expected an object with \"workloads\"")
+        raise InputError(f'{path}: expected an object with "workloads"')
     return content["workloads"]
 
 
