@@ -159,7 +159,7 @@ def provenance(records: Records) -> str:
     for environment in environments(records):
         versions = environment["versions"]
         lines.append(
-            f"- `{environment['command']}`: {environment['date']}, {commit_of(environment)}, torch {versions['torch']}, "
-            f"Triton {versions['triton']}, Python {environment['python']}"
+            f"- `{environment['command']}`: {environment['date']}, {commit_of(environment)}, "
+            f"torch {versions['torch']}, Triton {versions['triton']}, Python {environment['python']}"
         )
     return "\n".join(lines)
