@@ -29,7 +29,7 @@ SECONDS = "seconds_of_training"
 
 
 class Stopwatch(TrainerCallback):
-    """Seconds of training since its first step, those before an interruption included, by the Trainer's log."""
+    """Seconds of training since its first step, including those before an interruption, from the Trainer's log."""
 
     def __init__(self) -> None:
         self.before, self.started = 0.0, time.perf_counter()
@@ -92,15 +92,15 @@ class Answering:
 
 
 class PlainTrainer(Answering, Trainer):
-    """The loss that the model computes itself."""
+    """Trains with the loss that the model computes itself."""
 
 
 class TokenTrainer(Answering, NTLTrainer):
-    """CE + NTL."""
+    """Trains with CE + NTL."""
 
 
 class NumberLevelTrainer(TokenTrainer):
-    """CE + the number-level loss, on full logits; NTL itself is only measured."""
+    """Trains with CE + the number-level loss on full logits; NTL itself is only measured."""
 
     def __init__(self, *args: Any, number_loss: NumberLevelLoss, weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -116,8 +116,8 @@ class NumberLevelTrainer(TokenTrainer):
 
 
 def token_scores(logits: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
-    """[B, T, 2] of logits [B, T, V] and labels [B, T], the first of a tuple: cross-entropy, and whether the largest
-    logit is the label's. What :func:`token_metrics` needs of a batch, for models that compute their loss themselves.
+    """[B, T, 2] from logits [B, T, V] and labels [B, T] (the first of a tuple): cross-entropy, and whether the largest
+    logit is the label's. :func:`token_metrics` needs them, for models that compute their loss themselves.
     """
     losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels[0], reduction="none")
     return torch.stack([losses, (logits.argmax(-1) == labels[0]).float()], -1)
@@ -130,7 +130,7 @@ def token_metrics(evaluated: EvalPrediction) -> dict[str, float]:
 
 
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept."""
+    """The Trainer's arguments as configured; early stopping also needs the best checkpoint."""
     options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
     if config.trainer.early_stopping:
         options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
@@ -143,15 +143,15 @@ def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
 
 
 def check_device(device: object) -> None:
-    """Raise unless this machine has the device; the Trainer itself would take another one without a word."""
+    """Raise unless this machine has the device; the Trainer would silently use another one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     available = ["cpu", *([accelerator.type] if accelerator else [])]
     if device not in available:
-        raise InputError(f"device must be one that is here ({', '.join(available)}); got {device!r}")
+        raise InputError(f"device must be available on this machine ({', '.join(available)}); got {device!r}")
 
 
 def check_numbers(options: dict[str, Any]) -> None:
-    """Raise where an argument that is a number by default is none."""
+    """Raise if an argument with a numeric default is not a number."""
     for name, value in options.items():
         usual = getattr(TrainingArguments, name, None)
         is_number = isinstance(usual, Real) and not isinstance(usual, bool)
@@ -160,7 +160,7 @@ def check_numbers(options: dict[str, Any]) -> None:
 
 
 def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
-    """The checkpoint to go on from: a path, the newest one of the run's folder, or none."""
+    """The checkpoint to resume from: a path, the newest one in the run's folder, or None."""
     if not resume:
         return None
     found = get_last_checkpoint(str(folder)) if resume is True else str(resume)
