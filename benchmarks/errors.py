@@ -1,13 +1,18 @@
-"""What is told to a user in one line instead of a traceback."""
+"""What is told to a user in one line instead of a traceback. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import difflib
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+
+WRONG_INPUT, INTERRUPTED = 2, 128 + signal.SIGINT
+"""Exit codes."""
 
 
 class InputError(ValueError):
@@ -30,7 +35,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
-    """A command that says what it was given wrong, and then ends with 2."""
+    """A command that says what it was given wrong, or that it was interrupted, and ends with the exit code for it."""
 
     @wraps(main)
     def command(arguments: list[str]) -> int:
@@ -38,9 +43,41 @@ def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
             return main(arguments)
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2
+            return WRONG_INPUT
+        except KeyboardInterrupt:
+            return interrupted()
 
     return command
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Wrap imports that take seconds: Ctrl-C meanwhile ends the program in one line, too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(interrupted()) from None
+
+
+def interrupted() -> int:
+    """Say so; the exit code. A second Ctrl-C then ends the process at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("\ninterrupted" if sys.stderr.isatty() else "interrupted", file=sys.stderr)  # a terminal has shown ^C
+    return INTERRUPTED
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was meant, compared by what follows its last dot; None if all are unlike it.
+
+    Alike are names that are spelt much the same, the initials of a name ("lr") and some of its words ("batch_size").
+    """
+    ends: dict[str, str] = {}
+    for each in known:
+        ends.setdefault(each.rpartition(".")[2], each)
+    alike = difflib.get_close_matches(name, ends, 1)
+    alike += [end for end in ends if "_" in end and "".join(word[:1] for word in end.split("_")) == name]
+    alike += [end for end in ends if f"_{name}_" in f"_{end}_"]
+    return ends[alike[0]] if alike else None
 
 
 def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> Path:

@@ -1,6 +1,7 @@
 """The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` says whether they are up to date.
 
-They are put into the pages as they are, so that their colours follow the page's.
+Each has its own colours, light and dark, for whoever shows it as an image (the README). The pages hold the drawings
+themselves, without those, so that the colours there are the page's: stylesheets/extra.css has them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "pages" / "figures"
-TEXT = "var(--md-default-fg-color, #222)"
-FAINT = "var(--md-default-fg-color--light, #777)"
-LINE = "var(--md-default-fg-color--lighter, #bbb)"
-BLUE, ORANGE, GREEN = "#5c6bc0", "#ff7043", "#26a69a"
+COLOURS = {
+    "text": ("#1f2328", "#e6edf3"),
+    "faint": ("#59636e", "#9da7b3"),
+    "line": ("#d1d9e0", "#3d444d"),
+    "paper": ("#ffffff", "#0d1117"),
+    "blue": ("#3f51b5", "#9fa8da"),
+    "orange": ("#c2410c", "#ff8a65"),
+    "green": ("#00796b", "#4db6ac"),
+}
+"""(light, dark): all but the lines have a contrast of at least 4.5 to the paper."""
+TEXT, FAINT, LINE, PAPER, BLUE, ORANGE, GREEN = (f"var(--figure-{name})" for name in COLOURS)
 WIDTH = 760
 
 
@@ -47,16 +55,19 @@ def arrow(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, dashe
     return path([(x1, y1), (x2, y2)], colour, dashed=dashed, arrow=True)
 
 
-def drawing(height: int, parts: Iterator[str]) -> str:
+def drawing(height: int, parts: Iterator[str], width: int = WIDTH) -> str:
+    light, dark = ("".join(f"--figure-{name}: {pair[i]}; " for name, pair in COLOURS.items()) for i in range(2))
+    style = f"<style>svg {{ {light}}} @media (prefers-color-scheme: dark) {{ svg {{ {dark}}} }}</style>"
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0 0L8 4L0 8z" fill="{FAINT}"/></marker></defs>'
     )
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif" '
-        f'role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'font-family="system-ui, sans-serif" role="img">'
     )
-    return "\n".join([head, tip, *parts, "</svg>", ""])
+    paper = f'<rect width="{width}" height="{height}" fill="{PAPER}"/>'
+    return "\n".join([head, style, tip, paper, *parts, "</svg>", ""])
 
 
 def row() -> str:
@@ -146,7 +157,7 @@ def traffic() -> str:
             yield text(left - 12, y + 17, name, "end", 12, bold=i == len(TRAFFIC))
             for j in range(reads + writes):
                 is_read = j < reads
-                yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.45)
+                yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.3)
                 yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
         total = sum(reads + writes for _, reads, writes in TRAFFIC)
         yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)
@@ -249,41 +260,52 @@ SHARE, WEIGHT = 0.9, 0.3
 """Probability on the predicted digit in the comparison of losses, and lambda there."""
 
 
-def loss_curves() -> dict[str, list[float]]:
+def compared_losses() -> dict[str, list[float]]:
     """The loss of a prediction with SHARE on each digit in turn and the rest on the label."""
-    curves: dict[str, list[float]] = {"CE": [], "CE + 0.3 NTL-WAS": [], "CE + 0.3 NTL-MSE": []}
-    for digit in range(10):
-        ce = 0.0 if digit == LABEL else -math.log(1 - SHARE)
-        error = SHARE * abs(digit - LABEL)
-        for name, ntl in zip(curves, (0.0, error, error**2), strict=True):
-            curves[name].append(ce + WEIGHT * ntl)
-    return curves
+    ce = [0.0 if digit == LABEL else -math.log(1 - SHARE) for digit in range(10)]
+    ntl = [SHARE * abs(digit - LABEL) for digit in range(10)]
+    return {"CE": ce, "CE + 0.3 NTL-WAS": [a + WEIGHT * b for a, b in zip(ce, ntl, strict=True)]}
 
 
 def comparison() -> str:
-    """The losses over the predicted digit."""
+    """The losses over the predicted digit, in letters that can be read at 360 pixels."""
 
     def parts() -> Iterator[str]:
-        left, top, width, height, most = 70, 16, 470, 210, 9.0
+        left, top, slot, height, most, size = 66, 74, 44, 200, 4, 17
+        right, bottom = left + 10 * slot, top + height
 
-        def at(digit: int, loss: float) -> tuple[float, float]:
-            return left + width * (digit + 0.5) / 10, top + height * (1 - loss / most)
+        def y(loss: float) -> float:
+            return bottom - height * loss / most
 
-        for level in range(0, 10, 3):
-            y = at(0, level)[1]
-            yield path([(left, y), (left + width, y)], LINE, 0.7)
-            yield text(left - 10, y + 4, str(level), "end", 11, FAINT)
-        for digit in range(10):
-            yield text(at(digit, 0)[0], top + height + 18, str(digit), "middle", 12, FAINT)
-        yield text(left + width / 2, top + height + 38, f"digit that gets a probability of {SHARE:g}", "middle", 12)
-        colours, ends = (FAINT, ORANGE, BLUE), (0, -4, 0)
-        for (name, losses), colour, shift in zip(loss_curves().items(), colours, ends, strict=True):
-            points = [at(digit, loss) for digit, loss in enumerate(losses)]
-            yield path(points, colour, 2.5)
-            yield from (f'<circle cx="{x:g}" cy="{y:g}" r="3.5" fill="{colour}"/>' for x, y in points)
-            yield text(left + width + 6, points[-1][1] + 4 + shift, name, size=12, fill=TEXT, bold=True)
+        for level in range(most + 1):
+            yield path([(left, y(level)), (right, y(level))], LINE, 1)
+            yield text(left - 10, y(level) + 6, str(level), "end", size)
+        yield f'<g transform="rotate(-90 22 {y(2):g})">{text(22, y(2), "loss", "middle", size)}</g>'
+        for digit, (ce, total) in enumerate(zip(*compared_losses().values(), strict=True)):
+            middle = left + (digit + 0.5) * slot
+            yield text(middle, bottom + 24, str(digit), "middle", size, bold=digit == LABEL)
+            if digit == LABEL:
+                yield text(middle, bottom - 9, "truth", "middle", size, GREEN, bold=True)
+                continue
+            yield bar(middle, y(ce), bottom, BLUE)
+            yield bar(middle, y(total), y(ce), ORANGE)
+            if abs(digit - LABEL) in (1, 9 - LABEL):
+                yield text(middle, y(total) - 7, f"{total:.1f}", "middle", size, bold=True)
+        yield text((left + right) / 2, bottom + 52, f"digit predicted with probability {SHARE:g}", "middle", size)
+        for line, (colour, words) in enumerate(
+            (
+                (BLUE, "cross-entropy: the same for every wrong digit"),
+                (ORANGE, f"+ {WEIGHT:g} NTL: grows with the distance"),
+            )
+        ):
+            yield f'<rect x="{left}" y="{10 + 26 * line}" width="16" height="16" fill="{colour}"/>'
+            yield text(left + 24, 24 + 26 * line, words, size=size)
 
-    return drawing(276, parts())
+    return drawing(336, parts(), width=520)
+
+
+def bar(middle: float, top: float, bottom: float, colour: str) -> str:
+    return f'<rect x="{middle - 15:g}" y="{top:g}" width="30" height="{bottom - top:g}" fill="{colour}"/>'
 
 
 LAYERS = (

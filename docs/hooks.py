@@ -1,4 +1,5 @@
-"""What MkDocs does beside its own: formulas as MathML, committed reports in pages, a module's public names.
+"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, and marks in
+tables get colours.
 
 MathML is part of HTML, so formulas need no script and no network.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import html
 import re
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,26 @@ OUTSIDE = re.compile(
 CITATION = re.compile(r"\((\d+)\)")
 FIGURE = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*(figures/[^"]+\.svg)" ?/?>')
 INCLUDE = re.compile(r"^<!-- include: (\S+)(?: but (\w+))?(?: between (\w+):begin and end)? -->$", re.MULTILINE)
-NAMES = re.compile(r"^<!-- public names of ([\w.]+)(, without members)? -->$", re.MULTILINE)
+NAMES = re.compile(r"^<!-- public names of ([\w.]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
+TITLE = re.compile(r"^# ", re.MULTILINE)
+STYLE = re.compile(r"<style>.*?</style>\n?", re.DOTALL)
+CELL = re.compile(r"<t[hd]\b.*?</t[hd]>", re.DOTALL)
+CODE = re.compile(r"<code>([^<]+)</code>")
+MARK = re.compile(r"<td>([✓✗–])(?: \((\d+)\))?</td>")
+MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
+"""The class of a cell that begins with a mark."""
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put committed reports and public names where a page asks for them."""
+    """Put files of the repository and public names where a page asks for them."""
+    is_part = TITLE.search(markdown) is not None
     markdown = INCLUDE.sub(
-        lambda match: "\n\n".join(included(path, match[3]) for path in matching(match[1], match[2])), markdown
+        lambda match: "\n\n".join(included(path, match[3], is_part) for path in matching(match[1], match[2])), markdown
     )
-    return NAMES.sub(lambda match: references(match[1], has_members=match[2] is None), markdown)
+    return NAMES.sub(lambda match: references(match[1]), markdown)
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -50,17 +60,19 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, number them and link the citations of their numbers; put diagrams into the page."""
+    """Turn formulas into MathML, number them and link to them; put diagrams into the page; colour tables of marks."""
     content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
     content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
     numbers = set(TAG.findall(content))
     content = DISPLAY.sub(lambda match: equation(match[1]), content)
-    return linked(content, numbers) if numbers else content
+    content = linked(content, numbers) if numbers else content
+    content = CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
+    return marked(content) if "<td>✓" in content else content
 
 
 def diagram(title: str, path: str) -> str:
-    """A diagram as part of the page, so that its colours follow the page's."""
-    svg = (Path(__file__).parent / "pages" / path).read_text()
+    """A diagram as part of the page, without its own colours: the page's style sheet has them."""
+    svg = STYLE.sub("", (PAGES / path).read_text())
     return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
 
@@ -73,10 +85,11 @@ def equation(latex: str) -> str:
     """A formula of its own line, with its number as a link to itself."""
     tag = TAG.search(latex)
     formula = mathml(TAG.sub("", latex), "block")
+    box = f"<div>{formula}</div>"  # scrolls
     if tag is None:
-        return f'<div class="equation" data-search-exclude>{formula}</div>'
+        return f'<div class="equation" data-search-exclude>{box}</div>'
     number = f'<a class="number" href="#eq-{tag[1]}">({tag[1]})</a>'
-    return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude><div>{formula}</div>{number}</div>'
+    return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude>{box}{number}</div>'
 
 
 def linked(content: str, numbers: set[str]) -> str:
@@ -91,10 +104,9 @@ def citation(match: re.Match[str], numbers: set[str]) -> str:
     return f'<a href="#eq-{match[1]}">({match[1]})</a>' if match[1] in numbers else match[0]
 
 
-def references(module: str, has_members: bool) -> str:
+def references(module: str) -> str:
     """What mkdocstrings turns into the reference of a module's public names."""
-    options = "" if has_members else "\n    options: { members: false }"
-    return "\n\n".join(f"::: {module}.{name}{options}" for name in public_names(module))
+    return "\n\n".join(f"::: {module}.{name}" for name in public_names(module))
 
 
 def public_names(module: str) -> list[str]:
@@ -119,8 +131,10 @@ def matching(pattern: str, left_out: str | None) -> list[Path]:
     return found
 
 
-def included(path: Path, section: str | None) -> str:
-    """A file, or the part of it between two markers, as part of a page at the top of the site.
+def included(path: Path, section: str | None, is_part: bool) -> str:
+    """A file, or the part of it between two markers, for a page at the top of the site.
+
+    If it is only a part of that page, its headings go down a level.
 
     Raises:
         ValueError: the markers are not there.
@@ -132,16 +146,16 @@ def included(path: Path, section: str | None) -> str:
             raise ValueError(f"{path} has no part between <!-- {section}:begin --> and <!-- {section}:end -->")
         text = found[1]
     pieces = FENCED.split(text)
-    return "".join(piece if i % 2 else embedded(piece, path.parent) for i, piece in enumerate(pieces))
+    return "".join(piece if i % 2 else embedded(piece, path.parent, is_part) for i, piece in enumerate(pieces))
 
 
-def embedded(prose: str, folder: Path) -> str:
-    """Prose of a report under the page's own title, its links as the site can follow them."""
-    return LINK.sub(lambda match: relinked(match, folder), HEADING.sub(r"\1# ", prose))
+def embedded(prose: str, folder: Path, is_part: bool) -> str:
+    """Prose of a file as prose of a page, with links that the site can follow."""
+    return LINK.sub(lambda match: relinked(match, folder), HEADING.sub(r"\1# ", prose) if is_part else prose)
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:
-    """A link of a report, as a page of the site can follow it: figures are copied, reports are pages or parts of them,
+    """A link of a file, as a page of the site can follow it: figures are copied, reports are pages or parts of them,
     other files are only named.
     """
     file, _, heading = match[3].partition("#")
@@ -150,13 +164,42 @@ def relinked(match: re.Match[str], folder: Path) -> str:
         return f"![{match[2]}](results/{target.relative_to(RESULTS)})"
     if page := page_with(target):
         return f"[{match[2]}]({page}{'#' if heading else ''}{heading})"
-    return f"`{target.relative_to(ROOT)}`" if target.is_relative_to(ROOT) else match[0]
+    return named(match[2], target) if target.is_relative_to(ROOT) else match[0]
 
 
-def page_with(report: Path) -> str | None:
-    """The page at the top of the site that includes the whole of a report."""
+def named(words: str, target: Path) -> str:
+    """The words of a link to a file that is no page, and the file's name."""
+    name = f"`{target.relative_to(ROOT)}`"
+    return name if words.strip("`") == name.strip("`") else f"{words} ({name})"
+
+
+def page_with(file: Path) -> str | None:
+    """The page that a file is, or the one at the top of the site that includes the whole of it."""
+    if file.is_relative_to(PAGES) and file.suffix == ".md":
+        return str(file.relative_to(PAGES))
     for page in sorted(PAGES.glob("*.md")):
         for path, left_out, section in INCLUDE.findall(page.read_text()):
-            if not section and report in matching(path, left_out):
+            if not section and file in matching(path, left_out):
                 return page.name
     return None
+
+
+def unbroken(code: str) -> str:
+    """Code of a table that is wrapped only between words; browsers would wrap it at hyphens, too."""
+    words = " ".join(f'<span class="word">{word}</span>' for word in code.split())
+    return f"<code>{words}</code>"
+
+
+def marked(content: str) -> str:
+    """Give cells of marks the class of their colour, and link their numbers to the notes listed below the table."""
+    table, opening, notes = content.partition("<ol>")
+    listed, closing, rest = notes.partition("</ol>")
+    numbers = count(1)
+    listed = re.sub("<li>", lambda _: f'<li id="note-{next(numbers)}">', listed)
+    return MARK.sub(lambda match: mark(match[1], match[2]), table) + opening + listed + closing + rest
+
+
+def mark(sign: str, note: str | None) -> str:
+    """A cell of a table of marks."""
+    link = f' <a href="#note-{note}">({note})</a>' if note else ""
+    return f'<td class="{MARKS[sign]}">{sign}{link}</td>'

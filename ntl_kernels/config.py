@@ -94,6 +94,7 @@ class NTLOutput(NamedTuple):
     """
 
     loss: Tensor
+    """The value to minimise, the only one with a gradient."""
     cross_entropy: Tensor
     """Cross-entropy, including label smoothing and z-loss, reduced like the loss."""
     ntl: Tensor

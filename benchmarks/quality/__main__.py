@@ -1,17 +1,20 @@
 """Does the Number Token Loss help?
 
-python -m benchmarks.quality [compare] [OVERRIDE...] [--seeds N] [--out FOLDER]   CE beside CE + NTL, in two minutes
-python -m benchmarks.quality dataset=D model=M loss=L trainer=T [...] [-m]        one experiment, or a sweep (Hydra)
-python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION        splits of an original download
-python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]      tables and plots over seeds
-python -m benchmarks.quality yardsticks OVERRIDE... [--out FOLDER]                 what is possible on a table's rows
-python -m benchmarks.quality time [OVERRIDE...] [--rounds N] [--out FILE]         a training step with and without NTL
+python -m benchmarks.quality [compare] [OPTION=VALUE...] [--seeds N] [--out FOLDER]   CE beside CE + NTL, in two minutes
+python -m benchmarks.quality dataset=D model=M loss=L trainer=T [OPTION=VALUE...]      one experiment
+python -m benchmarks.quality loss=ce,ntl_was seed=1,2 [OPTION=VALUE...] -m             every combination (Hydra)
+python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION             splits of an original download
+python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]           tables and plots over seeds
+python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 what is possible on a table
+python -m benchmarks.quality time [OPTION=VALUE...] [--rounds N] [--out FILE]          a step with and without NTL
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+
+from ..errors import InputError, closest, in_one_line
 
 COMMANDS = {
     "prepare": "data.downloads",
@@ -21,20 +24,42 @@ COMMANDS = {
     "yardsticks": "yardsticks",
 }
 """Command -> the module whose ``main`` it is; imported only then, since some take seconds."""
+OPTIONS = """
+Options of an experiment, each a file in benchmarks/quality/conf:
+
+{listing}
+
+dataset=table needs dataset.file=FILE.csv dataset.target=COLUMN; a data set of the paper, dataset.folder=FOLDER (see
+prepare). Within a choice: loss.weight=1 model.size=mini trainer.arguments.max_steps=40 dataset.limits.test=100. Other
+TrainingArguments of transformers are added by a plus: +trainer.arguments.max_grad_norm=0.5. trainer=debug ends within a
+minute on any data set.
+"""
 
 
+@in_one_line
 def main(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("compare", [])
     if command in ("-h", "--help"):
-        print(__doc__)
+        overrides = import_module(".overrides", __package__)
+        print(__doc__ + OPTIONS.format(listing=overrides.listing()), end="")
         return 0
     if command.startswith("--"):
         command, rest = "compare", arguments
     if command in COMMANDS:
         return import_module(f".{COMMANDS[command]}", __package__).main(rest)
-    import_module(".experiment", __package__).main()  # Hydra reads sys.argv, and refuses what is no override
-    leave_group()
+    if command[:1] not in ("-", "~") and "=" not in command:
+        nearest = closest(command, COMMANDS)
+        meant = f"did you mean {nearest}?" if nearest else f"there are {', '.join(COMMANDS)}, or OPTION=VALUE"
+        raise InputError(f"there is no command {command!r}; {meant}")
+    run_experiment()
     return 0
+
+
+def run_experiment() -> None:
+    """One experiment or a sweep: Hydra reads ``sys.argv``, after the names in it are looked at."""
+    import_module(".overrides", __package__).check_command_line(sys.argv[1:])
+    import_module(".experiment", __package__).main()
+    leave_group()
 
 
 def leave_group() -> None:

@@ -5,9 +5,9 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
+from ..arguments import Parser, count
 from ..errors import InputError, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
 from .experiment import run
-from .losses import NTL
+from .losses import NTL, check_loss
 from .names import METRICS, SHORT, words
 from .records import Record, by_dataset, values_of
 from .report import FOLDER
@@ -36,13 +37,23 @@ SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 
 class Bar(TrainerCallback):
-    """One progress bar over the steps of all runs."""
+    """One progress bar over the steps of all runs. It begins with the first: what cannot work is told before."""
 
-    def __init__(self, bar: tqdm) -> None:
-        self.bar = bar
+    def __init__(self, total: int) -> None:
+        self.total, self.name = total, ""
+        self.bar: tqdm | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar = self.bar or tqdm(total=self.total, unit="step")
+        self.bar.set_description(self.name)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.bar is not None
         self.bar.update(1)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
 
 
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
@@ -67,11 +78,15 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
 
 def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     """The records of all runs, trained one after another under one progress bar."""
+    for _, config in runs:
+        check_loss(config.loss)  # all that differs between runs, and so all that could fail after the first
     found = []
-    with tqdm(total=sum(config.trainer.arguments.max_steps for _, config in runs), unit="step") as bar:
+    bar = Bar(sum(config.trainer.arguments.max_steps for _, config in runs))
+    with closing(bar):
         for name, config in runs:
-            bar.set_description(f"{config.loss.name}, seed {config.seed}")
-            found.append(records.record_of(run(config, folder / name, [Bar(bar)]), folder / name))
+            bar.name = f"{config.loss.name}, seed {config.seed}"
+            made = run(config, folder / name, [bar], shows_answering=True)
+            found.append(records.record_of(made, folder / name))
     return found
 
 
@@ -106,16 +121,15 @@ def certainty(seeds: int, is_main_job: bool) -> str:
 @in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__)
+    options = "the options: python -m benchmarks.quality --help"
+    parser = Parser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
     parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
-    parser.add_argument("--seeds", type=int, default=1, help="pairs of runs (default: 1)")
+    parser.add_argument("--seeds", type=count, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")
     chosen = parser.parse_args(arguments)
-    if chosen.seeds < 1:
-        parser.error(f"--seeds must be at least 1; got {chosen.seeds}")
     set_verbosity_error()
-    writable(chosen.out)
-    found = train(configurations(chosen.overrides, chosen.seeds), chosen.out)
+    runs = configurations(chosen.overrides, chosen.seeds)
+    found = train(runs, writable(chosen.out))
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
     plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")

@@ -16,8 +16,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import InputError, naming, writable
+from .overrides import (
+    BASE,
+    CONFIGURATIONS,
+    EXPERIMENT,
+    GROUPS,
+    all_keys,
+    check_overrides,
+    defaults,
+    listed,
+    meant,
+    options_of,
+)
 
-CONFIGURATIONS = Path(__file__).parent / "conf"
 CONFIGURATION, METRICS = "config.json", "metrics.json"
 """Files of a run."""
 LONGEST_NAME = 120
@@ -25,6 +36,7 @@ IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
 """What changes nothing in what is learned."""
+MODEL_PARTS = {"architecture": ("t5", "llama"), "head": ("token", "value", "regression")}
 
 
 def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence[str]) -> str:
@@ -53,16 +65,61 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def check(config: DictConfig) -> None:
     """Raise where the options that are not checked by their users cannot work."""
+    check_names(config)
     for name in ("seed", "data_seed"):
-        value = config[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-            raise InputError(f"{name} must be a whole number from 0 to 2**32 - 1; got {value!r}")
-    samples = config.samples
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
-        raise InputError(f"samples must be a number of answers, or 0 for none; got {samples!r}")
-    patience = config.trainer.early_stopping
-    if patience is not None and (isinstance(patience, bool) or not isinstance(patience, int) or patience < 1):
-        raise InputError(f"trainer.early_stopping must be null or a number of evaluations; got {patience!r}")
+        if not is_whole(config[name], 0) or config[name] >= 2**32:
+            raise InputError(f"{name} must be a whole number from 0 to 2**32 - 1; got {config[name]!r}")
+    if not is_whole(config.samples, 0):
+        raise InputError(f"samples must be a number of answers, or 0 for none; got {config.samples!r}")
+    trainer = config.trainer
+    for name in ("train", "save_model"):
+        if not isinstance(trainer[name], bool):
+            raise InputError(f"trainer.{name} must be true or false; got {trainer[name]!r}")
+    for name, of in (("early_stopping", "evaluations"), ("max_questions", "questions")):
+        if trainer[name] is not None and not is_whole(trainer[name], 1):
+            raise InputError(f"trainer.{name} must be null or a number of {of}; got {trainer[name]!r}")
+    check_model(config.model)
+
+
+def check_names(config: DictConfig) -> None:
+    """Raise where an option that nobody reads was added, or one that is needed was deleted."""
+    expected = {
+        "": [*GROUPS, *defaults()[1]],
+        **{group: ["name", *options_of(group, BASE)] for group in ("model", "trainer")},
+    }
+    for where, known in expected.items():
+        names = [str(name) for name in (config[where] if where else config)]
+        for name in names:
+            if name not in known:
+                owner = f"{where} has" if where else "there is"
+                raise InputError(
+                    f"{owner} no option {name!r}{meant(name, [*known, *all_keys()]) or f'; there are {listed(known)}'}"
+                )
+        for name in known:
+            if name not in names:
+                raise InputError(f"{f'{where}.{name}'.lstrip('.')} is missing")
+
+
+def check_model(model: DictConfig) -> None:
+    """Raise where the parts of a model do not go together."""
+    for name, known in MODEL_PARTS.items():
+        if model[name] not in known:
+            raise InputError(f"model.{name} must be one of {', '.join(known)}; got {model[name]!r}")
+    if not isinstance(model.numeric_embeddings, bool):
+        raise InputError(f"model.numeric_embeddings must be true or false; got {model.numeric_embeddings!r}")
+    if not is_whole(model.vocabulary, 1):
+        raise InputError(f"model.vocabulary must be a number of tokens; got {model.vocabulary!r}")
+    if model.numeric_embeddings and model.codec != "rt":
+        raise InputError(f"model.numeric_embeddings=true needs model.codec=rt; got {model.codec!r}")
+    if (model.head == "value") != (model.codec == "xval"):
+        raise InputError(f"model.head=value and model.codec=xval need each other; got {model.head} and {model.codec}")
+    if model.head != "token" and model.architecture != "t5":
+        raise InputError(f"model.head={model.head} needs model.architecture=t5; got {model.architecture!r}")
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether it is a whole number, and no less."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def claim(folder: Path, config: DictConfig) -> None:
@@ -90,8 +147,9 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 def configure(overrides: Sequence[str]) -> DictConfig:
     """A configuration put together as the command line does, for use in a program."""
+    check_overrides(overrides)
     try:
         with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-            return compose("experiment", list(overrides))
+            return compose(EXPERIMENT, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(" ".join(str(error).split())) from error

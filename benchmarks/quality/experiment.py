@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from omegaconf import DictConfig
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..environment import describe
-from ..errors import InputError
+from ..errors import WRONG_INPUT, InputError
 from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
 from .data import Pair, Splits, load
 from .decoding import Draw, median_answers, split_name
 from .metrics import answer_metrics
+from .overrides import meant
 from .tasks import make_task
 from .training import Answering, checkpoint_of, training_arguments
 
@@ -27,10 +29,12 @@ TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
 def load_splits(config: DictConfig) -> Splits:
     """The data that a configuration names."""
-    options = plain(config.dataset)
-    unknown = sorted(options.keys() - inspect.signature(load).parameters.keys())
-    if unknown:
-        raise InputError(f"dataset has no option {unknown[0]!r}")
+    options, known = plain(config.dataset), inspect.signature(load).parameters
+    for name in sorted(options.keys() - known.keys()):
+        raise InputError(f"dataset has no option {name!r}{meant(name, [f'dataset.{each}' for each in known])}")
+    for name in ("name", "format", "limits"):
+        if name not in options:
+            raise InputError(f"dataset.{name} is missing")
     return load(**options, seed=config.data_seed)
 
 
@@ -53,7 +57,8 @@ def evaluate_medians(
     results = {}
     answer = median_answers(draw, config.samples, config.seed)
     for split, pairs in splits.tests.items():
-        name, answers = split_name(split, config.samples), trainer.ask(pairs, answer)
+        name = split_name(split, config.samples)
+        answers = trainer.ask(pairs, answer, name)
         results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
         if trainer.is_world_process_zero():
             write_answers(pairs, answers, folder / f"predictions-{name}.jsonl")
@@ -67,15 +72,27 @@ def write_answers(pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> 
             file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
 
 
-def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
+def shortened(splits: Splits, questions: int | None) -> Splits:
+    """The splits with no more than so many questions to evaluate; None: all."""
+    tests = {name: pairs[:questions] for name, pairs in splits.tests.items()}
+    return splits._replace(validation=splits.validation[:questions], tests=tests)
+
+
+def run(
+    config: DictConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+    shows_answering: bool | None = None,
+) -> dict[str, Any]:
     """Train and evaluate one configuration; writes ``metrics.json``, predictions and, if asked for, checkpoints.
 
     ``trainer.resume``: true or a checkpoint's path; goes on training, or evaluates it where nothing is trained.
+    ``shows_answering`` is as of :class:`Answering`.
     """
     check(config)
     claim(folder, config)
     arguments = training_arguments(config, folder)
-    splits = load_splits(config)
+    splits = shortened(load_splits(config), config.trainer.max_questions)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
     if config.samples and task.draw is None:
@@ -88,6 +105,7 @@ def run(config: DictConfig, folder: Path, callbacks: Sequence[TrainerCallback] =
         eval_dataset=splits.validation,
         data_collator=task.collate,
         callbacks=[*callbacks, *([EarlyStoppingCallback(patience)] if patience else [])],
+        shows_answering=shows_answering,
         **task.trainer_arguments,
     )
     seconds = 0.0
@@ -123,8 +141,9 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
         result = run(config, folder)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from error
+    except InputError as error:  # told here, since Hydra would show a traceback
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(WRONG_INPUT) from error
     for split, metrics in result["metrics"].items():
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         print(f"{split}: {shown}")

@@ -36,6 +36,20 @@ def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
         return NTLConfig(kind=KINDS[name], **options)
 
 
+def number_level_config(loss: Mapping[str, Any]) -> NTLConfig:
+    """Weight and reweigh of the number-level loss that a configuration names."""
+    with naming("loss=number_level"):
+        return NTLConfig(**options_of(loss))
+
+
+def check_loss(loss: Mapping[str, Any]) -> None:
+    """Raise where a configuration names no loss, or options that it cannot have."""
+    if loss["name"] == "number_level":
+        number_level_config(loss)
+    else:
+        ntl_config(loss)
+
+
 def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in loss.items() if key != "name"}
 

@@ -24,7 +24,7 @@ from .codecs import Codec, Encoded, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
 from .decoding import Draw
-from .losses import CodecNumberLevelLoss, ntl_config, options_of
+from .losses import CodecNumberLevelLoss, ntl_config, number_level_config
 from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
 
@@ -130,8 +130,7 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
     trainer: type[Trainer] = TokenTrainer
     arguments: dict[str, Any] = {}
     if config.loss.name == "number_level":
-        with naming("loss=number_level"):
-            chosen = NTLConfig(**options_of(config.loss))  # which checks weight and reweigh
+        chosen = number_level_config(config.loss)
         loss = CodecNumberLevelLoss(codec, chosen.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
         trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}

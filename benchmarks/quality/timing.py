@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
+from ..arguments import Parser, count
 from ..environment import describe
 from ..errors import in_one_line, writable
 from ..speed.results import percentiles
@@ -80,14 +80,14 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.quality time", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for an experiment")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=20, help="of each contestant in a round (default: 20)")
+    parser.add_argument("--rounds", type=count, default=30)
+    parser.add_argument("--steps", type=count, default=20, help="of each contestant in a round (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
     chosen = parser.parse_args(arguments)
-    if chosen.rounds < 2 or chosen.steps < 1:
-        parser.error(f"needs at least two rounds of one step; got --rounds {chosen.rounds} --steps {chosen.steps}")
+    if chosen.rounds < 2:
+        parser.error(f"--rounds must be at least 2; got {chosen.rounds}")
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     writable(chosen.out.parent)

@@ -13,6 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
+from tqdm import tqdm
 from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -23,9 +24,11 @@ from ntl_kernels.ntloss import NumberLevelLoss
 from ..errors import InputError, naming
 from .data import Pair
 from .metrics import answer_metrics
+from .overrides import ARGUMENTS, meant, training_argument_names
 
 IGNORE = -100
 SECONDS = "seconds_of_training"
+AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
 class Stopwatch(TrainerCallback):
@@ -49,8 +52,16 @@ class Answering:
     safetensors refuses them otherwise.
     """
 
-    def __init__(self, *args: Any, answer: Callable[[Sequence[Pair]], list[str]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        answer: Callable[[Sequence[Pair]], list[str]],
+        shows_answering: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """``shows_answering``: a progress bar over the questions; None: where the Trainer shows its own bars."""
         self.answer = answer
+        self.shows_answering = shows_answering
         self.answers: list[str] = []
         self.stopwatch = Stopwatch()
         super().__init__(*args, **kwargs)
@@ -61,7 +72,7 @@ class Answering:
         """The Trainer's, with the metrics of the answers and the perplexity among its own."""
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)  # type: ignore[misc]
         pairs = dataloader.dataset
-        self.answers = self.ask(pairs, self.answer)
+        self.answers = self.ask(pairs, self.answer, metric_key_prefix)
         metrics = answer_metrics(self.answers, [pair.answer for pair in pairs])
         cross_entropy = output.metrics.get(f"{metric_key_prefix}_ce")
         if cross_entropy is not None:
@@ -70,11 +81,18 @@ class Answering:
         return output
 
     @torch.no_grad()
-    def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[str]]) -> list[str]:
-        """The answers to all questions; a process asks for every ``world_size``-th."""
-        processes, size = self.args.world_size, self.args.per_device_eval_batch_size  # type: ignore[attr-defined]
-        share = pairs[self.args.process_index :: processes]  # type: ignore[attr-defined]
-        own = [each for start in range(0, len(share), size) for each in answer(share[start : start + size])]
+    def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[str]], split: str) -> list[str]:
+        """The answers to all questions of a split; a process asks for every ``world_size``-th."""
+        args = self.args  # type: ignore[attr-defined]
+        processes, size = args.world_size, args.per_device_eval_batch_size
+        share = pairs[args.process_index :: processes]
+        is_shown = not args.disable_tqdm if self.shows_answering is None else self.shows_answering
+        is_silent = not (is_shown and self.is_world_process_zero())  # type: ignore[attr-defined]
+        own: list[str] = []
+        with tqdm(total=len(share), desc=f"answers, {split}", unit="question", leave=False, disable=is_silent) as bar:
+            for start in range(0, len(share), size):
+                own += answer(share[start : start + size])
+                bar.update(len(own) - bar.n)
         answers = [""] * len(pairs)
         for rank, theirs in enumerate(gather_object([own])):
             answers[rank::processes] = theirs
@@ -135,7 +153,7 @@ def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
     if config.trainer.early_stopping:
         options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
     check_device(config.device)
-    check_numbers(options)
+    check_arguments(options)
     with naming("trainer.arguments"):
         return TrainingArguments(
             str(folder), seed=config.seed, remove_unused_columns=False, use_cpu=config.device == "cpu", **options
@@ -150,13 +168,22 @@ def check_device(device: object) -> None:
         raise InputError(f"device must be available on this machine ({', '.join(available)}); got {device!r}")
 
 
-def check_numbers(options: dict[str, Any]) -> None:
-    """Raise if an argument with a numeric default is not a number."""
+def check_arguments(options: dict[str, Any]) -> None:
+    """Raise if an argument is unknown, or is not a number although its default is one."""
+    known = training_argument_names()
     for name, value in options.items():
+        if name not in known:
+            raise InputError(
+                f"{ARGUMENTS} has no option {name!r}{meant(name, [f'{ARGUMENTS}.{each}' for each in known])}"
+            )
         usual = getattr(TrainingArguments, name, None)
         is_number = isinstance(usual, Real) and not isinstance(usual, bool)
         if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise InputError(f"trainer.arguments.{name} must be a number; got {value!r}")
+            raise InputError(f"{ARGUMENTS}.{name} must be a number; got {value!r}")
+        if name in AT_LEAST_ONE and value < 1:
+            raise InputError(f"{ARGUMENTS}.{name} must be at least 1; got {value!r}")
+    if options.get("max_steps", 0) < 1 and "num_train_epochs" not in options:
+        raise InputError(f"{ARGUMENTS}.max_steps must be at least 1; got {options.get('max_steps')!r}")
 
 
 def checkpoint_of(resume: bool | str, folder: Path) -> str | None:

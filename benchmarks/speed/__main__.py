@@ -8,12 +8,15 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-import torch
+from ..arguments import Parser, seconds, threads
+from ..errors import InputError, in_one_line, interruptible
 
-from ..environment import ROOT
-from ..errors import InputError, in_one_line
-from ..published import verdict
-from . import memory, neighbours, results, workloads
+with interruptible():
+    import torch
+
+    from ..environment import ROOT
+    from ..published import verdict
+    from . import memory, neighbours, results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""
@@ -26,7 +29,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    top = Parser(prog="python -m benchmarks.speed", description=__doc__)
     commands = top.add_subparsers(required=True, dest="name")
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
@@ -36,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
     add_choice(run, "*", f"{committed}; quick and dry: {scratch}")
     run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
-    run.add_argument("--seconds", type=float, help="time for the samples of a main workload (8; quick: 2)")
+    run.add_argument("--seconds", type=seconds, help="time for the samples of a main workload (8; quick: 2)")
     add_memory(run)
     add_device(run)
 
@@ -46,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
     add_choice(host, "*", f"{committed}; dry: {scratch}")
     host.add_argument("--providers", default="*", metavar="PATTERN")
-    host.add_argument("--seconds", type=float, default=10.0, help="as of run: each workload takes a fifth")
+    host.add_argument("--seconds", type=seconds, default=10.0, help="as of run: each workload takes a fifth")
     add_memory(host)
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
@@ -59,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
     tune.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
     add_choice(tune, "vocab-*", str(scratch))
-    tune.add_argument("--seconds", type=float, default=20.0, help="as of run: each workload takes a fifth")
+    tune.add_argument("--seconds", type=seconds, default=20.0, help="as of run: each workload takes a fifth")
     add_device(tune)
     return top
 
@@ -86,8 +89,18 @@ def add_memory(command: argparse.ArgumentParser) -> None:
 
 def add_device(command: argparse.ArgumentParser) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    command.add_argument("--device", type=torch.device, default=torch.device(default))
-    command.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    command.add_argument("--device", type=device_here, default=torch.device(default), help=f"default: {default}")
+    command.add_argument("--threads", type=threads, default=2, help="CPU threads (default: 2)")
+
+
+def device_here(name: str) -> torch.device:
+    """For ``type=``: the CPU, or a GPU that torch sees."""
+    gpus = torch.cuda.device_count()
+    here = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{index}" for index in range(gpus))]
+    if name not in here:
+        without = "" if gpus else "; torch sees no GPU"
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(here)}{without}; got {name!r}")
+    return torch.device(name)
 
 
 def measure(options: argparse.Namespace) -> int:

@@ -34,7 +34,9 @@ def add(folder: Path, name: str, record: Record, replace: bool) -> None:
     path = folder / f"{name}.json"
     known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumps({**known, key(record["name"], record["memory"]): record}))
+    unfinished = path.with_suffix(".new")  # Ctrl-C meanwhile does not cost what is there
+    unfinished.write_text(dumps({**known, key(record["name"], record["memory"]): record}))
+    unfinished.replace(path)
 
 
 def dumps(records: Records) -> str:
@@ -59,8 +61,11 @@ def read(path: Path) -> Records:
         content = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from error
-    if content.get("schema") != SCHEMA:
-        raise InputError(f"{path}: expected schema {SCHEMA}; got {content.get('schema')!r}")
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise InputError(f"{path}: expected schema {SCHEMA}; got {schema!r}")
+    if not isinstance(content.get("workloads"), dict):
+        raise InputError(f'{path}: expected an object with "workloads"')
     return content["workloads"]
 
 

@@ -10,17 +10,17 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
 
+from ntl_kernels.inspect.workers import in_processes
 from ntl_kernels.linear import default_chunk_size
 
 from .. import environment
@@ -146,8 +146,8 @@ def apart(workload: Workload, settings: Settings) -> list[Record]:
     """The records of one workload; on a CPU measured in a separate process."""
     if settings.device.type != "cpu" or settings.dry:
         return run_workload(workload, settings)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(run_workload, workload, settings).result()
+    (records,) = in_processes(partial(run_workload, settings=settings), [workload], 1)
+    return records
 
 
 def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> list[Record]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,6 +16,7 @@ from ..config import NTLConfig
 from ..problem import Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable, NumberTokens
+from .workers import in_processes
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -62,8 +61,7 @@ def in_parallel(function: Callable[[Case], Result], cases: Iterable[Case]) -> li
     workers = min(len(cases), len(os.sched_getaffinity(0)))
     if workers <= 1:
         return [function(case) for case in cases]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(function, cases, chunksize=4))
+    return in_processes(function, cases, workers, chunksize=4)
 
 
 class Launch(NamedTuple):

@@ -10,7 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from ..integrations.deepspeed_on_cpu import started_by_its_launcher
 from ..stand_ins import standing_in
+from .browser import Browser, browsing
+from .docstrings import pieces_of, shown, squeezed
 from .pages import Block, blocks_of, run
 
 ROOT = Path(__file__).parents[2]
@@ -89,10 +94,14 @@ class Page(HTMLParser):
         self.ids: set[str] = set()
         self.links: list[str] = []
         self.loads: list[str] = []
+        self.tags: list[str] = []
+        """All of them, in order."""
+        self.texts: list[str] = []
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attributes}
+        self.tags.append(tag)
         self.ids |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
@@ -100,6 +109,15 @@ class Page(HTMLParser):
             self.loads.append(given["href"])
         elif "src" in given:
             self.loads.append(given["src"])
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """What stands in it, scripts left out."""
+        return "".join(self.texts)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +203,170 @@ def test_formulas_are_mathml_without_leftovers(site: Path) -> None:
         assert not re.search(r"\\[a-zA-Z]{2,}|\$\$", text), path.name
 
 
+def test_a_page_begins_with_its_title(built: dict[Path, Page]) -> None:
+    """Front matter that is not read as such is printed above it."""
+    first = {path.name: page.tags[page.tags.index("article") + 1] for path, page in built.items()}
+    assert {name: tag for name, tag in first.items() if tag != "h1"} == {}
+
+
+def test_files_of_the_repository_are_pages(site: Path, built: dict[Path, Page]) -> None:
+    assert "unreleased" in built[site / "changelog.html"].text
+    contributing = built[site / "contributing.html"]
+    assert {"changelog.html", "architecture.html"} <= set(contributing.links)
+    assert "emulated GPU (tests/emulator/README.md)" in contributing.text
+
+
+def test_notes_of_a_table_of_marks_are_linked(site: Path) -> None:
+    page = (site / "transforms.html").read_text()
+    cells = re.findall(r'<td class="(yes|no|untried)">(.)(?: <a href="#(note-\d+)">\(\d+\)</a>)?</td>', page)
+    source = (DOCS / "pages" / "transforms.md").read_text()
+    assert len(cells) == len(re.findall(r"\| (?=[✓✗–])", source))
+    assert {(kind, mark) for kind, mark, _ in cells} == {("yes", "✓"), ("no", "✗"), ("untried", "–")}
+    assert all(bool(note) == (kind != "yes") for kind, _, note in cells)
+    assert {note for *_, note in cells if note} == set(re.findall(r'<li id="(note-\d+)">', page))
+
+
+WIDTHS = (1280, 390)
+LABELS = """return [...document.querySelectorAll(".diagram text")].map((label) => {
+    const scale = label.getBoundingClientRect().height / label.getBBox().height;
+    return [label.textContent, scale * parseFloat(getComputedStyle(label).fontSize)];
+})"""
+"""Every label of the diagrams, and its size in pixels."""
+SCHEMES = ("default", "slate")
+NEVER = (
+    "page is wider than the screen",
+    "sticks out",
+    "head is broken within a word",
+    "code of a table is broken within a word",
+    "equation is clipped",
+    "button lies on code",
+    "code has no button",
+    "labels of a diagram overlap",
+    "label leaves its diagram",
+)
+NOT_ON_A_WIDE_SCREEN = ("code scrolls", "equation scrolls")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def layouts(site: Path, built: dict[Path, Page], browser: Browser) -> dict[tuple[str, int], dict[str, Any]]:
+    """How every page is laid out at every width."""
+    found = {}
+    for path in sorted(built):
+        browser.open(path)
+        for width in WIDTHS:
+            browser.resize(width)
+            found[str(path.relative_to(site)), width] = browser.layout()
+    return found
+
+
+def test_layouts_are_of_all_there_is(layouts: dict[tuple[str, int], dict[str, Any]]) -> None:
+    sources = "\n".join(page.read_text() for page in PAGES)
+    figures = set(re.findall(r"\]\((?:\.\./)*figures/(\w+)\.svg\)", sources))
+    for width in WIDTHS:
+        seen = [layout["seen"] for (_, at), layout in layouts.items() if at == width]
+        total = {kind: sum(counts[kind] for counts in seen) for kind in seen[0]}
+        assert total["equations"] >= sources.count("\\tag{") > 0
+        assert total["diagrams"] == len(figures) > 0
+        assert total["code"] == total["buttons"] >= sum(len(blocks_of(page)) for page in PAGES)
+        assert total["heads"] > 100 and total["names"] > 100
+
+
+@pytest.mark.parametrize("fault", [*NEVER, *NOT_ON_A_WIDE_SCREEN])
+def test_pages_fit_their_screens(fault: str, layouts: dict[tuple[str, int], dict[str, Any]]) -> None:
+    widths = WIDTHS if fault in NEVER else WIDTHS[:1]
+    found = {where: layout["faults"][fault] for where, layout in layouts.items() if where[1] in widths}
+    assert {where: what for where, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", ["index", "mathematics", "transforms"])
+def test_axe_finds_nothing(page: str, width: int, scheme: str, site: Path, browser: Browser) -> None:
+    browser.open(site / f"{page}.html", width)
+    browser.choose(scheme)
+    assert browser.violations() == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_labels_of_diagrams_stand_out(scheme: str, site: Path, browser: Browser) -> None:
+    pages = [page for page in PAGES if "](figures/" in page.read_text()]
+    for page in pages:
+        browser.open(site / f"{page.stem}.html")
+        browser.choose(scheme)
+        contrasts = browser.contrasts()
+        assert contrasts
+        assert [(label, contrast) for label, contrast in contrasts if contrast < 4.5] == [], page.name
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_first_figure_can_be_read(width: int, site: Path, browser: Browser) -> None:
+    browser.open(site / "index.html", width)
+    labels = browser.run(LABELS)
+    assert "loss" in dict(labels)
+    assert min(size for _, size in labels) >= 11
+
+
+def test_diagrams_bring_their_own_colours(figures: Any) -> None:
+    """Where they are images, no page's style sheet reaches them."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for name, pair in figures.COLOURS.items():
+        for colour, paper in zip(pair, figures.COLOURS["paper"], strict=True):
+            dark, light = sorted([luminance(colour), luminance(paper)])
+            assert name in ("line", "paper") or (light + 0.05) / (dark + 0.05) >= 4.5, (name, colour)
+    for path in sorted((DOCS / "pages" / "figures").glob("*.svg")):
+        svg = path.read_text()
+        defined = [set(re.findall(r"(--[\w-]+): #", style)) for style in svg.partition("</style>")[0].split("@media")]
+        assert defined[0] == defined[1] >= set(re.findall(r"var\((--[\w-]+)\)", svg)), path.name
+        assert "var(--figure-paper)" in svg
+
+
+def test_first_figure_is_legible_as_an_image() -> None:
+    """In the README it is 800 pixels wide, or 360 on a phone."""
+    svg = (DOCS / "pages" / "figures" / "comparison.svg").read_text()
+    width = float(re.search(r'viewBox="0 0 (\d+)', svg)[1])
+    smallest = min(float(size) for size in re.findall(r'font-size="(\d+)"', svg))
+    assert smallest * 800 / width >= 12
+    assert smallest * 360 / width >= 11
+
+
+def test_reference_is_in_the_order_of_use(site: Path) -> None:
+    page = (site / "api" / "index.html").read_text()
+    names = [
+        "cross_entropy_ntl",
+        "linear_cross_entropy_ntl",
+        "CrossEntropyNTLLoss",
+        "NTLConfig",
+        "NTLOutput",
+        "NumberTokens",
+    ]
+    places = [page.index(f'id="ntl_kernels.{name}"') for name in names]
+    assert places == sorted(places)
+
+
+def test_docstrings_are_shown_whole(site: Path, built: dict[Path, Page]) -> None:
+    """Without backticks a page would swallow what stands between "<" and ">" or two asterisks."""
+    missing, count = [], 0
+    for path, page in built.items():
+        if path.parent == site / "api":
+            text = squeezed(page.text)
+            pieces = [(name, piece) for name in sorted(page.ids) for piece in pieces_of(name)]
+            missing += [f"{name}: {piece}" for name, piece in pieces if shown(piece) not in text]
+            count += len(pieces)
+    assert missing == []
+    assert count > 200
+
+
 def public_names() -> list[str]:
     """Every public name of the package, and of its modules that have an ``__all__``; none is imported for it."""
     names = [f"{module}.{name}" for module, found in MODULES_WITHOUT_ALL.items() for name in found]
@@ -209,6 +391,19 @@ def test_public_name_is_in_the_reference(name: str, site: Path, built: dict[Path
     assert name in {i for path, page in built.items() if path.parent == site / "api" for i in page.ids}, (
         f"add {name} to a page in docs/pages/api"
     )
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_fields_are_in_the_reference(name: str, site: Path, built: dict[Path, Page]) -> None:
+    """Those of a named tuple one by one, those of a dataclass at least as its arguments."""
+    module, _, attribute = name.rpartition(".")
+    public = getattr(importlib.import_module(module), attribute)
+    path = next(path for path, page in built.items() if path.parent == site / "api" and name in page.ids)
+    fields = getattr(public, "_fields", ())
+    assert [field for field in fields if f"{name}.{field}" not in built[path].ids] == []
+    if is_dataclass(public):
+        page = path.read_text()
+        assert [field.name for field in dataclass_fields(public) if f">{field.name}<" not in page] == []
 
 
 def test_diagrams_are_up_to_date() -> None:
@@ -267,10 +462,9 @@ def test_compared_losses_are_the_librarys(figures: Any) -> None:
     for name, config in {
         "CE": NTLConfig(weight=0.0),
         "CE + 0.3 NTL-WAS": NTLConfig(weight=figures.WEIGHT),
-        "CE + 0.3 NTL-MSE": NTLConfig(kind="mse", weight=figures.WEIGHT),
     }.items():
         losses = cross_entropy_ntl(p.log(), labels, numbers, config=config, reduction="none")
-        assert figures.loss_curves()[name] == pytest.approx(losses.tolist())
+        assert figures.compared_losses()[name] == pytest.approx(losses.tolist())
 
 
 def test_commands_name_modules_that_exist() -> None:

@@ -5,7 +5,6 @@ An answer is a number, a text that ends in a number (GSM8K), or text (MultiRC).
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import random
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...arguments import Parser
 from ...errors import InputError, in_one_line, naming, writable
 from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
 
@@ -202,7 +202,7 @@ def line_files(name: str, source: Path) -> dict[str, list[str]]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``prepare DATASET DOWNLOADED_FOLDER DESTINATION``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality prepare")
+    parser = Parser(prog="python -m benchmarks.quality prepare")
     parser.add_argument("dataset", choices=DOWNLOADS)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)
