@@ -37,7 +37,7 @@ SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 
 class Bar(TrainerCallback):
-    """One progress bar over the steps of all runs. It begins with the first: what cannot work is told before."""
+    """One progress bar over the steps of all runs. It appears with the first step, after all errors in the input."""
 
     def __init__(self, total: int) -> None:
         self.total, self.name = total, ""
@@ -79,7 +79,7 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
 def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     """The records of all runs, trained one after another under one progress bar."""
     for _, config in runs:
-        check_loss(config.loss)  # all that differs between runs, and so all that could fail after the first
+        check_loss(config.loss)  # only the loss differs between runs, so only it could fail after the first run
     found = []
     bar = Bar(sum(config.trainer.arguments.max_steps for _, config in runs))
     with closing(bar):
