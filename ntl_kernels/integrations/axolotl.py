@@ -52,7 +52,8 @@ class NTLArgs(BaseModel):
             in this library; or ``tokens``, the mean over all tokens. Axolotl's Trainer averages losses over the tokens
             of each batch, so the loss is that of ``NTLConfig(mean_over="tokens")`` in both cases; ``numbers`` converts
             the weight with the number of tokens per number in the training labels.
-        ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`.
+        ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`. With ``ntl_digits_only: false``
+            set ``ntl_squash_factor: 9``.
     """
 
     ntl_weight: float = Field(default=float(DEFAULT_CONFIG.weight), ge=0)

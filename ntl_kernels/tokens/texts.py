@@ -105,9 +105,11 @@ def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:
     if not wider or 2 * counted >= wider[-1][1]:
         return ""
     option, count = wider[-1]
+    call = f"NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')})"
+    scale = ", and NTLConfig(squash_factor=9) keeps their loss on the scale of digits"
     return (
         f"only {counted} of the vocabulary's {count} number tokens count, and labels with the others get no number "
-        f"loss; NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')}) counts them all"
+        f"loss; {call} counts them all{scale if 'digits_only' in option else ''}"
     )
 
 
