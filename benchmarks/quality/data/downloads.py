@@ -20,7 +20,7 @@ from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
 """Pairs per difficulty of the arithmetic subset (Zausinger et al., section 4)."""
 SEED = 0
-"""Number of pairs held out for validation."""
+"""Seed of the random validation split."""
 DIFFICULTIES = ("train-easy", "train-medium", "train-hard")
 CATEGORIES = (
     "algebra__linear_1d",
