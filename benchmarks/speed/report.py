@@ -104,9 +104,9 @@ def device_report(records: Records, device: Path) -> str:
     hosts = of_group(records, "host")
     parts = [
         f"# Speed: {title(records)}",
-        f"{provenance(records)} Times are for one forward and backward pass. Peak memory is the maximum that a step "
-        "allocates beyond its inputs, including gradients. The gradient error is relative to float64, in the Frobenius "
-        "norm.",
+        "Times are for one forward and backward pass. Peak memory is the maximum that a step allocates beyond its "
+        "inputs, including gradients. The gradient error is relative to float64, in the Frobenius norm. Commands, "
+        "commits and versions are [at the end](#machine).",
         MEMORY_TEXT + "A page has 4 KiB." if has_ways(records) else "",
         headed(DISTURBED_TEXT, tables.disturbed(records)),
         *(f"## {name}: {tables.problem(record)}\n\n{main_tables(records, name)}" for name, record in mains.items()),
@@ -122,7 +122,7 @@ def device_report(records: Records, device: Path) -> str:
         headed(HOST_BOUND_TEXT, tables.host_bound(records)),
         headed("Not timed:", tables.not_timed(records)),
         headed("## Targets", tables.target_table(records, kind_of(records), causes)),
-        f"## Machine\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
+        f"## Machine\n\n{provenance(records)}\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
     return joined(parts)
 
@@ -154,10 +154,12 @@ def environments(records: Records) -> list[dict[str, Any]]:
 
 
 def provenance(records: Records) -> str:
-    """Versions, commit, command and date in a sentence per environment."""
-    return " ".join(
-        f"Measured {environment['date']} with torch {environment['versions']['torch']}, Triton "
-        f"{environment['versions']['triton']} and Python {environment['python']} at {commit_of(environment)}, with "
-        f"`{environment['command']}`."
-        for environment in environments(records)
-    )
+    """Command, commit, versions and date of each environment, one per line."""
+    lines = []
+    for environment in environments(records):
+        versions = environment["versions"]
+        lines.append(
+            f"- `{environment['command']}`: {environment['date']}, {commit_of(environment)}, torch {versions['torch']}, "
+            f"Triton {versions['triton']}, Python {environment['python']}"
+        )
+    return "\n".join(lines)
