@@ -1,4 +1,4 @@
-"""What the command lines share: a parser that tells faults in one line, and kinds of values. Imports nothing heavy."""
+"""Shared by the command lines: a parser with one-line errors, and types of values. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_THREADS = 1024
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells a wrong argument in one line, without the usage."""
+    """Reports a wrong argument in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_INPUT, f"error: {message} ({self.prog} --help)\n")

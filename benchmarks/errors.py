@@ -1,4 +1,4 @@
-"""What is told to a user in one line instead of a traceback. Imports nothing heavy."""
+"""Errors that are shown to users in one line instead of a traceback. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ WRONG_INPUT, INTERRUPTED = 2, 128 + signal.SIGINT
 
 
 class InputError(ValueError):
-    """Something given that cannot work: data, an option, a folder. The message names it, and what was expected.
+    """Invalid input of a user: data, an option, a folder. The message names it and what was expected.
 
-    Whatever reads what a user gave may raise it; commands tell it in one line.
+    Any code that reads a user's input may raise it; commands print it in one line.
     """
 
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Errors of values that a user chose, as an :class:`InputError` that names the option."""
+    """Convert errors about a user's value to an :class:`InputError` that names the option."""
     try:
         yield
     except InputError:
@@ -35,7 +35,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
-    """A command that says what it was given wrong, or that it was interrupted, and ends with the exit code for it."""
+    """A command that prints input errors and interruptions in one line and returns the matching exit code."""
 
     @wraps(main)
     def command(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Wrap imports that take seconds: Ctrl-C meanwhile ends the program in one line, too."""
+    """Wrap imports that take seconds, so that Ctrl-C during them also ends the program with one line."""
     try:
         yield
     except KeyboardInterrupt:
@@ -60,16 +60,16 @@ def interruptible() -> Iterator[None]:
 
 
 def interrupted() -> int:
-    """Say so; the exit code. A second Ctrl-C then ends the process at once."""
+    """Print that the program was interrupted; return the exit code. A second Ctrl-C ends the process at once."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     print("\ninterrupted" if sys.stderr.isatty() else "interrupted", file=sys.stderr)  # a terminal has shown ^C
     return INTERRUPTED
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was meant, compared by what follows its last dot; None if all are unlike it.
+    """The known name that was probably meant, compared by the part after its last dot; None if none is similar.
 
-    Alike are names that are spelt much the same, the initials of a name ("lr") and some of its words ("batch_size").
+    Similar are names with nearly the same spelling, the initials of a name ("lr") and some of its words ("batch_size").
     """
     ends: dict[str, str] = {}
     for each in known:
@@ -81,7 +81,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> Path:
-    """The folder, made and tried, so that no work is done whose results could not be written."""
+    """Create the folder and test that it is writable, before any work whose results could not be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -61,12 +61,12 @@ class Pages(NamedTuple):
     def problems(self, readme: Path) -> list[str]:
         """Descriptions of files that do not agree with the results."""
         found = [
-            f"{path} differs from the results beside it"
+            f"{path} differs from the results next to it"
             for path, text in self.texts.items()
             if not path.exists() or path.read_text() != text
         ]
         found += [
-            f"{path} was not drawn from the results beside it"
+            f"{path} was not drawn from the results next to it"
             for path, (source, _) in self.plots.items()
             if not path.exists() or source_of(path) != source
         ]

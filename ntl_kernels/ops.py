@@ -35,7 +35,7 @@ PROBLEM = (
 CHUNKING = "SymInt chunk_size, bool skip_ignored"
 LINEAR = f"Tensor hidden, Tensor weight, Tensor? bias, {PROBLEM}, {CHUNKING}, bool[] needs"
 NUM_OPERANDS = 11
-"""Of a problem."""
+"""The number of operands of a problem."""
 
 
 def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:

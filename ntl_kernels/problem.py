@@ -116,7 +116,7 @@ def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 NUM_PARTS = 7
-"""The fields of NTLOutput after the loss."""
+"""The number of fields of NTLOutput after the loss."""
 
 
 class Field(IntEnum):

@@ -1,11 +1,11 @@
-"""How a text becomes tokens, and its numbers among them.
+"""Encodings of texts, and of the numbers in them, as tokens.
 
-- ``plain``: the tokenizer as it is, which may merge digits;
-- ``digits``: every digit, sign and point of a number a token of its own, as NTL wants it;
+- ``plain``: the unchanged tokenizer, which may merge digits;
+- ``digits``: every digit, sign and point of a number is a separate token, as NTL needs;
 - ``rt``: Regression Transformer (Born & Manica 2023): tokens like ``_8_-1_`` for the 8 in 0.8;
-- ``xval``: one ``[NUM]`` token for every number, its value beside it (Golkar et al. 2023).
+- ``xval``: one ``[NUM]`` token per number, with a separate value (Golkar et al. 2023).
 
-The tokenizer is a checkpoint's own, or byte-level BPE trained on the training texts.
+The tokenizer is that of a checkpoint, or byte-level BPE trained on the training texts.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
 NUMBER = re.compile(r"((?:(?<![\w.)])-)?[0-9]+(?:\.[0-9]+)?)")
-"""A number in a text, captured so that a split keeps it; a minus behind a digit, letter or bracket is none of it."""
+"""A number in a text, captured so that a split keeps it; a minus after a digit, letter or bracket is not part of it."""
 DIGIT_LEVEL = r"[0-9]|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"
-"""What ``digits`` isolates."""
+"""The characters that ``digits`` isolates."""
 RT_POSITIONS = range(-8, 9)
-"""Powers of ten that have tokens; numbers with digits at others stay text."""
+"""Powers of ten that have tokens; numbers with other powers stay text."""
 SIGN, POINT = "_sign_", "_point_"
 LARGEST_VALUE = 1e30
-"""Of a ``[NUM]`` token: float32 holds no more than about 3e38."""
+"""The largest value of a ``[NUM]`` token: float32 holds up to about 3e38."""
 
 
 class Encoded(NamedTuple):
     ids: list[int]
     values: list[float]
-    """Of ``[NUM]`` tokens; 1 for all others."""
+    """The values of ``[NUM]`` tokens; 1 for all others."""
 
 
 def split_digits(raw: Tokenizer) -> None:
-    """Let a tokenizer isolate the digits, signs and points of numbers, around its own pre-tokenizer."""
+    """Make a tokenizer isolate the digits, signs and points of numbers, in addition to its own pre-tokenizer."""
     split = pre_tokenizers.Split(Regex(DIGIT_LEVEL), "isolated")
     own = raw.pre_tokenizer
     if own is None:
         raw.pre_tokenizer = split
         return
-    # Metaspace marks the start of every piece that it gets, so it has to come first; others would glue " -".
+    # Metaspace marks the start of every piece that it gets, so it must come first; others would merge " -".
     is_metaspace = "Metaspace" in json.dumps(json.loads(raw.to_str())["pre_tokenizer"])
     raw.pre_tokenizer = pre_tokenizers.Sequence([own, split] if is_metaspace else [split, own])
 
 
 @lru_cache(maxsize=16)
 def trained_bpe(texts: tuple[str, ...], size: int, digits: bool) -> str:
-    """Byte-level BPE on ``texts``, as JSON; with ``digits``, no token holds more than one."""
+    """Byte-level BPE trained on ``texts``, as JSON; with ``digits``, no token has more than one digit."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if digits:
@@ -70,13 +70,13 @@ def trained_bpe(texts: tuple[str, ...], size: int, digits: bool) -> str:
 
 
 def train_tokenizer(texts: Sequence[str], size: int, digits: bool) -> PreTrainedTokenizerFast:
-    """A tokenizer trained here."""
+    """A newly trained tokenizer."""
     raw = Tokenizer.from_str(trained_bpe(tuple(texts), size, digits))
     return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token=SPECIAL[0], eos_token=SPECIAL[1])
 
 
 def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
-    """A checkpoint's own tokenizer, at digit level if asked for, with the tokens of :data:`SPECIAL` that it lacks."""
+    """A checkpoint's tokenizer, optionally at digit level, with missing tokens of :data:`SPECIAL` added."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
@@ -89,23 +89,23 @@ def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
 
 
 def tokenizers_of(state: dict[str, Any]) -> dict[bool, Tokenizer]:
-    """The tokenizer of a text (True), and that of a piece inside one, whose beginning gets no mark from Metaspace."""
+    """The tokenizer of a text (True), and of a piece inside a text (False), whose start gets no Metaspace mark."""
     text = json.dumps(state)
     inner = text if "WhitespaceSplit" in text else re.sub(r'"prepend_scheme": "\w+"', '"prepend_scheme": "never"', text)
     return {True: Tokenizer.from_str(text), False: Tokenizer.from_str(inner)}
 
 
 class Codec:
-    """Texts to tokens and back; exactly, if the tokenizer is.
+    """Converts texts to tokens and back; lossless if the tokenizer is.
 
-    Byte-level ones are, and those that mark spaces (Metaspace). One that drops spaces first (WhitespaceSplit, as T5's)
-    loses those beside the numbers of ``rt`` and ``xval``.
+    Byte-level tokenizers are lossless, and those that mark spaces (Metaspace). One that drops spaces first
+    (WhitespaceSplit, as in T5) loses the spaces next to numbers of ``rt`` and ``xval``.
 
-    Special and added tokens are never read out of a text: "<eos>" in a question is five characters.
+    Special and added tokens are never recognised in a text: "<eos>" in a question is five characters.
     """
 
     has_numbers = False
-    """Whether numbers have tokens that no text has."""
+    """Whether numbers have their own tokens, which never occur in text."""
 
     def __init__(self, tokenizer: Any, digits: bool) -> None:
         self.digits = digits
@@ -121,23 +121,23 @@ class Codec:
         return max(self.tokenizer.get_vocab().values()) + 1
 
     def numbers(self) -> NumberTokens:
-        """The tokens that the Number Token Loss compares."""
+        """The number tokens for the Number Token Loss."""
         return NumberTokens.from_tokenizer(
             self.tokenizer, self.vocab_size, digits_only=self.digits, space_prefixed=not self.digits
         )
 
     def encode_number(self, number: str) -> Encoded | None:
-        """A number's own tokens; None where it stays text."""
+        """The tokens of a number; None if it stays text."""
         return None
 
     def number_text(self, token: int, value: float) -> str | None:
-        """What a token of a number stands for; None for tokens of text."""
+        """The text of a number token; None for tokens of text."""
         return None
 
     def encode(self, text: str) -> Encoded:
         whole = Encoded([], [])
         for place, part in enumerate(NUMBER.split(text) if self.has_numbers else [text]):
-            found = self.encode_number(part) if place % 2 else None  # numbers stand between the other pieces
+            found = self.encode_number(part) if place % 2 else None  # numbers are between the other pieces
             if found is None:
                 ids = self.readers[not whole.ids].encode(part, add_special_tokens=False).ids
                 found = Encoded(ids, [1.0] * len(ids))
@@ -157,12 +157,12 @@ class Codec:
         return text + self.text_of(run, not text)
 
     def text_of(self, ids: Sequence[int], is_first: bool) -> str:
-        """The text of tokens none of which is a number's."""
+        """The text of tokens without number tokens."""
         return self.writers[is_first].decode([token for token in ids if token != self.pad], skip_special_tokens=False)
 
 
 class RTCodec(Codec):
-    """Numbers as digits that know their power of ten: ``digit_tokens`` are id -> (digit, power)."""
+    """Numbers as tokens of a digit with its power of ten: ``digit_tokens`` maps id -> (digit, power)."""
 
     has_numbers = True
 
@@ -177,7 +177,7 @@ class RTCodec(Codec):
         self.texts = {**{token: str(digit) for token, (digit, _) in self.digit_tokens.items()}, **signs}
 
     def numbers(self) -> NumberTokens:
-        """Digits by their value, whatever their place, as the paper's authors do: costs stay between 0 and 9."""
+        """Digits with their value regardless of their place, as in the paper: costs stay between 0 and 9."""
         values = {token: float(digit) for token, (digit, _) in self.digit_tokens.items()}
         return NumberTokens.from_mapping(values, self.vocab_size)
 
@@ -191,7 +191,7 @@ class RTCodec(Codec):
 
 
 class XValCodec(Codec):
-    """Numbers as one token and their value."""
+    """Numbers as one token with a value."""
 
     has_numbers = True
 
@@ -208,7 +208,7 @@ class XValCodec(Codec):
 
 
 def number_tokens(number: str) -> list[str] | None:
-    """A number's tokens, the digit before the point at power 0; None if a digit's power has no token."""
+    """The tokens of a number, with power 0 for the digit before the point; None if a power has no token."""
     sign, number = ([SIGN], number[1:]) if number.startswith("-") else ([], number)
     whole, point, fraction = number.partition(".")
     if len(whole) - 1 not in RT_POSITIONS or -len(fraction) not in RT_POSITIONS:
@@ -219,14 +219,14 @@ def number_tokens(number: str) -> list[str] | None:
 
 
 def shortest(value: float) -> str:
-    """A predicted value as text: an integer, or one to four decimals; "nan" and "inf" are no numbers to a metric."""
+    """A predicted value as text: an integer, or one to four decimals. "nan" and "inf" are not numbers for metrics."""
     if not math.isfinite(value):
         return str(value)
     return str(round(value)) if abs(value - round(value)) < 1e-4 else f"{value:.4f}".rstrip("0")
 
 
 def make_codec(kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None) -> Codec:
-    """The codec of a model's configuration; its tokenizer is the checkpoint's, else trained on ``texts``."""
+    """The codec of a model's configuration, with the checkpoint's tokenizer or one trained on ``texts``."""
     if kind not in ("plain", "digits", "rt", "xval"):
         raise ValueError(f"codec must be plain, digits, rt or xval; got {kind!r}")
     digits = kind != "plain"

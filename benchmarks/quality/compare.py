@@ -1,6 +1,6 @@
-"""CE beside CE + NTL on one task: the same experiments as everywhere, with a table that says how sure it is.
+"""Compare CE with CE + NTL on one task, by the usual experiments, and print a table with intervals.
 
-Without arguments, the main job: rents of flats from their descriptions, in two minutes on two cores.
+Without arguments it runs the main job: estimating rents from descriptions of flats, in two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .tables import markdown, spread, told
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
-"""The advice for answers that can only be estimated."""
+"""The recommended setting for answers that can only be estimated."""
 RECORDED = ("llama", NTL), ("llama", "CE")
 SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
 
 
 class Bar(TrainerCallback):
-    """One progress bar over the steps of all runs. It begins with the first: what cannot work is told before."""
+    """One progress bar over the steps of all runs. It appears with the first step, after all errors in the input."""
 
     def __init__(self, total: int) -> None:
         self.total, self.name = total, ""
@@ -57,7 +57,7 @@ class Bar(TrainerCallback):
 
 
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
-    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss are NTL's."""
+    """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss apply to NTL only."""
     if any(each.startswith("seed=") for each in overrides):
         raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
     task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
@@ -79,7 +79,7 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
 def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     """The records of all runs, trained one after another under one progress bar."""
     for _, config in runs:
-        check_loss(config.loss)  # all that differs between runs, and so all that could fail after the first
+        check_loss(config.loss)  # only the loss differs between runs, so only it could fail after the first run
     found = []
     bar = Bar(sum(config.trainer.arguments.max_steps for _, config in runs))
     with closing(bar):
@@ -91,7 +91,7 @@ def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
 
 
 def tables(found: Sequence[Record]) -> str:
-    """What both losses have come to, and their difference, split by split."""
+    """The results of both losses and their difference, split by split."""
     parts = []
     (groups,) = by_dataset(found).values()
     plain, ours = sorted(groups.values(), key=lambda runs: runs[0]["loss"] != "CE")
@@ -104,17 +104,17 @@ def tables(found: Sequence[Record]) -> str:
 
 
 def certainty(seeds: int, is_main_job: bool) -> str:
-    """How sure the differences are."""
+    """Notes on how reliable the differences are."""
     parts = []
     if seeds < 3:
-        parts.append(f"{seeds} seed{'s' * (seeds > 1)}: too few for an interval to mean anything (--seeds 5).")
+        parts.append(f"{seeds} seed{'s' * (seeds > 1)}: too few for a meaningful interval (try --seeds 5).")
     else:
-        parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; the seeds that agree.")
+        parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; n/m: seeds that agree.")
     if is_main_job:
         groups = by_dataset(records.read([FOLDER]))[SHORT]
         ours, plain = (groups[key] for key in RECORDED)
         recorded = compare(ours, plain, "test", "mae")
-        parts.append(f"The same comparison over more seeds, as recorded: MAE {told(recorded, 'mae')} seeds.")
+        parts.append(f"The recorded comparison over more seeds: MAE {told(recorded, 'mae')} seeds.")
     return " ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""How an experiment is configured: its folder's name, what is checked, and which options tell runs apart."""
+"""The configuration of an experiment: its checks, its folder's name, and the options that distinguish runs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .overrides import (
 )
 
 CONFIGURATION, METRICS = "config.json", "metrics.json"
-"""Files of a run."""
+"""The files of a run."""
 LONGEST_NAME = 120
 IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
-"""What changes nothing in what is learned."""
+"""Options that do not affect what is learned."""
 MODEL_PARTS = {"architecture": ("t5", "llama"), "head": ("token", "value", "regression")}
 
 
 def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence[str]) -> str:
-    """The name of a run's folder: what it is, and each override that makes it another run than the defaults."""
+    """The name of a run's folder: data set, model, loss and seed, and each override that changes the run."""
     changed = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
@@ -49,7 +49,7 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
             short = re.sub(r"^(trainer\.arguments|trainer|dataset|model|loss)\.", "", key)
             changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
     name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
-    name = re.sub(r"[^\w.-]+", "_", name)  # Hydra takes no "=" in the value of an override
+    name = re.sub(r"[^\w.-]+", "_", name)  # Hydra does not accept "=" in the value of an override
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}-seed{seed}"
 
@@ -59,12 +59,12 @@ OmegaConf.register_new_resolver("stem", lambda file: Path(file or "table").name.
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """A configuration as dictionaries, interpolations resolved."""
+    """A configuration as dictionaries, with interpolations resolved."""
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
 def check(config: DictConfig) -> None:
-    """Raise where the options that are not checked by their users cannot work."""
+    """Raise if an option is invalid that the code using it does not check."""
     check_names(config)
     for name in ("seed", "data_seed"):
         if not is_whole(config[name], 0) or config[name] >= 2**32:
@@ -82,7 +82,7 @@ def check(config: DictConfig) -> None:
 
 
 def check_names(config: DictConfig) -> None:
-    """Raise where an option that nobody reads was added, or one that is needed was deleted."""
+    """Raise if an unused option was added or a required one was deleted."""
     expected = {
         "": [*GROUPS, *defaults()[1]],
         **{group: ["name", *options_of(group, BASE)] for group in ("model", "trainer")},
@@ -101,7 +101,7 @@ def check_names(config: DictConfig) -> None:
 
 
 def check_model(model: DictConfig) -> None:
-    """Raise where the parts of a model do not go together."""
+    """Raise if the parts of a model are incompatible."""
     for name, known in MODEL_PARTS.items():
         if model[name] not in known:
             raise InputError(f"model.{name} must be one of {', '.join(known)}; got {model[name]!r}")
@@ -118,12 +118,12 @@ def check_model(model: DictConfig) -> None:
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether it is a whole number, and no less."""
+    """Whether a value is a whole number of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def claim(folder: Path, config: DictConfig) -> None:
-    """Make the folder this configuration's own."""
+    """Reserve the folder for this configuration."""
     writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
     with naming(str(path)):
@@ -132,7 +132,7 @@ def claim(folder: Path, config: DictConfig) -> None:
     if different:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
     if int(os.environ.get("RANK", 0)) == 0:
-        unfinished = path.with_suffix(".new")  # so that no other process reads half of it
+        unfinished = path.with_suffix(".new")  # so that no other process reads an incomplete file
         unfinished.write_text(json.dumps(wanted, indent=2) + "\n")
         unfinished.replace(path)
 
@@ -146,7 +146,7 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def configure(overrides: Sequence[str]) -> DictConfig:
-    """A configuration put together as the command line does, for use in a program."""
+    """A configuration composed as by the command line, for use in a program."""
     check_overrides(overrides)
     try:
         with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):

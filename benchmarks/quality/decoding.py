@@ -1,4 +1,4 @@
-"""Answers drawn at random, and the number in their middle: what decoding alone does for an estimate."""
+"""Sampled answers and their median: the effect of decoding alone on estimates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .data import Pair
 from .data.pairs import final_value
 
 Draw = Callable[[Sequence[Pair], int], list[list[str]]]
-"""So many random answers to each question."""
+"""Samples this many answers to each question."""
 
 
 def split_name(split: str, samples: int) -> str:
-    """What the metrics of the median answers to a split's questions are filed under."""
+    """The name under which the metrics of median answers to a split's questions are stored."""
     return f"{split}_median_of_{samples}"
 
 
 def median_answers(draw: Draw, samples: int, seed: int) -> Callable[[Sequence[Pair]], list[str]]:
-    """Answers each question by the median of so many drawn ones; the global generator is left as it was."""
+    """A function that answers each question by the median of sampled answers; it restores the global generator."""
 
     def answer(pairs: Sequence[Pair]) -> list[str]:
         with torch.random.fork_rng():
@@ -31,11 +31,11 @@ def median_answers(draw: Draw, samples: int, seed: int) -> Callable[[Sequence[Pa
 
 
 def median_answer(drawn: Sequence[str]) -> str:
-    """The median of those answers that are numbers, in decimals; empty where none is."""
+    """The median of the answers that are numbers, in decimals; empty if there is none."""
     values = [value for answer in drawn if (value := final_value(answer)) is not None]
     return in_decimals(statistics.median(values)) if values else ""
 
 
 def in_decimals(value: float) -> str:
-    """A number without an exponent, which no answer has."""
+    """A number without an exponent, as in answers."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""One experiment: a data set, a model, a loss and a trainer, put together by Hydra."""
+"""One experiment: a data set, a model, a loss and a trainer, composed by Hydra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
 
 def load_splits(config: DictConfig) -> Splits:
-    """The data that a configuration names."""
+    """The data of a configuration."""
     options, known = plain(config.dataset), inspect.signature(load).parameters
     for name in sorted(options.keys() - known.keys()):
         raise InputError(f"dataset has no option {name!r}{meant(name, [f'dataset.{each}' for each in known])}")
@@ -39,7 +39,7 @@ def load_splits(config: DictConfig) -> Splits:
 
 
 def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
-    """Metrics of every test split; the answers go to ``predictions-SPLIT.jsonl``."""
+    """Metrics of every test split; answers are written to ``predictions-SPLIT.jsonl``."""
     results = {}
     for name, pairs in splits.tests.items():
         measured = trainer.evaluate(pairs, metric_key_prefix=name)
@@ -53,7 +53,7 @@ def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict
 def evaluate_medians(
     trainer: Answering, draw: Draw, config: DictConfig, splits: Splits, folder: Path
 ) -> dict[str, dict[str, float]]:
-    """The same of the median of ``samples`` drawn answers, as splits of their own."""
+    """The same for the median of ``samples`` sampled answers, as separate splits."""
     results = {}
     answer = median_answers(draw, config.samples, config.seed)
     for split, pairs in splits.tests.items():
@@ -66,14 +66,14 @@ def evaluate_medians(
 
 
 def write_answers(pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> None:
-    """A line of JSON for every question."""
+    """Write one line of JSON per question."""
     with path.open("w", encoding="utf-8") as file:
         for (question, truth), answer in zip(pairs, answers, strict=True):
             file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
 
 
 def shortened(splits: Splits, questions: int | None) -> Splits:
-    """The splits with no more than so many questions to evaluate; None: all."""
+    """The splits with at most this many questions for evaluation; None for all."""
     tests = {name: pairs[:questions] for name, pairs in splits.tests.items()}
     return splits._replace(validation=splits.validation[:questions], tests=tests)
 
@@ -84,10 +84,10 @@ def run(
     callbacks: Sequence[TrainerCallback] = (),
     shows_answering: bool | None = None,
 ) -> dict[str, Any]:
-    """Train and evaluate one configuration; writes ``metrics.json``, predictions and, if asked for, checkpoints.
+    """Train and evaluate one configuration; write ``metrics.json``, predictions and, if configured, checkpoints.
 
-    ``trainer.resume``: true or a checkpoint's path; goes on training, or evaluates it where nothing is trained.
-    ``shows_answering`` is as of :class:`Answering`.
+    ``trainer.resume``: true or a checkpoint's path; training continues from it, or it is evaluated if nothing is
+    trained. ``shows_answering`` is as in :class:`Answering`.
     """
     check(config)
     claim(folder, config)
@@ -141,7 +141,7 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
         result = run(config, folder)
-    except InputError as error:  # told here, since Hydra would show a traceback
+    except InputError as error:  # printed here, because Hydra would show a traceback
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from error
     for split, metrics in result["metrics"].items():

@@ -1,4 +1,4 @@
-"""What a configuration trains by, and what that is called."""
+"""The losses of configurations, and their display names."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..errors import InputError, naming
 from .codecs import Codec, RTCodec
 
 KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
-"""Losses at the level of tokens -> the kind of :class:`NTLConfig`."""
+"""Token-level losses -> the kind of :class:`NTLConfig`."""
 TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber"}
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "ce_mse": "CE + MSE", "mse": "MSE"}
-"""What has no options of NTL, and its title."""
+"""Losses without options of NTL, and their titles."""
 EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
-"""Options beside the weight, with their defaults."""
+"""Options besides the weight, with their defaults."""
 
 
 def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
-    """The Number Token Loss that a configuration names; weight 0 for plain cross-entropy, which has no options."""
+    """The Number Token Loss of a configuration; weight 0 for plain cross-entropy, which has no options."""
     name, options = loss["name"], options_of(loss)
     if name in PLAIN:
         if options:
@@ -55,7 +55,7 @@ def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title(trained_by: str, loss: Mapping[str, Any]) -> str:
-    """What a run was trained by, in words; what differs from the defaults of NTL is said."""
+    """The display name of a run's loss, with the options that differ from NTL's defaults."""
     if trained_by in PLAIN:
         return PLAIN[trained_by]
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
@@ -65,18 +65,18 @@ def title(trained_by: str, loss: Mapping[str, Any]) -> str:
 
 
 def was(weight: float, **options: Any) -> str:
-    """What runs with NTL-WAS are called."""
+    """The display name of runs with NTL-WAS."""
     return title("ntl_was", {"weight": weight, **options})
 
 
 NTL = was(0.3)
-"""The setting that is advised, and that headlines and targets are about."""
+"""The recommended setting, which headlines and targets use."""
 
 
 class CodecNumberLevelLoss(NumberLevelLoss):
-    """The number-level loss on a codec's own digit tokens: runs of ``_8_-1_`` make numbers, too.
+    """The number-level loss on a codec's own digit tokens, including runs of tokens like ``_8_-1_``.
 
-    A token of several digits, which the plain codec has, is no digit and makes no number.
+    A token of several digits, as in the plain codec, is not a digit and forms no number.
     """
 
     def __init__(self, codec: Codec, reweigh: bool) -> None:

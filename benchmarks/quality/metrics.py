@@ -1,4 +1,4 @@
-"""What answers are worth: the library's metrics of their numbers, beside statistics of well-kept other libraries."""
+"""Metrics of answers: the number metrics of this library, and statistics from established other libraries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
 
 
 def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's, over the predictions that are numbers; NaN if either side has not two values."""
+    """Pearson and Spearman correlation over the predictions that are numbers; NaN if a side has only one value."""
     pairs = number_pairs(predictions, truths)
     if not pairs or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return {"pearson": math.nan, "spearman": math.nan}

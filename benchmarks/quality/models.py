@@ -54,10 +54,10 @@ def transformer(architecture: str, size: str, checkpoint: str | None, codec: Cod
 
 
 class NumericEmbedding(nn.Module):
-    """Learned embeddings plus fixed ones of the numeric tokens: ``(-1)^j log(1 + d 10^p) / (j + 1)`` in dimension j.
+    """Learned embeddings plus fixed ones for numeric tokens: ``(-1)^j log(1 + d 10^p) / (j + 1)`` in dimension j.
 
-    The Regression Transformer adds ``(-1)^j d 10^p / (j + 1)`` itself, which is up to 9e8 here and would drown what is
-    learned; the logarithm keeps the order of places and digits. Source: Born & Manica, *Regression Transformer*,
+    The Regression Transformer adds ``(-1)^j d 10^p / (j + 1)``, which reaches 9e8 here and would dominate the learned
+    part; the logarithm preserves the order of places and digits. Source: Born & Manica, *Regression Transformer*,
     Nature Machine Intelligence 2023, equation of NE_Float.
     """
 
@@ -82,7 +82,7 @@ class NumericEmbedding(nn.Module):
 class ValueModel(nn.Module):
     """xVal: ``[NUM]`` embeddings scaled by their value, and a head that predicts the value of a ``[NUM]``.
 
-    Values enter and leave as ``sign(v) log10(1 + |v|)``, so that a wide range fits. Trained by cross-entropy on the
+    Values are transformed to ``sign(v) log10(1 + |v|)``, so that a wide range fits. The loss is cross-entropy on the
     tokens plus the mean squared error of the values. Source: Golkar et al., *xVal*, 2023, arXiv 2310.02989.
     """
 
@@ -137,7 +137,7 @@ class ValueModel(nn.Module):
 
 
 class RegressionModel(nn.Module):
-    """An encoder whose mean state gives the answer's value, standardised by the training answers."""
+    """An encoder whose mean hidden state predicts the answer's value, standardised by the training answers."""
 
     _keys_to_ignore_on_save = None  # the Trainer asks any model for it when names of shared tensors are missing
 
@@ -161,7 +161,7 @@ class RegressionModel(nn.Module):
 
 
 def shift_right(labels: Tensor, first: float) -> Tensor:
-    """Decoder inputs: what came before each label."""
+    """Decoder inputs: the labels shifted right by one."""
     return nn.functional.pad(labels[:, :-1], (1, 0), value=first)
 
 

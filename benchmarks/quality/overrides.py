@@ -1,4 +1,4 @@
-"""What a command line may set, and what was meant where it names something that is not there."""
+"""The options that a command line may set, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
 GROUPS = ("dataset", "model", "loss", "trainer")
 DIFFERENT = ("dataset", "loss")
-"""Groups of which every choice has options of its own."""
+"""Groups in which every choice has its own options."""
 BASE = "base"
-"""Holds what the choices of a group share, and is none itself."""
+"""The file with the options that all choices of a group share; it is not a choice itself."""
 ARGUMENTS = "trainer.arguments"
-"""Takes any of transformers' TrainingArguments."""
+"""The key that accepts any of transformers' TrainingArguments."""
 
 Options = dict[str, Any]
 
 
 def choices(group: str) -> list[str]:
-    """What may be chosen of a group."""
+    """The choices of a group."""
     return sorted(path.stem for path in (CONFIGURATIONS / group).glob("*.yaml") if path.stem != BASE)
 
 
@@ -48,14 +48,14 @@ def merged(group: str, choice: str) -> DictConfig:
 
 @cache
 def defaults() -> tuple[dict[str, str], list[str]]:
-    """(group -> its choice, the options beside the groups)"""
+    """(group -> default choice, the options outside the groups)"""
     whole = OmegaConf.load(CONFIGURATIONS / f"{EXPERIMENT}.yaml")
     chosen = {group: choice for entry in whole.defaults if entry != "_self_" for group, choice in entry.items()}
     return chosen, [str(key) for key in whole if key not in ("defaults", "hydra")]
 
 
 def listing() -> str:
-    """What may be chosen and set, for a command's help."""
+    """The choices and options, for a command's help."""
     chosen, others = defaults()
     lines = []
     for group in GROUPS:
@@ -65,13 +65,13 @@ def listing() -> str:
 
 
 def check_command_line(arguments: Sequence[str]) -> None:
-    """:func:`check_overrides` of what Hydra would read."""
+    """:func:`check_overrides` of the arguments that Hydra would read."""
     known, _ = get_args_parser().parse_known_args(list(arguments))
     check_overrides(known.overrides, sweeps=known.multirun or "hydra.mode=MULTIRUN" in known.overrides)
 
 
 def check_overrides(overrides: Sequence[str], sweeps: bool = False) -> None:
-    """Raise where an override names a choice or an option that is not there; ``sweeps``: several values are allowed."""
+    """Raise if an override names an unknown choice or option; ``sweeps``: several values are allowed."""
     chosen = {group: [choice] for group, choice in defaults()[0].items()}
     parsed = [parse(override) for override in overrides if not override.startswith("hydra")]
     added = {override.key_or_group for override in parsed if override.type != OverrideType.CHANGE}
@@ -97,11 +97,11 @@ def parse(text: str) -> Override:
 
 
 def checked_choices(override: Override) -> Iterator[str]:
-    """What an override chooses of a group."""
+    """The choices of a group that an override selects."""
     group, known = override.key_or_group, choices(override.key_or_group)
     try:
         names = list(override.sweep_string_iterator()) if override.is_sweep_override() else [str(override.value())]
-    except HydraException:  # glob(*) or the like: Hydra itself looks up what that is
+    except HydraException:  # glob(*) or similar, which Hydra resolves itself
         names = known
     for name in names:
         if name not in known:
@@ -110,7 +110,7 @@ def checked_choices(override: Override) -> Iterator[str]:
 
 
 def check_key(override: Override, chosen: dict[str, list[str]]) -> None:
-    """Raise unless every choice that was made of the group has the option."""
+    """Raise unless every selected choice of the group has the option."""
     key = override.key_or_group
     group, _, rest = key.partition(".")
     if group not in GROUPS:
@@ -128,7 +128,7 @@ def check_key(override: Override, chosen: dict[str, list[str]]) -> None:
 
 
 def check_other(key: str) -> None:
-    """Raise unless the option stands beside the groups."""
+    """Raise unless this is an option outside the groups."""
     others = defaults()[1]
     if key not in others:
         found = meant(key, [*GROUPS, *all_keys()]) or meant(key, added_arguments())
@@ -153,7 +153,7 @@ def unknown_option(where: str, choice: str, name: str, override: Override) -> In
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The end of an error: a name that is nearly the one given, if there is any."""
+    """The end of an error message that suggests a similar name; empty if there is none."""
     found = closest(name.rpartition(".")[2], known)
     return f"; did you mean {found}?" if found else ""
 
@@ -163,7 +163,7 @@ def listed(*names: Iterable[str]) -> str:
 
 
 def keys_in(options: Options, prefix: str) -> list[str]:
-    """The options with dots between levels."""
+    """The option names, with dots between levels."""
     found: list[str] = []
     for name, value in options.items():
         path = f"{prefix}.{name}"
@@ -173,19 +173,19 @@ def keys_in(options: Options, prefix: str) -> list[str]:
 
 @cache
 def all_keys() -> list[str]:
-    """Every option of any choice, those of the defaults first."""
+    """All options of all choices, those of the defaults first."""
     chosen, others = defaults()
     every = [(group, choice) for group in GROUPS for choice in (chosen[group], *choices(group))]
     return list(dict.fromkeys([*others, *(key for pair in every for key in keys_in(options_of(*pair), pair[0]))]))
 
 
 def training_argument_names() -> list[str]:
-    """What the Trainer takes."""
-    from transformers import TrainingArguments  # takes seconds, and is asked for where there is an error
+    """The names of the Trainer's arguments."""
+    from transformers import TrainingArguments  # takes seconds, and is only needed for an error
 
     return [field.name for field in fields(TrainingArguments) if field.init]
 
 
 def added_arguments() -> list[str]:
-    """How the Trainer's arguments that have no default here are set."""
+    """The overrides that set those of the Trainer's arguments that have no default here."""
     return [f"+{ARGUMENTS}.{name}" for name in training_argument_names()]

@@ -1,7 +1,7 @@
-"""The runs of experiments as records: all that tables and plots need, small enough to be committed.
+"""Records of experiment runs: everything that tables and plots need, small enough to be committed.
 
-A record holds the configuration, the environment, the learning curve on the validation split, the metrics of the test
-splits and a histogram of the answers' errors. ``runs.jsonl`` holds one record per line.
+A record contains the configuration, the environment, the learning curve on the validation split, the metrics of the
+test splits and a histogram of the answers' errors. ``runs.jsonl`` has one record per line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .losses import title
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
-"""Edges over log10(1 + |error|); what is beyond the last one counts in the last bin."""
+"""Edges over log10(1 + |error|); larger errors count in the last bin."""
 
 Record = dict[str, Any]
 Groups = dict[tuple[str, str], list[Record]]
@@ -34,7 +34,7 @@ Groups = dict[tuple[str, str], list[Record]]
 
 
 def record_of(run: Record, folder: Path) -> Record:
-    """The record of a run's ``metrics.json`` and of the predictions beside it."""
+    """The record of a run, from its ``metrics.json`` and the predictions next to it."""
     log, config = run["log"], run["config"]
     points = [entry for entry in log if "eval_loss" in entry]
     return {
@@ -54,7 +54,7 @@ def record_of(run: Record, folder: Path) -> Record:
 
 
 def error_histogram(path: Path) -> list[int]:
-    """How many answers that are numbers err by how much, over :data:`ERROR_BINS`."""
+    """A histogram of the errors of answers that are numbers, over :data:`ERROR_BINS`."""
     errors = []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -65,9 +65,9 @@ def error_histogram(path: Path) -> list[int]:
 
 
 def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
-    """Every run: each ``metrics.json`` at or below the folders, and the ``runs.jsonl`` of a folder itself.
+    """All runs: every ``metrics.json`` in or below the folders, and the ``runs.jsonl`` of a folder.
 
-    What is already in ``output``, where records will be written, is read only where nothing else is.
+    Records already in ``output``, where records will be written, are only read if there is nothing else.
     """
     records = []
     for folder in folders:
@@ -76,13 +76,13 @@ def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
         if path.is_file() and not (found and output is not None and folder.resolve() == output.resolve()):
             found += read_records(path)
         if not found:
-            raise InputError(f"{folder}: no {METRICS} at or below it and no {FILE} in it")
+            raise InputError(f"{folder}: no {METRICS} in or below it and no {FILE} in it")
         records += found
     records.sort(key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):
             raise InputError(
-                f"two runs of {', '.join(map(str, key_of(one)))}: report them apart, or tell them apart by "
+                f"two runs of {', '.join(map(str, key_of(one)))}: report them separately, or distinguish them by "
                 f"dataset.name or model.name; they differ in {', '.join(unlike(one, other)) or 'nothing'}"
             )
     return records
@@ -95,7 +95,7 @@ def read_run(path: Path) -> Record:
     except KeyError as error:
         raise InputError(f"{path}: no field {error}") from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a run's metrics with its predictions beside them: {error}") from error
+        raise InputError(f"{path}: not the metrics of a run with its predictions next to it: {error}") from error
 
 
 def read_records(path: Path) -> list[Record]:
@@ -111,12 +111,12 @@ def read_records(path: Path) -> list[Record]:
 
 
 def key_of(record: Record) -> tuple[str, str, str, int]:
-    """What tells a run from every other one of a report."""
+    """The key that identifies a run in a report."""
     return record["dataset"], record["model"], record["loss"], record["seed"]
 
 
 def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
-    """In which options two runs differ that pairs have to share: all but loss, seed and what changes nothing."""
+    """The options in which two runs differ, except those that pairs need not share (such as loss and seed)."""
     ignored = ["loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT]
     ignored += [] if models else ["model"]
     found = differences(one["config"], other["config"])
@@ -136,13 +136,13 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
 
 
 def splits_of(groups: Groups) -> list[str]:
-    """The test splits with greedy answers."""
+    """The names of the test splits with greedy answers."""
     splits = {split for runs in groups.values() for run in runs for split in run["metrics"]}
     return sorted(splits - set(median_splits(groups).values()))
 
 
 def median_splits(groups: Groups) -> dict[str, str]:
-    """Test split -> what the medians of answers drawn to its questions are filed under, where there are any."""
+    """Test split -> the name of its medians of sampled answers, if there are any."""
     runs = [run for group in groups.values() for run in group]
     pairs = {(split, split_name(split, run["config"].get("samples", 0))) for run in runs for split in run["metrics"]}
     found = {split for run in runs for split in run["metrics"]}
@@ -150,13 +150,13 @@ def median_splits(groups: Groups) -> dict[str, str]:
 
 
 def steps_of(runs: Iterable[Record]) -> list[int]:
-    """The steps at which every run was measured."""
+    """The steps at which all runs were evaluated."""
     measured = [{point["step"] for point in run["curve"]} for run in runs]
     return sorted(set.intersection(*measured)) if measured else []
 
 
 def value_of(run: Record, where: str | int, metric: str) -> float | None:
-    """A metric on a test split, or on the validation split after so many steps."""
+    """A metric on a test split, or on the validation split after a number of steps."""
     measured = run["metrics"] if isinstance(where, str) else {point["step"]: point for point in run["curve"]}
     return measured.get(where, {}).get(metric)
 

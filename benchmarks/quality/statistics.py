@@ -1,4 +1,4 @@
-"""What runs say about a loss: runs with the same seed share weights and order, so they are compared in pairs."""
+"""Paired comparison of losses: runs with the same seed share initial weights and data order."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .records import Groups, Record, unlike, value_of
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
-"""Fewer are never called certain: Student's t rests on their spread alone."""
+"""With fewer pairs, no difference counts as certain: Student's t relies only on their spread."""
 DECIMALS = 12
-"""What is below is an error of rounding, and no difference."""
+"""Digits to which differences are rounded; smaller ones are rounding errors."""
 AS_RATIOS = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
-"""Metrics above 0: a pair is told by its ratio, as a change in per cent, which cannot be below -100 %."""
+"""Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below -100 %."""
 IN_POINTS = ("exact_match", "number_accuracy", "no_number", "run_on", "token_accuracy")
-"""Shares, whose difference is told in percentage points; all others differ as they are."""
+"""Shares: differences are in percentage points. For all other metrics they are plain differences."""
 
 
 class Difference(NamedTuple):
-    """The mean of paired differences, ours beside theirs, and its 95 % interval; NaN where it cannot be said."""
+    """The mean of paired differences between ours and theirs, and its 95 % interval; NaN if undefined."""
 
     mean: float
     low: float
     high: float
     agree: int
-    """Pairs whose difference has the mean's sign."""
+    """The number of pairs whose difference has the sign of the mean."""
     pairs: int
     gap: str = ""
     """Why there is no mean."""
@@ -53,10 +53,10 @@ def difference(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    """Student's t on the logarithms of the pairs' ratios, told as changes in per cent.
+    """Student's t on the logarithms of the pairs' ratios, returned as changes in per cent.
 
-    A run whose value is 0, or no number, has no ratio. To leave out its pair alone would leave out the best or the
-    worst of the runs, so nothing is said then.
+    A run whose value is 0 or not a number has no ratio. Dropping only its pair would drop the best or the worst run, so
+    there is no result then.
     """
     values = [*ours, *theirs]
     if not all(map(math.isfinite, values)):
@@ -68,7 +68,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 
 
 def mean_of(each: Sequence[float]) -> Difference:
-    """The mean of what the pairs say, with Student's t for its interval."""
+    """The mean over the pairs, with an interval from Student's t."""
     if not each:
         raise ValueError("no pair to compare")
     if not all(map(math.isfinite, each)):
@@ -83,17 +83,17 @@ def mean_of(each: Sequence[float]) -> Difference:
 
 
 def nothing(gap: str, pairs: int) -> Difference:
-    """No mean, and why."""
+    """A result without a mean, with the reason."""
     return Difference(math.nan, math.nan, math.nan, 0, pairs, gap)
 
 
 def per_cent(logarithm: float) -> float:
-    """A ratio's logarithm as a change in per cent; what no float holds is infinite."""
+    """The logarithm of a ratio as a change in per cent; infinite if it overflows."""
     return 100 * float(np.expm1(np.float64(logarithm)))
 
 
 def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = True) -> list[tuple[Record, Record]]:
-    """(run, baseline's run) of every seed that both have; ``models``: a pair has to share the model, too."""
+    """(run, baseline's run) for every seed that both have; ``models``: a pair must also share the model."""
     of_seed = {run["seed"]: run for run in baseline}
     pairs = [(run, of_seed[run["seed"]]) for run in runs if run["seed"] in of_seed]
     for one, other in pairs:
@@ -111,10 +111,9 @@ def compare(
     where_beside: str | int | None = None,
     models: bool = True,
 ) -> Difference | None:
-    """How runs differ from others in a metric of a split or after so many steps; None where no pair has it.
+    """The difference of runs to others in a metric, on a split or after a number of steps; None if no pair has it.
 
-    ``where_beside``: of another split of the others, which may also be the same runs; ``models`` as for
-    :func:`pairs_of`.
+    ``where_beside``: another split for the others, which may be the same runs; ``models`` as in :func:`pairs_of`.
     """
     other_where = where if where_beside is None else where_beside
     pairs = [

@@ -1,4 +1,4 @@
-"""The project's targets for learning, each with what was measured."""
+"""The project's targets for learning, with the measured values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .tables import told, told_as_factor
 
 
 def targets(runs: Sequence[Record], timing: Record) -> list[list[str]]:
-    """The project's targets, each with what was measured: claim, measured, verdict."""
+    """The project's targets: claim, measured value, verdict."""
     groups = by_dataset(runs)
     rows = [*arithmetic_targets(groups.get("arithmetic", {})), *regression_targets(groups), *timing_targets(timing)]
     return [[claim, measured, "met" if met else "**missed**"] for claim, measured, met in rows]
 
 
 def arithmetic_targets(groups: Groups) -> Iterator[tuple[str, str, bool]]:
-    """Lower MAE and higher R2 with CE + NTL-WAS than with CE, by pairs."""
+    """Lower MAE and higher R2 with CE + NTL-WAS than with CE, paired by seed."""
     for (model, loss), runs in sorted(groups.items()):
         mae, r2 = (compare(runs, baseline(groups, model), "interpolate", metric) for metric in ("mae", "r2"))
         if "NTL-WAS" not in loss or mae is None or r2 is None:
@@ -29,9 +29,10 @@ def arithmetic_targets(groups: Groups) -> Iterator[tuple[str, str, bool]]:
 
 
 def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, bool]]:
-    """A token head with the advised loss errs no more than a regression head, by pairs of the same seeds.
+    """A token head with the recommended loss has no larger error than a regression head, paired by seed.
 
-    One setting for all data sets: the best of many on each would be chosen by the errors that it is judged by.
+    It uses one setting for all data sets: the best of many per data set would be selected by the errors that it is
+    judged by.
     """
     for dataset in in_order(datasets):
         groups = datasets[dataset]
@@ -43,7 +44,7 @@ def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
 
 
 def timing_targets(timing: Record) -> Iterator[tuple[str, str, bool]]:
-    """A training step with CE + NTL over one with CE."""
+    """The time of a training step with CE + NTL relative to one with CE."""
     for base, ratio in timing.get("ratios", {}).items():
         what = {"stock": "the stock Trainer's CE", "ce": "our CE"}[base]
         measured = f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"

@@ -1,4 +1,4 @@
-"""A model that can be trained and asked: its batches, its Trainer and the way it gives answers."""
+"""A model with its batches, its Trainer and the way it answers questions."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
 
 LONGEST_QUESTION, LONGEST_ANSWER = 512, 256
-"""Tokens; what is longer is cut, questions at their start."""
+"""Maximum number of tokens; longer texts are cut, questions at their start."""
 VOCABULARY_TEXTS = 20_000
-"""Training pairs that a tokenizer is trained on."""
+"""How many training pairs a tokenizer is trained on."""
 
 
 @dataclass
 class Task:
-    """A model that can be trained, and asked for answers."""
+    """A model that can be trained and can answer questions."""
 
     model: Any
     codec: Codec
     loss: str
-    """What it is trained by."""
+    """The name of its loss."""
     trainer: type[Trainer]
     trainer_arguments: dict[str, Any]
     collate: Callable[[Sequence[Pair]], dict[str, Tensor]]
     draw: Draw | None = None
-    """None for heads that give one value."""
+    """None for heads that predict a single value."""
 
 
 def question_of(codec: Codec, pair: Pair) -> Encoded:
@@ -55,7 +55,7 @@ def question_of(codec: Codec, pair: Pair) -> Encoded:
 
 
 def answer_of(codec: Codec, pair: Pair) -> Encoded:
-    """The answer and its end."""
+    """The answer and the end token."""
     ids, values = codec.encode(pair.answer)
     return Encoded([*ids[:LONGEST_ANSWER], codec.eos], [*values[:LONGEST_ANSWER], 1.0])
 
@@ -90,7 +90,7 @@ def marked_questions(codec: Codec, pairs: Sequence[Pair]) -> list[list[int]]:
 
 
 def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    """Question, mark and answer in one row; only the answer and its end are labels. The model shifts them."""
+    """Question, answer mark and answer in one row; labels are the answer and its end token. The model shifts them."""
     both = [(q, answer_of(codec, pair).ids) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
     labels = padded([[IGNORE] * len(question) + answer for question, answer in both], IGNORE)
     return {**inputs_of(codec, [question + answer for question, answer in both]), "labels": labels}
@@ -104,7 +104,7 @@ def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
 
 
 def make_task(config: DictConfig, splits: Splits) -> Task:
-    """Model, tokenizer, trainer and the way to ask for answers, as configured."""
+    """Model, tokenizer, trainer and answering, as configured."""
     texts = [text for pair in splits.train[:VOCABULARY_TEXTS] for text in pair]
     checkpoint = config.model.checkpoint
     if checkpoint is not None and not Path(checkpoint).is_dir():
@@ -123,7 +123,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Task:
-    """Answers as tokens, under CE and a Number Token Loss."""
+    """A model that answers with tokens, trained with CE and a Number Token Loss."""
     is_seq2seq = model.config.is_encoder_decoder
     collate = seq2seq_batch if is_seq2seq else causal_batch
     answer = seq2seq_answers if is_seq2seq else causal_answers
@@ -146,14 +146,14 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
 
 
 def value_task(model: ValueModel, codec: Codec, longest: int) -> Task:
-    """xVal, by CE + MSE whatever the loss configured: its numbers are no tokens that NTL could compare."""
+    """xVal, always trained with CE + MSE: its numbers are not tokens that NTL could compare."""
     measures = {"compute_metrics": token_metrics, "preprocess_logits_for_metrics": token_scores}
     arguments = {"answer": lambda pairs: value_answers(model, codec, pairs, longest), **measures}
     return Task(model, codec, "ce_mse", PlainTrainer, arguments, partial(value_batch, codec))
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
-    """A value for each question, by MSE whatever the loss configured: there are no number tokens."""
+    """A model that predicts a value for each question, always trained with MSE: there are no number tokens."""
     values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None] or [0.0]
     model = RegressionModel(base, statistics.fmean(values), statistics.pstdev(values))
     arguments = {"answer": lambda pairs: regression_answers(model, codec, pairs)}
@@ -161,13 +161,13 @@ def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
 
 
 def longest_answer(codec: Codec, splits: Splits) -> int:
-    """Tokens that an answer may have: those of the longest one in the data, its end, and two more."""
+    """The maximum length of an answer in tokens: that of the longest answer in the data, the end token and two more."""
     parts = [splits.train[:VOCABULARY_TEXTS], splits.validation, *splits.tests.values()]
     return max(len(answer_of(codec, pair).ids) for part in parts for pair in part) + 2
 
 
 def inputs_on(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a model is asked, on its device: a batch without its labels."""
+    """A batch without its labels, on the model's device."""
     device = next(model.parameters()).device
     return {name: tensor.to(device) for name, tensor in batch.items() if not name.startswith("label")}
 

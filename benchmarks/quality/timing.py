@@ -1,4 +1,4 @@
-"""What the Number Token Loss costs in a training step, by the Trainer's own timer."""
+"""The time that the Number Token Loss adds to a training step, by the Trainer's own timer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TITLES = {"stock": "stock Trainer, CE", "ce": "NTLTrainer, CE", "ntl": "NTLTrain
 
 
 def make_trainer(name: str, config: DictConfig, folder: Path) -> Trainer:
-    """A contestant; all have the same weights and see the same batches."""
+    """The Trainer of a contestant; all have the same weights and see the same batches."""
     splits = load_splits(config)
     task = make_task(config, splits)
     shared = {"args": training_arguments(config, folder), "train_dataset": splits.train, "data_collator": task.collate}
@@ -69,7 +69,7 @@ def spread(values: np.ndarray) -> dict[str, float]:
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Milliseconds of each contestant's step, and the ratios of CE + NTL to both cross-entropies, round by round."""
+    """Milliseconds per step of each contestant, and the ratios of CE + NTL to both cross-entropies, by round."""
     each = {name: np.array(values) for name, values in seconds.items()}
     return {
         "milliseconds": {name: spread(1e3 * values) for name, values in each.items()},
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
     result |= {"seconds": seconds, **summary(seconds)}
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")
     for name, value in result["milliseconds"].items():
-        print(f"{TITLES[name]:26s} {value['median']:8.1f} ms a step ({value['low']:.1f} to {value['high']:.1f})")
+        print(f"{TITLES[name]:26s} {value['median']:8.1f} ms per step ({value['low']:.1f} to {value['high']:.1f})")
     for base, value in result["ratios"].items():
         print(f"CE + NTL / {TITLES[base]}: {value['median']:.4f} ({value['low']:.4f} to {value['high']:.4f})")
     print(f"JSON: {chosen.out}")

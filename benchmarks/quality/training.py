@@ -32,7 +32,7 @@ AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gr
 
 
 class Stopwatch(TrainerCallback):
-    """Seconds of training since its first step, those before an interruption included, by the Trainer's log."""
+    """Seconds of training since its first step, including those before an interruption, from the Trainer's log."""
 
     def __init__(self) -> None:
         self.before, self.started = 0.0, time.perf_counter()
@@ -110,15 +110,15 @@ class Answering:
 
 
 class PlainTrainer(Answering, Trainer):
-    """The loss that the model computes itself."""
+    """Trains with the loss that the model computes itself."""
 
 
 class TokenTrainer(Answering, NTLTrainer):
-    """CE + NTL."""
+    """Trains with CE + NTL."""
 
 
 class NumberLevelTrainer(TokenTrainer):
-    """CE + the number-level loss, on full logits; NTL itself is only measured."""
+    """Trains with CE + the number-level loss on full logits; NTL itself is only measured."""
 
     def __init__(self, *args: Any, number_loss: NumberLevelLoss, weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,8 +134,8 @@ class NumberLevelTrainer(TokenTrainer):
 
 
 def token_scores(logits: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
-    """[B, T, 2] of logits [B, T, V] and labels [B, T], the first of a tuple: cross-entropy, and whether the largest
-    logit is the label's. What :func:`token_metrics` needs of a batch, for models that compute their loss themselves.
+    """[B, T, 2] from logits [B, T, V] and labels [B, T] (the first of a tuple): cross-entropy, and whether the largest
+    logit is the label's. :func:`token_metrics` needs them, for models that compute their loss themselves.
     """
     losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels[0], reduction="none")
     return torch.stack([losses, (logits.argmax(-1) == labels[0]).float()], -1)
@@ -148,7 +148,7 @@ def token_metrics(evaluated: EvalPrediction) -> dict[str, float]:
 
 
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments, as configured; early stopping also needs the best checkpoint to be kept."""
+    """The Trainer's arguments as configured; early stopping also needs the best checkpoint."""
     options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
     if config.trainer.early_stopping:
         options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
@@ -161,15 +161,15 @@ def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
 
 
 def check_device(device: object) -> None:
-    """Raise unless this machine has the device; the Trainer itself would take another one without a word."""
+    """Raise unless this machine has the device; the Trainer would silently use another one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     available = ["cpu", *([accelerator.type] if accelerator else [])]
     if device not in available:
-        raise InputError(f"device must be one that is here ({', '.join(available)}); got {device!r}")
+        raise InputError(f"device must be available on this machine ({', '.join(available)}); got {device!r}")
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Raise where an argument is unknown, or has no number where it is one by default."""
+    """Raise if an argument is unknown, or is not a number although its default is one."""
     known = training_argument_names()
     for name, value in options.items():
         if name not in known:
@@ -187,7 +187,7 @@ def check_arguments(options: dict[str, Any]) -> None:
 
 
 def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
-    """The checkpoint to go on from: a path, the newest one of the run's folder, or none."""
+    """The checkpoint to resume from: a path, the newest one in the run's folder, or None."""
     if not resume:
         return None
     found = get_last_checkpoint(str(folder)) if resume is True else str(resume)

@@ -1,7 +1,7 @@
-"""What is possible on a table without a language model: the same rows and columns, given to gradient boosting.
+"""Reference errors on a table without a language model: gradient boosting on the same rows and columns.
 
-A token head and a regression head are told numbers as digits. How far both are from what the columns say is known only
-beside a method that is made for tables, and beside one that looks at nothing.
+A token head and a regression head read numbers as digits. Their errors are compared with a method designed for tables,
+and with a constant prediction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cells_of(pairs: Sequence[Pair], columns: Sequence[str]) -> Cells:
 
 
 def boosted(train: Cells, answers: Sequence[float], test: Cells, columns: Sequence[str]) -> list[float]:
-    """What trees made for the absolute error on the training rows say of the test rows."""
+    """Predictions for the test rows by gradient boosting for the absolute error, fitted to the training rows."""
     sides = []
     for name in columns:
         cells = [[row.get(name, "") for row in rows] for rows in (train, test)]
@@ -51,7 +51,7 @@ def boosted(train: Cells, answers: Sequence[float], test: Cells, columns: Sequen
 
 
 def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """A column's cells as numbers, NaN where empty or never seen: their values, or else places in the alphabet."""
+    """A column's cells as numbers: their values, or alphabetical ranks; NaN for empty or unseen cells."""
     if all(number_in(cell) is not None for cell in train if cell):
         return tuple(np.array([number_in(cell) for cell in cells], dtype=float) for cells in (train, test))
     place = {cell: place for place, cell in enumerate(sorted(set(train)))}
@@ -59,11 +59,11 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Metrics of both on the test rows of a table, as the file beside the records holds them for each data set."""
+    """Metrics of both methods on the test rows of a table, in the format of the file next to the records."""
     config = configure(["dataset=table", *overrides])
     columns = config.dataset.columns
     if columns is None:
-        raise InputError("name the columns: dataset.columns=[...]")
+        raise InputError("yardsticks needs dataset.columns=[...]")
     splits = load_splits(config)
     train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
     answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))

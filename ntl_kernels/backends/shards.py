@@ -58,7 +58,7 @@ class Header(IntEnum):
 MOST_TOKENS = 2**24
 """The bounds of a larger vocabulary would be rounded in float32."""
 HASH_MASK = 2**24 - 1
-"""How many bits of a hash are sent."""
+"""A mask of the bits of a hash that are sent."""
 NOT_GIVEN = -1.0
 """Stands for a denominator of None."""
 TOLERANCE = 1e-5

@@ -53,7 +53,7 @@ class Block(NamedTuple):
     start: int
     stop: int
     successors: tuple[int, ...]
-    """The possible successors."""
+    """The indices of the blocks that may come next."""
 
 
 def kernel_of(program: Program) -> Kernel:

@@ -14,7 +14,7 @@ from .machine_code import Instruction, disassembled, parsed
 from .pipes import passes_of, pipe_of
 
 WARP = 32
-"""Threads."""
+"""Threads per warp."""
 
 
 class Counts(NamedTuple):

@@ -34,7 +34,7 @@ PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes
 PACKED = ("FFMA2", "FMUL2", "FADD2")
 """Two float32 operations per thread."""
 LSU_BITS = 32
-"""Bytes per thread and pass through the LSU: 128 bytes per warp."""
+"""Bits per thread and pass through the LSU, or 128 bytes per warp."""
 
 
 def pipe_of(instruction: Instruction) -> str:

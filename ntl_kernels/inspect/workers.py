@@ -1,4 +1,4 @@
-"""Work for several processes, which end with it."""
+"""Runs a function in several processes, which end with the call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 from typing import TypeVar
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def in_processes(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunksize: int = 1
 ) -> list[Result]:
-    """The function of every item, computed by new processes.
+    """The function's result for every item, computed by new processes.
 
-    Ctrl-C is answered here: the processes do not see it, and are killed.
+    Ctrl-C is handled in the calling process, which kills the others; they do not see it.
     """
     others = set(active_children())
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
-            with interrupts_held_back():  # which the processes that are started here inherit
+            with interrupts_held_back():  # the new processes inherit the blocked signal
                 results = pool.map(function, items, chunksize=chunksize)
             return list(results)
         except KeyboardInterrupt:
@@ -33,7 +34,7 @@ def in_processes(
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C within takes effect at the end."""
+    """Delay Ctrl-C until the end of the context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -16,7 +16,7 @@ from .softcap import transform
 from .walk import row_normaliser, row_of
 
 HASHED_PER_THREAD = tl.constexpr(4)
-"""Rows per iteration of the header, so that their loads overlap."""
+"""Rows per thread and iteration of the header, so that their loads overlap."""
 
 
 @triton.jit(do_not_specialize=[*VARYING, "options_hash"])

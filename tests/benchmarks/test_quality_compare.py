@@ -50,7 +50,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
         "| difference",
     ]
     assert "run on" in lines[0] and "/3 |" in lines[-1]
-    assert "95 % interval over the pairs" in printed and "as recorded: MAE -" in printed and "/10 seeds" in printed
+    assert "95 % interval over the pairs" in printed and "over more seeds: MAE -" in printed and "/10 seeds" in printed
     assert "12/12" in bar, "one bar over the steps of all six runs"
     records = json.loads((tmp_path / "comparison.json").read_text())
     assert [(record["loss"], record["seed"]) for record in records[:2]] == [
@@ -78,7 +78,7 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
         (["dataset=table"], "dataset=table needs dataset.file=FILE.csv"),
         (["dataset=nowhere"], "nowhere"),
         (["loss.colour=red"], "colour"),
-        (["device=nope"], "device must be one that is here"),
+        (["device=nope"], "device must be available on this machine"),
         (["seed=5"], "say how many by --seeds"),
     ],
 )

@@ -99,7 +99,7 @@ def test_files_that_cannot_be_read_pairs(tmp_path: Path) -> None:
         read_pairs(tmp_path / "absent.txt")
     path = tmp_path / "data.txt.gz"
     path.write_text("not gzip")
-    with pytest.raises(InputError, match="not a whole gzip file"):
+    with pytest.raises(InputError, match="not a complete gzip file"):
         read_pairs(path)
 
 
@@ -139,17 +139,17 @@ def test_multirc_makes_one_pair_of_a_question(tmp_path: Path) -> None:
         (
             downloads.read_gsm8k,
             '{"question": null, "answer": "#### 4"}\n',
-            "line 1: the field 'question' should hold a",
+            "line 1: the field 'question' must be a",
         ),
         (
             downloads.read_multirc,
             '{"passage": {"text": "a", "questions": null}}\n',
-            "line 1: the field 'questions' should hold a list; got None",
+            "line 1: the field 'questions' must be a list; got None",
         ),
         (
             downloads.read_multirc,
             passage(("a", [("2", 1)])).replace('"2"', "null"),
-            "line 1: the field 'text' should hold a text; got None",
+            "line 1: the field 'text' must be a text; got None",
         ),
         (downloads.read_rjokes, "1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
         (downloads.read_rjokes, "7\n", "line 1: expected"),
@@ -216,7 +216,7 @@ def test_prepare_never_writes_over_the_download(tmp_path: Path, capsys: Any) -> 
     (tmp_path / "link").symlink_to(tmp_path / "x")
     for source, target in (("x", "x"), ("x", "link"), ("link", "x")):
         assert downloads.main(["gsm8k", str(tmp_path / source), str(tmp_path / target)]) == 2
-        assert "never written over" in capsys.readouterr().err
+        assert "never overwritten" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["test.jsonl", "train.jsonl"]
     assert (tmp_path / "x" / "train.jsonl").read_text() == line * 20
 
@@ -238,7 +238,7 @@ GOOD = {"gsm8k": '{"question": "q", "answer": "#### 1"}\n', "rjokes": "1\tjoke\n
     [
         (b"", "the file is empty"),
         (b"\xff\xfe1\t\x00", "line 1: not UTF-8 text"),
-        (b"a\x00b\n1\n", "line 1: a null character"),
+        (b"a\x00b\n1\n", "line 1: contains a null character"),
     ],
 )
 def test_files_that_are_no_text_are_named(name: str, content: bytes, said: str, tmp_path: Path, capsys: Any) -> None:
@@ -259,7 +259,7 @@ def test_truncated_archives_are_named(name: str, tmp_path: Path, capsys: Any) ->
     (tmp_path / f"train.{suffix}.gz").write_bytes(whole[: len(whole) // 2])
     assert downloads.main([name, str(tmp_path), str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert re.search(rf"train.{suffix}.gz, line \d+: not a whole gzip file", error) and error.count("\n") == 1
+    assert re.search(rf"train.{suffix}.gz, line \d+: not a complete gzip file", error) and error.count("\n") == 1
 
 
 def test_one_line_cannot_be_split(tmp_path: Path) -> None:

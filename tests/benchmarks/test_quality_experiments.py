@@ -287,8 +287,8 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("device=cuda", r"device must be one that is here \(cpu\); got 'cuda'"),
-        ("device=nope", r"device must be one that is here \(cpu.*; got 'nope'"),
+        ("device=cuda", r"device must be available on this machine \(cpu\); got 'cuda'"),
+        ("device=nope", r"device must be available on this machine \(cpu.*; got 'nope'"),
         ("seed=abc", "seed must be a whole number from 0 to .*; got 'abc'"),
         ("data_seed=-1", "data_seed must be a whole number"),
         ("loss.weight=-1", "loss=ntl_was: weight must be finite and at least 0; got -1"),

@@ -152,10 +152,10 @@ def test_where_a_report_goes_is_tried_first(runs: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("ce1/metrics.json", "{", "ce1/metrics.json: not a run's metrics"),
-        ("ce1/metrics.json", "[]", "ce1/metrics.json: not a run's metrics"),
+        ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
+        ("ce1/metrics.json", "[]", "ce1/metrics.json: not the metrics of a run"),
         ("ce1/metrics.json", '{"log": [], "config": {}}', "ce1/metrics.json: no field 'dataset'"),
-        ("ce1/metrics.json", b"\xff", "ce1/metrics.json: not a run's metrics"),
+        ("ce1/metrics.json", b"\xff", "ce1/metrics.json: not the metrics of a run"),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: no field 'answer'"),
         ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: 'dataset'"),
         ("runs.jsonl", "{", "runs.jsonl, line 1: not a record"),

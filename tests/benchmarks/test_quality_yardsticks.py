@@ -52,4 +52,4 @@ def test_columns_have_to_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     table = tmp_path / "made.csv"
     table.write_text("a,b\n1,2\n")
     assert main([f"dataset.file={table}", "dataset.target=b", "--out", str(tmp_path)]) == 2
-    assert "name the columns" in capsys.readouterr().err
+    assert "yardsticks needs dataset.columns" in capsys.readouterr().err

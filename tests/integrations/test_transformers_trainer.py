@@ -418,7 +418,7 @@ class TestLossOfTheirs:
 
     def test_refused_where_it_would_be_left_out(self, tmp_path: Path) -> None:
         args = arguments(tmp_path, 2, 1)
-        remedies = r"class MixinFirst\(Penalised, NTLTrainer\), or patch the model by apply_ntl_to_model"
+        remedies = r"class MixinFirst\(Penalised, NTLTrainer\), or patch the model with apply_ntl_to_model"
         with pytest.raises(ValueError, match=f"MixinFirst would leave out Penalised.compute_loss.*{remedies}"):
             MixinFirst(make_model(), args, numbers=NUMBERS)
         with pytest.raises(ValueError, match="would leave out Penalised.compute_loss"):
@@ -604,7 +604,7 @@ class TestErrors:
 
     def test_other_options_than_the_loss_function(self, tmp_path: Path) -> None:
         model = set_ntl_loss_function(make_model(), NUMBERS, NTLConfig(weight=1.0))
-        with pytest.raises(ValueError, match="given config=.*, set_ntl_loss_function"):
+        with pytest.raises(ValueError, match="given config=.*, but set_ntl_loss_function"):
             make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=NTLConfig(weight=0.1))
         assert make_trainer(model, tmp_path).ntl_options().config.weight == 1.0
 

@@ -1,4 +1,4 @@
-"""The data of the experiments: splits of question/answer pairs, read from files or made here."""
+"""The data of the experiments: splits of question/answer pairs, read from files or generated."""
 
 from __future__ import annotations
 

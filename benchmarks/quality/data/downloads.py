@@ -1,6 +1,6 @@
-"""The data sets of the paper: a reader for each format, and the splits made of the original downloads.
+"""The data sets of the paper: a reader per format, and splits made from the original downloads.
 
-An answer is a number, a text that ends in one (GSM8K), or text (MultiRC).
+An answer is a number, a text that ends in a number (GSM8K), or text (MultiRC).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
 """Pairs per difficulty of the arithmetic subset (Zausinger et al., section 4)."""
 SEED = 0
-"""Of what is held out for validation."""
+"""Seed of the random validation split."""
 DIFFICULTIES = ("train-easy", "train-medium", "train-hard")
 CATEGORIES = (
     "algebra__linear_1d",
@@ -37,7 +37,7 @@ CATEGORIES = (
     "numbers__round_number",
     "numbers__round_number_composed",
 )
-"""Of training, validation and interpolation; all are answered by numbers."""
+"""Categories of training, validation and interpolation; all their answers are numbers."""
 EXTRAPOLATION = (
     "arithmetic__add_or_sub_big",
     "arithmetic__add_sub_multiple_longer",
@@ -57,7 +57,7 @@ DOWNLOADS = {
 
 
 CALCULATOR = re.compile("<<.*?>>")
-"""GSM8K's marks, such as ``<<48/2=24>>``."""
+"""GSM8K's calculator annotations, such as ``<<48/2=24>>``."""
 NAMES_OF_TYPES = {str: "text", list: "list", dict: "object", int: "whole number"}
 
 
@@ -72,22 +72,22 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(entry: Any, name: str, kind: type, where: str) -> Any:
-    """An entry's field; its absence, or a value of another type (null, say), is an error that names the line."""
+    """An entry's field; a missing field, or a value of another type, raises an error that names the line."""
     if not isinstance(entry, dict) or name not in entry:
         raise InputError(f"{where}: no field {name!r}")
     if not isinstance(entry[name], kind):
-        raise InputError(f"{where}: the field {name!r} should hold a {NAMES_OF_TYPES[kind]}; got {entry[name]!r:.40}")
+        raise InputError(f"{where}: the field {name!r} must be a {NAMES_OF_TYPES[kind]}; got {entry[name]!r:.40}")
     return entry[name]
 
 
 def read_gsm8k(path: Path) -> list[Pair]:
-    """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Calculator marks are dropped."""
+    """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Drops calculator annotations."""
     pairs = []
     for where, entry in json_lines(path):
         question, answer = (field_of(entry, name, str, where) for name in ("question", "answer"))
         answer = CALCULATOR.sub("", answer).replace(",", "")
         if FINAL not in answer or final_value(answer) is None:
-            raise InputError(f"{where}: the answer has no final number behind {FINAL}")
+            raise InputError(f"{where}: the answer has no final number after {FINAL}")
         pairs.append(Pair(question, answer))
     return pairs
 
@@ -104,7 +104,7 @@ def read_rjokes(path: Path) -> list[Pair]:
 
 
 def read_multirc(path: Path) -> list[Pair]:
-    """JSON lines with a passage and its questions. A question makes a pair: its answer is the right ones, joined."""
+    """JSON lines with a passage and its questions. Each question is a pair, whose answer joins the correct answers."""
     pairs = []
     for where, entry in json_lines(path):
         passage = field_of(entry, "passage", dict, where)
@@ -130,25 +130,25 @@ ORIGINS: dict[str, dict[str, str | None]] = {
     "rjokes": {"train.tsv": "train.tsv", "dev.tsv": "validation.tsv", "test.tsv": "test.tsv"},
     "multirc": {"train.jsonl": None, "val.jsonl": "test.jsonl"},
 }
-"""Data set -> file of the download -> that of the splits; None where it is split into training and validation."""
+"""Data set -> downloaded file -> file of a split; None if it is split into training and validation."""
 
 
 def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
-    """Turn an original download into the splits that the configurations read; returns the pairs in each file.
+    """Convert an original download to the splits that the configurations read; return the number of pairs per file.
 
-    Nothing is written before all of the source is read, and never over it.
+    It reads the whole source before it writes anything, and never overwrites the source.
     """
     if name not in DOWNLOADS:
         raise InputError(f"unknown data set {name!r}; expected one of {', '.join(DOWNLOADS)}")
     if not source.is_dir():
-        raise InputError(f"{source}: no such folder. It should hold {DOWNLOADS[name]}")
+        raise InputError(f"{source}: no such folder. It must contain {DOWNLOADS[name]}")
     writable(destination)
     files = line_files(name, source) if name in ORIGINS else deepmind_files(name, source)
     originals = [path for path in source.rglob("*") if path.is_file()]
     for file in files:
         target = destination / file
         if target.exists() and any(target.samefile(original) for original in originals):
-            raise InputError(f"{target} is a file of the download, which is never written over; choose another folder")
+            raise InputError(f"{target} is a file of the download, which is never overwritten; choose another folder")
     for file, entries in files.items():
         path = destination / file
         with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
@@ -175,13 +175,13 @@ def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
 
 
 def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
-    """The pairs of categories that are answered by a number (mixed_longer has fractions, too), in two lines each."""
+    """The pairs of categories whose answer is a number (mixed_longer also has fractions), in two lines each."""
     files = (folder / f"{category}.txt" for category in categories)
     return ["\n".join(pair) for file in files for pair in read_pairs(file, skip_text=True)]
 
 
 def line_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader; where there is no validation split, a tenth of train, by chance."""
+    """File -> its lines, checked by their reader; without a validation split, a random tenth of train is used."""
     files: dict[str, list[str]] = {}
     for origin, target in ORIGINS[name].items():
         path = as_it_is_or_gzipped(source / origin)
@@ -191,7 +191,7 @@ def line_files(name: str, source: Path) -> dict[str, list[str]]:
             files[target] = lines
             continue
         if len(lines) < 2:
-            raise InputError(f"{path}: one line, which cannot be split into training and validation")
+            raise InputError(f"{path}: a single line, which cannot be split into training and validation")
         chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
         for index, line in enumerate(lines):
             split = "validation" if index in chosen else "train"

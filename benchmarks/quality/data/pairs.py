@@ -1,4 +1,4 @@
-"""Questions and answers, and how they are read from files."""
+"""Pairs of questions and answers, and functions that read them from files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Splits(NamedTuple):
 
 
 def final_value(text: str) -> float | None:
-    """The number that an answer is, or that stands behind its last ``####``; else None."""
+    """The number that an answer is, or that follows its last ``####``; otherwise None."""
     return number_in(text, behind=FINAL)
 
 
 def as_it_is_or_gzipped(path: Path) -> Path:
-    """The file of this name, or the one with ``.gz`` at its end if there is only that."""
+    """The file with this name, or with ``.gz`` appended if only that exists."""
     gzipped = path.with_name(f"{path.name}.gz")
     return gzipped if gzipped.is_file() and not path.is_file() else path
 
@@ -49,24 +49,24 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, start=1):
                 yield number, text_of(line, f"{path}, line {number}")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}, line {number + 1}: not a whole gzip file: {error}") from error
+        raise InputError(f"{path}, line {number + 1}: not a complete gzip file: {error}") from error
     if not number:
         raise InputError(f"{path}: the file is empty")
 
 
 def text_of(line: bytes, where: str) -> str:
-    """A line as text, without its end."""
+    """A line as text, without its line ending."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text: {error.reason}") from error
     if "\0" in text:
-        raise InputError(f"{where}: a null character, which no text file has")
+        raise InputError(f"{where}: contains a null character, so it is not text")
     return text.rstrip("\r\n")
 
 
 def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
-    """Question and answer on alternating lines; an answer that is no number is refused, or its pair left out."""
+    """Question and answer on alternating lines; a pair whose answer is not a number is an error, or skipped."""
     lines = [line for _, line in lines_of(Path(path))]
     if len(lines) % 2:
         raise InputError(f"{path}, line {len(lines)}: a question without an answer: {lines[-1]!r}")
@@ -80,5 +80,5 @@ def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
 
 
 def sample(pairs: list[Pair], limit: int | None, seed: int) -> list[Pair]:
-    """All pairs, or ``limit`` of them by chance."""
+    """All pairs, or a random sample of ``limit`` pairs."""
     return pairs if limit is None or limit >= len(pairs) else random.Random(seed).sample(pairs, limit)

@@ -1,4 +1,4 @@
-"""Any table with a numeric column as questions and answers: "carat 0.23, cut Ideal, price?" and "326"."""
+"""Converts a table with a numeric column to questions and answers: "carat 0.23, cut Ideal, price?" and "326"."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...errors import InputError
 from .pairs import Pair, Splits, lines_of, sample
 
 FEWEST_ROWS = 50
-"""Fewer distinct questions tell nothing about an error."""
+"""With fewer distinct questions, errors are not meaningful."""
 MOST_VALIDATION, MOST_TEST = 500, 1000
-"""Questions held out, unless the limits say otherwise; never more than a tenth of the table each."""
+"""Default numbers of held-out questions; never more than a tenth of the table each."""
 
 
 def load_table(
     file: str | None, target: str | None, columns: Sequence[str] | None, limits: dict[str, int | None], seed: int
 ) -> Splits:
-    """A CSV file's rows, split by chance; rows that ask the same question go into the same split.
+    """The rows of a CSV file, split at random; rows with the same question go into the same split.
 
-    Without ``columns`` all but the target are told of a row.
+    ``columns`` are the columns in the questions; by default all columns except the target.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
@@ -43,15 +43,15 @@ def load_table(
 
 
 def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
-    """How many questions a split takes; some have to be left."""
+    """How many questions a split takes; some must be left for training."""
     size = usual if wanted is None else wanted
     if size >= available:
-        raise InputError(f"dataset.limits.{name}={size} leaves nothing of {available} questions to train on")
+        raise InputError(f"dataset.limits.{name}={size} leaves nothing of {available} questions for training")
     return size
 
 
 def read_table(path: Path, target: str, columns: Sequence[str] | None) -> list[Pair]:
-    """A pair of every row; cells that are empty are not told."""
+    """A pair for every row; empty cells are omitted."""
     lines = [line for _, line in lines_of(path)]
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     try:
@@ -69,7 +69,7 @@ def read_table(path: Path, target: str, columns: Sequence[str] | None) -> list[P
 
 
 def check_columns(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> None:
-    """Every column that is asked for has to be there, once."""
+    """Raise unless every selected column exists exactly once."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
@@ -78,17 +78,17 @@ def check_columns(path: Path, header: Sequence[str], target: str, columns: Seque
             if name not in header:
                 raise InputError(f"dataset.{option}: {path} has no column {name!r}; it has {', '.join(header)}")
     if columns is not None and target in columns:
-        raise InputError(f"dataset.columns holds the target {target!r}, which is to be estimated")
+        raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
     if (len(header) < 2 and columns is None) or (columns is not None and not columns):
-        raise InputError(f"{path}: no column beside the target {target!r} to estimate it from")
+        raise InputError(f"{path}: no column besides the target {target!r} to estimate it from")
 
 
 def pair_of(row: Sequence[str], header: Sequence[str], told: Sequence[str], target: str, where: str) -> Pair:
-    """The question that a row asks, and its answer."""
+    """The question and the answer of a row."""
     if len(row) != len(header):
-        raise InputError(f"{where}: {len(row)} cells under a header of {len(header)}")
+        raise InputError(f"{where}: {len(row)} cells, but the header has {len(header)}")
     cells = {name: " ".join(cell.split()) for name, cell in zip(header, row, strict=True)}
     if number_in(cells[target]) is None:
-        raise InputError(f"{where}: {target} should be a plain number such as 12 or -3.5; got {cells[target]!r}")
+        raise InputError(f"{where}: {target} must be a plain number such as 12 or -3.5; got {cells[target]!r}")
     known = [f"{name} {cells[name]}" for name in told if cells[name]]
     return Pair(f"{', '.join([*known, target])}?", cells[target])

@@ -45,7 +45,7 @@ class Block(NamedTuple):
     """The rows that count in a span of rows of the logits, and the memory of their gradient."""
 
     span: slice
-    """The problem of all N rows."""
+    """The span, a slice of all N rows."""
     rows: Rows
     """The block's rows among all N rows."""
     logits: Tensor

@@ -26,7 +26,7 @@ class Labels(NamedTuple):
     is_other: Tensor
     """bool [n, 1]: whether the row is not a number row."""
     num_others: Scalar
-    """The number of number rows."""
+    """The number of rows that are not number rows."""
     targets: Tensor
     """[n]: the values of the labels of number rows; arbitrary for other rows."""
 
