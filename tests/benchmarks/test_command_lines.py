@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks import errors
+from benchmarks.distributed import __main__ as distributed
 from benchmarks.errors import closest, in_one_line, interruptible
 from benchmarks.speed import __main__ as speed
 
@@ -50,6 +51,31 @@ def test_wrong_arguments_of_speed_are_told_in_one_line(
 def test_a_gpu_that_is_there_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [str(speed.device_here(name)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "arguments", "said"),
+    [
+        ("4", ["--tp", "0"], "--tp: expected a whole number of at least 1; got '0'"),
+        ("4", ["--steps", "-1"], "--steps: expected a whole number of at least 1; got '-1'"),
+        ("4", ["--tp", "3"], "--tp 3 must divide the 4 processes and the 4 heads"),
+        ("8", ["--tp", "8"], "--tp 8 must divide the 8 processes and the 4 heads"),
+        ("6", ["--tp", "2"], "must divide the 64 rows"),
+        ("4", ["--out", "/proc/nowhere/out.json"], "/proc/nowhere: cannot write there"),
+        ("", [], "start it by torchrun --nproc-per-node 4 -m benchmarks.distributed"),
+    ],
+)
+def test_wrong_arguments_of_the_distributed_example(
+    processes: str, arguments: list[str], said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "start", lambda: pytest.fail("started"))
+    monkeypatch.setenv("WORLD_SIZE", processes) if processes else monkeypatch.delenv("WORLD_SIZE", raising=False)
+    try:
+        code = distributed.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    error = capsys.readouterr().err
+    assert code == 2 and said in error and error.count("\n") == 1
 
 
 def started(*command: str) -> subprocess.Popen[str]:
