@@ -329,7 +329,7 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("loss.huber_delta=2", "loss=ntl_was has no option 'huber_delta'; it has loss.weight"),
         ("datset=gsm8k", "there is no option 'datset'; did you mean dataset"),
         ("lr=0.1", "there is no option 'lr'; did you mean trainer.arguments.learning_rate"),
-        ("+colour=red", "there is no option 'colour'; there are dataset, model"),
+        ("+foo=1", "there is no option 'foo'; there are dataset, model"),
         ("~loss", "~loss: only arguments of the Trainer can be left out"),
         ("loss=ce,ntl_was", "loss=ce,ntl_was gives several values; only an experiment with -m"),
         ("seed", "expected OPTION=VALUE; got 'seed'"),
@@ -580,7 +580,7 @@ def test_answering_has_a_progress_bar_of_its_own(tmp_path: Path, capsys: Any) ->
     bars = capsys.readouterr().err
     for split in ("eval", *GENERATED):
         assert f"answers, {split}: " in bars
-    assert "8/8" in bars and "20/20" not in bars
+    assert " 0/8 [" in bars and "/20 [" not in bars
     for split in GENERATED:
         assert len((tmp_path / "shown" / f"predictions-{split}.jsonl").read_text().splitlines()) == 8
     run(configure(*shown, "+trainer.arguments.disable_tqdm=true"), tmp_path / "silent")
