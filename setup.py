@@ -8,12 +8,29 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 README = (ROOT / "README.md").read_text()
 RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)[^)]*\)")
+CITATION = (ROOT / "CITATION.cff").read_text()
+"""Says who wrote it and, once it has a public home, where (``repository-code: URL``): the one place for both."""
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ntl_kernels" / "__init__.py").read_text()).group(1)
 
 
 def standalone(text: str) -> str:
     """Markdown that is read away from the repository: links into it become plain words, its images go."""
     return RELATIVE_LINK.sub(lambda found: "" if found[1] else found[2], text)
+
+
+def in_citation(pattern: str) -> str | None:
+    """What CITATION.cff says, if it does."""
+    found = re.search(pattern, CITATION, re.MULTILINE)
+    return found[1] if found else None
+
+
+def urls() -> dict[str, str]:
+    """The paper, and the repository with its issues and changes if it is known."""
+    found = {"Paper": in_citation(r"^  url: (\S+)$")}
+    if repository := in_citation(r"^repository-code: (\S+)$"):
+        found["Repository"], found["Issues"] = repository, f"{repository}/issues"
+        found["Changelog"] = f"{repository}/blob/main/CHANGELOG.md"
+    return found
 
 
 TRANSFORMERS = ["transformers>=4.57", "accelerate>=1.10"]
@@ -34,11 +51,14 @@ setup(
     description="Fused cross-entropy + Number Token Loss kernels for language models",
     long_description=standalone(README),
     long_description_content_type="text/markdown",
+    author=in_citation(r"^authors:\n  - name: (.+)$"),
+    project_urls=urls(),
+    keywords=["number token loss", "cross-entropy", "language models", "numbers", "regression", "Triton", "PyTorch"],
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["ntl_kernels", "ntl_kernels.*"]),
-    package_data={"ntl_kernels": ["py.typed"]},
+    package_data={"": ["py.typed", "*.css", "*.html", "*.ico", "*.js", "*.json", "*.png", "*.svg"]},
     install_requires=["torch>=2.8", "triton>=3.4; platform_system == 'Linux'", "numpy>=1.26"],
     extras_require={
         "transformers": TRANSFORMERS,
@@ -50,11 +70,13 @@ setup(
         "dev": [*TEST, "ruff==0.17.5", "mypy==2.4.1"],
     },
     classifiers=[
+        "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Typing :: Typed",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

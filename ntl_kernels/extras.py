@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -13,7 +14,7 @@ def needs(module: str, library: str, install: str) -> Iterator[None]:
     Args:
         module: the importing module.
         library: the name of the library; in lower case, the name of its package.
-        install: the argument of ``pip install``.
+        install: the argument of ``pip install``, or an extra of this package in brackets: "[trl]".
 
     Raises:
         ImportError: the library is missing. Other errors of the imports are passed through.
@@ -23,4 +24,15 @@ def needs(module: str, library: str, install: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != library.lower():
             raise
-        raise ImportError(f'{module} needs {library}: pip install "{install}"', name=error.name) from error
+        command = installing(install[1:-1]) if install.startswith("[") else f'pip install "{install}"'
+        raise ImportError(f"{module} needs {library}: {command}", name=error.name) from error
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra of this package: from its checkout, or else beside what is installed.
+
+    An installed package has its extras with it, so that no index needs to know the package.
+    """
+    root = Path(__file__).parents[1]
+    is_checkout = (root / "setup.py").is_file()
+    return f'pip install -e "{root}[{extra}]"' if is_checkout else f'pip install "ntl_kernels[{extra}]"'

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ntl_kernels.extras import needs
+from ntl_kernels import extras
+from ntl_kernels.extras import installing, needs
+
+ROOT = Path(__file__).parents[1]
 
 BLOCKED = """
 import sys
@@ -23,12 +27,12 @@ import {module}
         (
             "ntl_kernels.integrations.transformers",
             "transformers",
-            'ntl_kernels.integrations needs transformers: pip install "ntl_kernels[transformers]"',
+            f'ntl_kernels.integrations needs transformers: pip install -e "{ROOT}[transformers]"',
         ),
         (
             "ntl_kernels.integrations.trl",
             "trl",
-            'ntl_kernels.integrations.trl needs TRL: pip install "ntl_kernels[trl]"',
+            f'ntl_kernels.integrations.trl needs TRL: pip install -e "{ROOT}[trl]"',
         ),
         (
             "ntl_kernels.integrations.axolotl",
@@ -62,3 +66,11 @@ def test_the_library_itself_imports_none_of_them() -> None:
     code = f"import sys, ntl_kernels; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_an_extra_is_installed_from_the_checkout_or_beside_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installing("demo") == f'pip install -e "{ROOT}[demo]"'
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "ntl_kernels" / "extras.py"))
+    assert installing("demo") == 'pip install "ntl_kernels[demo]"'

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import ntl_kernels
 
@@ -48,18 +52,27 @@ def test_public_names() -> None:
     assert (PACKAGE / "py.typed").exists()
 
 
+def built(kind: str, folder: Path, out: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", kind, "-d", str(out)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution and the wheel, built from a copy of what they are built from."""
-    folder = tmp_path_factory.mktemp("distributions")
+    """A folder with the source distribution, built from a copy of what it is built from, and the wheel made of it."""
+    folder, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("distributions")
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
         shutil.copy(ROOT / name, folder)
     for name in ("ntl_kernels", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    command = [sys.executable, "setup.py", "-q", "sdist", "-d", "out", "bdist_wheel", "-d", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return folder / "out"
+    built("sdist", folder, out)
+    (archive,) = out.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    built("bdist_wheel", unpacked, out)
+    return out
 
 
 def test_source_distribution_holds_what_installing_needs_and_no_tests_without_their_helpers(
@@ -76,9 +89,57 @@ def test_source_distribution_holds_what_installing_needs_and_no_tests_without_th
 def test_wheel_holds_the_package_alone(distributions: Path) -> None:
     (path,) = distributions.glob("*.whl")
     names = zipfile.ZipFile(path).namelist()
-    assert {str(module.relative_to(PACKAGE.parent)) for module in PACKAGE.rglob("*.py")} <= set(names)
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {str(path.relative_to(PACKAGE.parent)) for path in files} <= set(names)
     assert "ntl_kernels/py.typed" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"ntl_kernels"}
+
+
+def test_the_wheel_works_where_there_is_no_checkout(distributions: Path, tmp_path: Path) -> None:
+    """In an environment with nothing but the wheel, which sees this one's packages (but not its editable installs)."""
+    (wheel,) = distributions.glob("*.whl")
+    empty = tmp_path / "empty"
+    venv.create(empty, with_pip=False)
+    (site,) = (empty / "lib").glob("python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "others.pth").write_text("\n".join([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]) + "\n")
+    command = [str(empty / "bin" / "python"), "-I", shutil.copy(HERE / "try_wheel.py", tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert Path(found["file"]).is_relative_to(site) and found["version"] == ntl_kernels.__version__
+    help_ = subprocess.run(
+        [*command[:2], "-m", "ntl_kernels.demo", "--help"], cwd=tmp_path, capture_output=True, timeout=120
+    )
+    assert help_.returncode == 0 and b"--port" in help_.stdout, help_.stderr
+
+
+def test_metadata(distributions: Path) -> None:
+    """Author and links from CITATION.cff, which holds no version that could differ."""
+    (path,) = distributions.glob("*.whl")
+    archive = zipfile.ZipFile(path)
+    (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    found = email.message_from_bytes(archive.read(name))
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nauthors:\n  - name: {found['Author']}\n" in citation and "\nversion:" not in citation
+    assert found["Version"] == ntl_kernels.__version__ and "number token loss" in found["Keywords"]
+    links = dict(link.split(", ", 1) for link in found.get_all("Project-URL"))
+    assert links and all(link.startswith("https://") for link in links.values())
+    assert links["Paper"] in citation and ("Repository" in links) == ("\nrepository-code:" in citation)
+
+
+@pytest.mark.parametrize(("tag", "code"), [(f"v{ntl_kernels.__version__}", 0), ("v9.9.9", 1), ("vnext", 1)])
+def test_a_release_has_the_version_of_its_tag(tag: str, code: int, distributions: Path, tmp_path: Path) -> None:
+    """The workflow's own line, run on what was built; publishing waits for the job it is in, and has the only token."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    build, publish = (workflow["jobs"][name] for name in ("build", "publish"))
+    (check,) = (step["run"] for step in build["steps"] if step.get("name") == "The tag is the version")
+    (tmp_path / "dist").symlink_to(distributions)
+    done = subprocess.run(["bash", "-c", check], cwd=tmp_path, env={**os.environ, "GITHUB_REF_NAME": tag})
+    assert done.returncode == code
+    assert workflow[True]["push"]["tags"] == ["v*"] and workflow["permissions"] == {"contents": "read"}  # YAML: on
+    assert publish["needs"] == "build" and publish["environment"] == "pypi" and "permissions" not in build
+    assert publish["permissions"] == {"id-token": "write"}
 
 
 def test_long_description_stands_without_the_repository(distributions: Path) -> None:

@@ -6,12 +6,13 @@ checks loss and gradients against a single process. Uses gloo on CPUs and nccl o
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
 import random
+import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from torch.distributed.tensor import DTensor
 from ntl_kernels import NumberTokens
 
 from .. import environment
-from .model import Model, spread
+from ..arguments import Parser, count
+from ..errors import in_one_line, writable
+from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
 
 CHARACTERS = "0123456789+=;"
 VOCAB_SIZE = 51  # padded, and chosen so that ranks have different numbers of columns
 IGNORED = -100
+HEADS = WIDTH // HEAD_WIDTH
 ROWS, LENGTH = 64, 24
 """Rows per step, on all processes together."""
 LEARNING_RATE = 3e-3
@@ -38,8 +42,9 @@ TOLERANCE = 1e-5
 """Tolerance of loss and gradients, relative to their largest entry."""
 
 
-def main() -> None:
-    arguments = parse()
+@in_one_line
+def main(given: list[str]) -> int:
+    arguments = parse(given)
     device = start()
     mesh = init_device_mesh(
         device.type, (dist.get_world_size() // arguments.tp, arguments.tp), mesh_dim_names=("dp", "tp")
@@ -61,22 +66,31 @@ def main() -> None:
         print(json.dumps(result, indent=1))
         keep(arguments.out, device, f"-m benchmarks.distributed --loss {arguments.loss}", {"result": result})
     dist.destroy_process_group()
+    return 0
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--tp", type=int, default=2, help="processes that share layers and vocabulary (default 2)")
-    parser.add_argument(
-        "--loss", choices=("logits", "fused"), default="fused", help="loss of logits, or fused with the head (default)"
-    )
+def parse(given: list[str]) -> Namespace:
+    parser = Parser(prog="benchmarks.distributed", description=__doc__)
+    parser.add_argument("--steps", type=count, default=60)
+    parser.add_argument("--tp", type=count, default=2, help="processes that share layers and vocabulary (default 2)")
+    parser.add_argument("--loss", choices=("logits", "fused"), default="fused", help="loss of logits, or fused with the head")
     parser.add_argument("--out", type=Path, help="where to write the results (default: nowhere)")
-    arguments = parser.parse_args()
-    if "WORLD_SIZE" not in os.environ:
-        parser.error("start it with torchrun --nproc-per-node 4 -m benchmarks.distributed")
-    if int(os.environ["WORLD_SIZE"]) % arguments.tp:
-        parser.error(f"--tp must divide the number of processes, {os.environ['WORLD_SIZE']}; got {arguments.tp}")
+    arguments = parser.parse_args(given)
+    processes = number_of_processes(parser)
+    if processes % arguments.tp or HEADS % arguments.tp:
+        parser.error(f"--tp {arguments.tp} must divide the {processes} processes and the {HEADS} heads of the model")
+    if ROWS % (processes // arguments.tp):
+        parser.error(f"{processes} processes / --tp {arguments.tp} = {processes // arguments.tp} must divide the {ROWS} rows of a step")
+    if arguments.out is not None:
+        writable(arguments.out.parent)
     return arguments
+
+
+def number_of_processes(parser: Parser) -> int:
+    """The number of processes that torchrun has started; an error without torchrun."""
+    if "WORLD_SIZE" not in os.environ:
+        parser.error(f"start it with torchrun --nproc-per-node 4 -m {parser.prog}")
+    return int(os.environ["WORLD_SIZE"])
 
 
 def start() -> torch.device:
@@ -203,4 +217,4 @@ def keep(path: Path | None, device: torch.device, program: str, results: dict[st
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

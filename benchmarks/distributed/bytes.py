@@ -6,8 +6,8 @@ gather of the logits, each on the same columns.
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,22 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
-from .__main__ import keep, start
+from ..arguments import Parser
+from ..errors import in_one_line, writable
+from .__main__ import keep, number_of_processes, start
 from .traffic import Traffic
 
 ROWS, VOCAB_SIZE, WIDTH = 1000, 32000, 64
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.distributed.bytes", description=__doc__)
+@in_one_line
+def main(given: list[str]) -> int:
+    parser = Parser(prog="benchmarks.distributed.bytes", description=__doc__)
     parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
+    number_of_processes(parser)
+    if arguments.out is not None:
+        writable(arguments.out.parent)
     device = start()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(0)
@@ -66,6 +72,7 @@ def main() -> None:
         sizes = {"rows": ROWS, "vocab_size": VOCAB_SIZE, "ranks": dist.get_world_size()}
         keep(arguments.out, device, "-m benchmarks.distributed.bytes", {**sizes, "calls": rows})
     dist.destroy_process_group()
+    return 0
 
 
 def measure(name: str, call: Callable[[], Tensor]) -> dict[str, Any]:
@@ -85,4 +92,4 @@ def measure(name: str, call: Callable[[], Tensor]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

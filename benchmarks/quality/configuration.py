@@ -89,12 +89,11 @@ def check_names(config: DictConfig) -> None:
     }
     for where, known in expected.items():
         names = [str(name) for name in (config[where] if where else config)]
+        nearby = known if where == "model" else [*known, *all_keys()]  # arguments of the Trainer lie one level down
         for name in names:
             if name not in known:
                 owner = f"{where} has" if where else "there is"
-                raise InputError(
-                    f"{owner} no option {name!r}{meant(name, [*known, *all_keys()]) or f'; there are {listed(known)}'}"
-                )
+                raise InputError(f"{owner} no option {name!r}{meant(name, nearby) or f'; there are {listed(known)}'}")
         for name in known:
             if name not in names:
                 raise InputError(f"{f'{where}.{name}'.lstrip('.')} is missing")

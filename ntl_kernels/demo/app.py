@@ -11,6 +11,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
 import gradio as gr
 
 from ..config import KINDS, NTLConfig
+from ..extras import installing
 from . import live, losses, tokenizer_file, views
 from .losses import PRESETS, VOCABULARIES, Options, Shape
 from .style import CSS
@@ -129,7 +130,7 @@ def train_live(kind: str, weight: float, reweigh: bool, steps: float, seed: floa
         for progress in live.train(settings):
             yield views.training(progress, settings.steps)
     except ImportError as error:
-        yield views.notice(f'{error}. The live run needs transformers: pip install "ntl_kernels[demo]".', "error")
+        yield views.notice(f"{error}. The live run needs transformers: {installing('demo')}.", "error")
 
 
 def build() -> gr.Blocks:

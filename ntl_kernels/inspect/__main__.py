@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from dataclasses import asdict
 
 from . import __doc__ as description
@@ -51,7 +53,8 @@ def print_model(arguments: argparse.Namespace) -> None:
     targets = dict.fromkeys(gpu.target for gpu in chosen if gpu.target in (arguments.target or TARGETS))
     names = [gpu.name for gpu in chosen]
     if not targets:
-        raise SystemExit(f"none of the targets belongs to {' or '.join(names)}")
+        print(f"error: none of the targets belongs to {' or '.join(names)}", file=sys.stderr)
+        raise SystemExit(2)
     estimates = [one for one in model(cases_of(targets, arguments.loss)) if one.gpu in names]
     if arguments.json:
         for estimate in estimates:
@@ -61,4 +64,8 @@ def print_model(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

@@ -2,5 +2,5 @@
 
 from ..extras import needs
 
-with needs(__name__, "transformers", "ntl_kernels[transformers]"):
+with needs(__name__, "transformers", "[transformers]"):
     import transformers  # noqa: F401 - every module here needs it

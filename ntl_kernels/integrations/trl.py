@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..extras import needs
 
-with needs(__name__, "TRL", "ntl_kernels[trl]"):
+with needs(__name__, "TRL", "[trl]"):
     from trl import SFTTrainer
 
 from .transformers.stock_trainers import STOCK_TRAINERS

@@ -52,6 +52,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
     assert "run on" in lines[0] and "/3 |" in lines[-1]
     assert "95 % interval over the pairs" in printed and "over more seeds: MAE -" in printed and "/10 seeds" in printed
     assert "12/12" in bar, "one bar over the steps of all six runs"
+    assert "answers, test: " in bar
     records = json.loads((tmp_path / "comparison.json").read_text())
     assert [(record["loss"], record["seed"]) for record in records[:2]] == [
         ("CE", 1),
@@ -80,12 +81,14 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
         (["loss.colour=red"], "colour"),
         (["device=nope"], "device must be available on this machine"),
         (["seed=5"], "say how many by --seeds"),
+        (["loss.weight=-1"], "weight must be finite and at least 0"),
+        (["model.size=huge"], "size must be one of"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(arguments: list[str], said: str, tmp_path: Path, capsys: Any) -> None:
     assert main(["compare", *arguments, "--out", str(tmp_path)]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and said in errors[0]
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and errors[0].startswith("error: ") and said in errors[0], "nothing else, no bar"
 
 
 def test_where_results_go_is_tried_before_the_work(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
