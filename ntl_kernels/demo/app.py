@@ -1,7 +1,7 @@
 """The page itself: Gradio's parts, wired to `picture`, `losses`, `tokenizer_file` and `live`.
 
-Nothing is computed here. Events take what the browser sends as it is (``preprocess=False``), since Gradio's own check of
-a slider raises while a number is being typed; `fields` reads it.
+Nothing is computed here. Events take what the browser sends as it is (``preprocess=False``), since Gradio's own check
+of a slider raises while a number is being typed; `fields` reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ THEME = gr.themes.Default(
     neutral_hue="slate",
     font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
     font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
-).set(body_text_color_subdued="*neutral_600", body_text_color_subdued_dark="*neutral_300")
+).set(
+    body_text_color_subdued="*neutral_600",  # small grey text can be read
+    body_text_color_subdued_dark="*neutral_300",
+    button_primary_background_fill_hover="*primary_700",
+)
 """Plain names of fonts: a theme's own default may be fetched from the network."""
 TRUTH = 4.0
 FIRST_KIND = "digits"
@@ -44,6 +48,8 @@ STEPS = Field("Steps", 10, live.MOST_STEPS, whole=True)
 WEIGHT = Field("weight (lambda)", 0, 2)
 LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's: a table of that many tokens is made."""
+STOPPED = "page => (page ?? '').replace(/about [0-9]+ s left/, 'stopped')"
+"""Run by the browser: a run that was stopped has nothing left."""
 RAW: dict[str, Any] = {"preprocess": False, "show_progress": "hidden"}
 
 
@@ -72,7 +78,8 @@ def loss_page(kind: str, shown_loss: str, reweigh: bool, *given: Any) -> tuple[A
     vocabulary = VOCABULARIES[kind]
     fields = number_fields(vocabulary.values[-1])
     problem = views.notice(" ".join(filter(None, map(Field.remark, fields, given))))
-    numbers = [number for field, value in zip(fields, given, strict=True) if (number := field.nearest(value)) is not None]
+    nearest = [field.nearest(value) for field, value in zip(fields, given, strict=True)]
+    numbers = [number for number in nearest if number is not None]
     if len(numbers) < len(fields):
         return problem, *[gr.skip()] * 5
     truth, *rest = numbers
@@ -165,24 +172,28 @@ def train_live(kind: str, weight: Any, reweigh: bool, steps: Any, seed: str) -> 
 
 def build() -> gr.Blocks:
     """The three pages."""
-    with gr.Blocks(title="Number Token Loss", analytics_enabled=False, delete_cache=(3600, 3600)) as demo:
-        with gr.Tabs():
-            with gr.Tab("The loss"):
-                gr.HTML(TITLE, elem_id="title", apply_default_css=False)
-                gr.HTML(
-                    picture.markup(),
-                    js_on_load=picture.SCRIPT,
-                    server_functions=[picture.answer],
-                    apply_default_css=False,
-                    elem_id="first",
-                )
-                with gr.Accordion("More", open=False, elem_id="more"):
-                    losses_part()
-            with gr.Tab("Your tokenizer"):
-                tokenizer_tab()
-            with gr.Tab("Live training"):
-                live_tab()
+    blocks = gr.Blocks(title="Number Token Loss", analytics_enabled=False, delete_cache=(3600, 3600))
+    with blocks as demo, gr.Tabs():
+        with gr.Tab("The loss"):
+            picture_part()
+            with gr.Accordion("More", open=False, elem_id="more"):
+                losses_part()
+        with gr.Tab("Your tokenizer"):
+            tokenizer_tab()
+        with gr.Tab("Live training"):
+            live_tab()
     return demo
+
+
+def picture_part() -> None:
+    gr.HTML(TITLE, elem_id="title", apply_default_css=False)
+    gr.HTML(
+        picture.markup(),
+        js_on_load=picture.SCRIPT,
+        server_functions=[picture.answer],
+        apply_default_css=False,
+        elem_id="first",
+    )
 
 
 def slider(field: Field, value: float, step: float) -> gr.Slider:
@@ -220,7 +231,7 @@ def losses_part() -> None:
         with gr.Column(scale=3, min_width=280):
             gradient = gr.HTML(at_first[5], elem_id="gradient")
         with gr.Column(scale=1, min_width=240):
-            shown_loss = gr.Dropdown(
+            shown_loss = gr.Radio(
                 list(losses.NUMBER_LOSSES), value=FIRST_LOSS, label="Number loss", elem_id="shown-loss"
             )
             weight = slider(WEIGHT, values[10], 0.05)
@@ -285,8 +296,8 @@ def tokenizer_tab() -> None:
 
 def live_tab() -> None:
     gr.Markdown(LIVE_INTRODUCTION)
+    kind = gr.Radio(list(KINDS), value=NTLConfig.kind, label="kind")
     with gr.Row():
-        kind = gr.Dropdown(list(KINDS), value=NTLConfig.kind, label="kind", min_width=220)
         weight = gr.Slider(WEIGHT.low, WEIGHT.high, 0.3, step=0.05, label=WEIGHT.name, min_width=220)
         steps = gr.Slider(STEPS.low, STEPS.high, 300, step=10, label=STEPS.name, elem_id="steps", min_width=220)
         seed = gr.Textbox("1", label="Seed", elem_id="seed", min_width=220)
@@ -297,6 +308,7 @@ def live_tab() -> None:
     state = gr.HTML(elem_id="training")
     run = go.click(train_live, [kind, weight, reweigh, steps, seed], state, **RAW)
     stop.click(None, cancels=run)
+    stop.click(None, state, state, js=STOPPED)
 
 
 def serve(host: str, port: int | None, open_browser: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import NTLConfig
-from .losses import VOCABULARIES, gradients
+from .losses import VOCABULARIES, Options, gradients
 
 DIGITS = VOCABULARIES["digits"]
 SMALLEST, LARGEST = 0.005, 0.95
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     weight: float
 
 
-FIRST = Setting([0.01, 0.01, 0.01, 0.4, 0.13, 0.01, 0.01, 0.01, 0.01, 0.4], 4.0, NTLConfig.weight)
+FIRST = Setting([0.01, 0.01, 0.01, 0.4, 0.13, 0.01, 0.01, 0.01, 0.01, 0.4], 4.0, Options.weight)
 """A model torn between 3 and 9, which are not equally far from the truth: there NTL's gradient shows."""
 
 
@@ -158,6 +158,7 @@ const find = selector => root.querySelector(selector);
 const columns = [...root.querySelectorAll('.number')];
 const bars = columns.map(column => column.querySelector('.bar'));
 const first = root.dataset.state;
+const silence = 'The demo does not answer: is it still running?';
 let state = JSON.parse(first), asking = false, changed = false;
 
 // An arrow of this length that points down to y = length, or up to y = 0.
@@ -180,6 +181,7 @@ function draw() {
     bars[k].setAttribute('aria-valuenow', (100 * state.heights[k]).toFixed(1));
     bars[k].setAttribute('aria-valuetext', state.spoken[k]);
     column.classList.toggle('true', k === state.truth);
+    column.dataset.share = state.heights[k];
     column.querySelector('input').checked = k === state.truth;
     column.querySelectorAll('.push').forEach((svg, which) => {
       const length = Math.abs(state.arrows[k][which]) * unit, down = state.arrows[k][which] < 0;
@@ -205,7 +207,7 @@ async function ask() {
   while (changed) {
     changed = false;
     const { heights, truth, weight } = state;
-    const found = await server.answer({ heights, truth, weight }) ?? { problem: 'The demo does not answer: is it still running?' };
+    const found = await server.answer({ heights, truth, weight }) ?? { problem: silence };
     find('.notice').textContent = found.problem ?? '';
     Object.assign(state, found);
     draw();

@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="6" fill="#2563eb"/>'
-    '<path fill="#fff" d="M5 17h6v9H5zM13 21h6v5h-6zM21 17h6v9h-6zM23 3h2v7h3l-4 5-4-5h3zM7 9h2v2h2l-3 4-3-4h2z"/></svg>'
+    '<path fill="#fff" d="M5 17h6v9H5zM13 21h6v5h-6zM21 17h6v9h-6zM23 3h2v7h3l-4 5-4-5h3zM7 9h2v2h2l-3 4-3-4h2z"/>'
+    "</svg>"
 )
 FAVICON = f"data:image/svg+xml,{quote(ICON)}"
 """In the page itself: no file to install, and none to ask for."""
@@ -17,6 +18,7 @@ CSS = """
 .dark { --ntl-ink: #a3b0c2; --ntl-blue: #60a5fa; --ntl-orange: #fb923c; --ntl-green: #34d399; --ntl-violet: #c4b5fd;
   --ntl-bar: #64748b; --ntl-amber: #fbbf24; --ntl-red: #fca5a5; --ntl-on-green: #0b0f19; }
 .gradio-container { width: 100%; max-width: 1040px !important; margin: 0 auto !important; }
+.tab-container button.selected { color: var(--ntl-blue) !important; }
 footer > .divider { display: none; }
 .gradio-container .html-container { padding: 0 !important; }
 .gradio-container :is(h2, h3) { margin: 1.2em 0 .4em; font-weight: 600; }
@@ -35,11 +37,11 @@ footer > .divider { display: none; }
 #picture .number { --ntl: var(--ntl-bar); min-width: 0; }
 #picture .number.true { --ntl: var(--ntl-green); }
 #picture .plot { position: relative; height: 330px; border-bottom: 2px solid var(--ntl-ink); }
-#picture .bar { position: absolute; bottom: 0; left: 12%; right: 12%; background: var(--ntl); border-radius: 5px 5px 0 0;
-  cursor: ns-resize; touch-action: none; outline: none; }
+#picture .bar { position: absolute; bottom: 0; left: 12%; right: 12%; background: var(--ntl);
+  border-radius: 5px 5px 0 0; cursor: ns-resize; touch-action: none; outline: none; }
 #picture .bar::before { content: ""; position: absolute; inset: -20px -10% -8px; }
-#picture .bar::after { content: ""; position: absolute; top: 7px; left: 50%; width: 16px; height: 3px; margin-left: -8px;
-  border-radius: 2px; background: var(--body-background-fill); opacity: .85; }
+#picture .bar::after { content: ""; position: absolute; top: 7px; left: 50%; width: 16px; height: 3px;
+  margin-left: -8px; border-radius: 2px; background: var(--body-background-fill); opacity: .85; }
 #picture .bar:is([style*="height: 3px"], [style*="height: 2."])::after { display: none; }
 #picture .bar:focus-visible { outline: 3px solid var(--ntl-blue); outline-offset: 2px; }
 #picture .push { position: absolute; left: 50%; overflow: visible; pointer-events: none; }

@@ -80,7 +80,7 @@ def loss_bars(result: Comparison) -> str:
         )
     return (
         '<table class="bars"><caption>Each row has its own scale. A full bar is the largest value with reweigh=True, '
-        f'whichever the true number. Cross-entropy has no largest value: its full bar is {CE_SCALE:g} nats.'
+        f"whichever the true number. Cross-entropy has no largest value: its full bar is {CE_SCALE:g} nats."
         '</caption><thead><tr><td></td><th scope="col"><i class="key blue"></i>reweigh=True</th>'
         '<th scope="col"><i class="key orange"></i>reweigh=False</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
