@@ -118,9 +118,10 @@ def choose_vocabulary(kind: str, *given: float | None) -> list[Any]:
     return [*kept, width, gr.Slider(maximum=high / 3, value=Options.label_sigma)]
 
 
-def whole(given: float | None) -> Any:
-    """A number that was typed between two steps of a slider, as a whole one; nothing else is touched."""
-    return gr.skip() if given is None or given == round(given) else round(given)
+def settle(kind: str, given: float | None) -> Any:
+    """A place that was typed between two numbers or beyond them, as one of them; nothing else is touched."""
+    place = number_fields(VOCABULARIES[kind].values[-1])[0].nearest(given)
+    return gr.skip() if place is None or place == given else place
 
 
 def examine_file(path: str | None, vocab_size: str, digits_only: bool, space_prefixed: bool) -> str:
@@ -250,7 +251,7 @@ def losses_part() -> None:
     moved = [truth, peak, second_peak, width, options[1]]
     kind.input(choose_vocabulary, [kind, truth, peak, second_peak], moved, **RAW).then(**show)
     for control in (truth, peak, second_peak):
-        control.release(whole, control, control, **RAW)
+        control.release(settle, [kind, control], control, **RAW)
     for name, button in zip(PRESETS, presets, strict=True):
         button.click(lambda *settings, name=name: choose_preset(name, *settings), [kind, truth], shape[1:], **RAW)
 

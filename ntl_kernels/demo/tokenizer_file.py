@@ -7,6 +7,7 @@ import math
 import threading
 import warnings
 from collections import Counter
+from operator import ne
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +105,6 @@ class Choice(NamedTuple):
 
 
 CHOICES = (Choice(), Choice(digits_only=False), Choice(space_prefixed=True), Choice(False, True))
-"""The simplest first."""
 
 
 class Verdict(NamedTuple):
@@ -118,7 +118,8 @@ class Verdict(NamedTuple):
 
 def judge(tokenizer: Any, chosen: Choice) -> Verdict | None:
     """Whether the chosen options count all number tokens that any options count; None if there are none at all."""
-    found = {choice: numbers_of(tokenizer, choice) for choice in (chosen, *CHOICES)}
+    nearest = sorted(CHOICES, key=lambda choice: sum(map(ne, choice, chosen)))
+    found = {choice: numbers_of(tokenizer, choice) for choice in nearest}
     best = max(found, key=lambda choice: len(found[choice] or ()))
     numbers, most, counted = found[best], len(found[best] or ()), len(found[chosen] or ())
     if numbers is None:
