@@ -175,7 +175,7 @@ def build() -> gr.Blocks:
     """The three pages."""
     blocks = gr.Blocks(title="Number Token Loss", analytics_enabled=False, delete_cache=(3600, 3600))
     with blocks as demo, gr.Tabs():
-        with gr.Tab("The loss"):
+        with gr.Tab("Loss"):
             picture_part()
             with gr.Accordion("More", open=False, elem_id="more"):
                 losses_part()

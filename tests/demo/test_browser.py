@@ -835,13 +835,13 @@ def test_axe_finds_nothing_serious(page: Page, width: int) -> None:
 @pytest.mark.parametrize("width", [320, 768])
 def test_narrow_screens_need_no_sideways_scrolling(page: Page, width: int) -> None:
     page.open(width, more=True)
-    for name in ("The loss", "Your tokenizer", "Live training"):
+    for name in ("Loss", "Your tokenizer", "Live training"):
         page.press(name, "tab")
         if name == "Your tokenizer":
             page.press("merged digits")
             page.find("#found table")
         assert page.run("return document.documentElement.scrollWidth") <= width, name
-    page.press("The loss", "tab")
+    page.press("Loss", "tab")
     for selector in ("#picture", "#true-number", "#prediction", "#bars", "#curves", "#gradient"):
         box = page.run("return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()", selector)
         assert box["left"] >= 0 and box["right"] <= width and box["width"] > 0.7 * min(width, 320), (selector, box)
@@ -884,7 +884,7 @@ def luminance(page: Page, selector: str, attribute: str) -> float:
 def test_nothing_left_the_machine_and_nothing_broke(page: Page, server: Server) -> None:
     """Last, over all that the tests above did, and at least over a visit of every page."""
     page.open()
-    for name in ("Your tokenizer", "Live training", "The loss"):
+    for name in ("Your tokenizer", "Live training", "Loss"):
         page.press(name, "tab")
     icon = page.find("link[rel=icon]").get_attribute("href")
     assert icon.startswith("data:image/svg+xml,")
