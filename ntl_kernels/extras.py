@@ -29,9 +29,9 @@ def needs(module: str, library: str, install: str) -> Iterator[None]:
 
 
 def installing(extra: str) -> str:
-    """The command that installs an extra of this package: from its checkout, or else beside what is installed.
+    """The command that installs an extra of this package: from the checkout if there is one, else for the installation.
 
-    An installed package has its extras with it, so that no index needs to know the package.
+    The second needs no index that has this package, since the metadata of an installed package lists its extras.
     """
     root = Path(__file__).parents[1]
     is_checkout = (root / "setup.py").is_file()

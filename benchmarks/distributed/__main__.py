@@ -73,14 +73,19 @@ def parse(given: list[str]) -> Namespace:
     parser = Parser(prog="benchmarks.distributed", description=__doc__)
     parser.add_argument("--steps", type=count, default=60)
     parser.add_argument("--tp", type=count, default=2, help="processes that share layers and vocabulary (default 2)")
-    parser.add_argument("--loss", choices=("logits", "fused"), default="fused", help="loss of logits, or fused with the head")
+    parser.add_argument(
+        "--loss", choices=("logits", "fused"), default="fused", help="loss of logits, or fused with the head"
+    )
     parser.add_argument("--out", type=Path, help="where to write the results (default: nowhere)")
     arguments = parser.parse_args(given)
     processes = number_of_processes(parser)
     if processes % arguments.tp or HEADS % arguments.tp:
         parser.error(f"--tp {arguments.tp} must divide the {processes} processes and the {HEADS} heads of the model")
-    if ROWS % (processes // arguments.tp):
-        parser.error(f"{processes} processes / --tp {arguments.tp} = {processes // arguments.tp} must divide the {ROWS} rows of a step")
+    replicas = processes // arguments.tp
+    if ROWS % replicas:
+        parser.error(
+            f"{processes} processes with --tp {arguments.tp} are {replicas} replicas: must divide the {ROWS} rows"
+        )
     if arguments.out is not None:
         writable(arguments.out.parent)
     return arguments

@@ -129,7 +129,18 @@ def two_peaks(truth: float, low: float, high: float) -> Shape:
     return Shape(first, second_peak=second, second_share=0.5)
 
 
+def near_and_far(truth: float, low: float, high: float) -> Shape:
+    """One off, and as far off as can be: not equally far, so that the gradient of NTL-WAS does not cancel."""
+    near = truth - 1 if truth > low else truth + 1
+    return Shape(near, second_peak=further_end(truth, low, high), second_share=0.5, even_share=0.1)
+
+
 PRESETS: Mapping[str, Preset] = {
+    "near and far": Preset(
+        near_and_far,
+        "Two equal wrong peaks. Cross-entropy pushes both down alike; NTL spares the near one and pushes the far one "
+        "harder: see the gradient below.",
+    ),
     "certain and right": Preset(
         lambda truth, low, high: Shape(truth),
         "Nearly all probability on the true number: every loss is small. With label_sigma the target is wider than one "
@@ -164,6 +175,11 @@ PRESETS: Mapping[str, Preset] = {
 def preset_shape(name: str, vocabulary: Vocabulary, truth: float) -> Shape:
     """The shape of a preset for a true number."""
     return PRESETS[name].shape(truth, vocabulary.values[0], vocabulary.values[-1])
+
+
+def remark(shape: Shape, vocabulary: Vocabulary, truth: float) -> str:
+    """What a preset says of a shape: nothing as soon as the shape is no longer the preset's."""
+    return next((PRESETS[name].remark for name in PRESETS if preset_shape(name, vocabulary, truth) == shape), "")
 
 
 @dataclass(frozen=True)

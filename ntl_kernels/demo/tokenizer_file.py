@@ -7,6 +7,7 @@ import math
 import threading
 import warnings
 from collections import Counter
+from operator import ne
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,10 @@ from .charts import round_step
 
 MOST_BARS = 24
 """Of a histogram in which every value has its own bar."""
+WIDE = 100.0
+"""A span of values at which NTL outweighs cross-entropy."""
+SQUASH_FACTOR = 9
+"""What the documentation recommends for such values."""
 _warning_filters = threading.Lock()
 
 
@@ -82,6 +87,64 @@ def examine(tokenizer: Any, vocab_size: int | None, digits_only: bool, space_pre
         for token, value in zip(numbers.ids.tolist(), numbers.values.tolist(), strict=True)
     ]
     return Finding(numbers, tokens, [str(warning.message) for warning in caught])
+
+
+class Choice(NamedTuple):
+    """Options of :meth:`NumberTokens.from_tokenizer`."""
+
+    digits_only: bool = True
+    space_prefixed: bool = False
+
+    def instead_of(self, other: Choice) -> str:
+        """The options that differ from another choice's, as arguments."""
+        return ", ".join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(other, name))
+
+    def call(self) -> str:
+        """The call with these options."""
+        return ", ".join(filter(None, ["NumberTokens.from_tokenizer(tokenizer", self.instead_of(Choice())])) + ")"
+
+
+CHOICES = (Choice(), Choice(digits_only=False), Choice(space_prefixed=True), Choice(False, True))
+
+
+class Verdict(NamedTuple):
+    """Whether some options fit a tokenizer."""
+
+    good: bool
+    words: str
+    call: str
+    """The one that fits."""
+
+
+def judge(tokenizer: Any, chosen: Choice) -> Verdict | None:
+    """Whether the chosen options count all number tokens that any options count; None if there are none at all."""
+    nearest = sorted(CHOICES, key=lambda choice: sum(map(ne, choice, chosen)))
+    found = {choice: numbers_of(tokenizer, choice) for choice in nearest}
+    best = max(found, key=lambda choice: len(found[choice] or ()))
+    numbers, most, counted = found[best], len(found[best] or ()), len(found[chosen] or ())
+    if numbers is None:
+        return None
+    if counted < most:
+        words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    else:
+        words = f"All {most:,} number tokens get NTL."
+    values = numbers.values.tolist()
+    missing = [f"{digit}" for digit in range(10) if digit not in values]
+    if missing:
+        words += f" No token is worth {', '.join(missing)}."
+    call = best.call()
+    if values[-1] - values[0] >= WIDE:
+        words += f" Values go up to {values[-1]:g}: squash their distances, or NTL outweighs cross-entropy."
+        call += f"\nNTLConfig(squash_factor={SQUASH_FACTOR})"
+    return Verdict(counted == most and not missing, words, call)
+
+
+def numbers_of(tokenizer: Any, choice: Choice) -> NumberTokens | None:
+    """The number tokens with these options; None where the library takes none."""
+    try:
+        return examine(tokenizer, None, *choice).numbers
+    except ValueError:
+        return None
 
 
 def histogram(values: list[float]) -> list[tuple[str, int]]:

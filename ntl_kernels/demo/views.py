@@ -7,15 +7,18 @@ from html import escape
 
 from . import charts
 from .charts import Mark, Series, legend, line_chart, shown, table
-from .live import Progress
+from .live import Progress, Settings
 from .losses import TEXT_TOKENS, Comparison, Curve, Gradients, Vocabulary
-from .tokenizer_file import Finding, histogram
+from .tokenizer_file import Finding, Verdict, histogram
 
 CE_SCALE = 10.0
 """Nats at which cross-entropy's bar is full: it has no largest value of its own."""
 MOST_ROWS = 200
 """Of the table of number tokens."""
 MOST_WARNING_LETTERS = 1000
+MOST_ANSWERS = 8
+FAR = 10
+"""From how far off an answer counts as far, in units of value."""
 
 
 def notice(words: str, kind: str = "note") -> str:
@@ -76,7 +79,8 @@ def loss_bars(result: Comparison) -> str:
             + "</tr>"
         )
     return (
-        '<table class="bars"><caption>A full bar is the largest value that the loss can take for this true number.'
+        '<table class="bars"><caption>Each row has its own scale. A full bar is the largest value with reweigh=True, '
+        f"whichever the true number. Cross-entropy has no largest value: its full bar is {CE_SCALE:g} nats."
         '</caption><thead><tr><td></td><th scope="col"><i class="key blue"></i>reweigh=True</th>'
         '<th scope="col"><i class="key orange"></i>reweigh=False</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
@@ -124,8 +128,8 @@ def gradient_bars(vocabulary: Vocabulary, found: Gradients, label: int, name: st
     return chart + legend([(one.style, one.name) for one in series]) + table(heads, rows, "The same numbers")
 
 
-def found_numbers(finding: Finding) -> str:
-    """What the library found in a tokenizer: summary, warnings, histogram, table."""
+def found_numbers(source: str, finding: Finding, judged: Verdict) -> str:
+    """What the library found in a tokenizer: verdict, summary, warnings, histogram, table."""
     numbers = finding.numbers
     warned = "".join(notice(short(warning), "error") for warning in finding.warnings)
     bins = histogram([value for _, _, value in finding.tokens])
@@ -139,8 +143,27 @@ def found_numbers(finding: Finding) -> str:
     left = len(finding.tokens) - len(rows)
     caption = "Number tokens by value" + (f", the first {MOST_ROWS} of {len(finding.tokens)}" if left else "")
     return (
-        f'{warned}<pre id="describe">{escape(numbers.describe())}</pre>'
+        f'{about(source)}{verdict(judged)}{warned}<pre id="describe">{escape(numbers.describe())}</pre>'
         f"<h3>How many tokens have which value</h3>{chart}" + table(["id", "token", "value"], rows, caption)
+    )
+
+
+def no_numbers(source: str, error: str, judged: Verdict | None) -> str:
+    """Why the library takes no tokenizer with these options, and which options it takes."""
+    return about(source) + (verdict(judged) if judged else "") + notice(short(error), "error")
+
+
+def about(source: str) -> str:
+    """Which tokenizer the rest of the page is about."""
+    return f'<h2 id="source">{escape(source)}</h2>'
+
+
+def verdict(judged: Verdict) -> str:
+    """Whether the options fit the tokenizer, with the call that does."""
+    style, mark = ("good", "✓") if judged.good else ("bad", "!")
+    return (
+        f'<div id="verdict" class="verdict {style}" role="status"><i aria-hidden="true">{mark}</i><p>'
+        f"{escape(judged.words)}</p><pre>{escape(judged.call)}</pre></div>"
     )
 
 
@@ -149,8 +172,9 @@ def short(words: str) -> str:
     return words if len(words) <= MOST_WARNING_LETTERS else words[:MOST_WARNING_LETTERS] + " …"
 
 
-def training(progress: Progress, steps: int) -> str:
-    """The state of a live run: how far, how well, and what the models answer."""
+def training(progress: Progress, settings: Settings) -> str:
+    """The state of a live run: of what, how far, how well, and what the models answer."""
+    steps = settings.steps
     done = progress.step == steps
     pace = 1000 * progress.seconds / progress.step if progress.step else float("nan")
     left = progress.seconds / progress.step * (steps - progress.step) if progress.step else float("nan")
@@ -177,16 +201,46 @@ def training(progress: Progress, steps: int) -> str:
         for run in progress.runs
         for s in run.scores[-1:]
     ]
-    answers = [
-        [f"{question} = {truth}", *(run.answers[index] for run in progress.runs)]
-        for index, (question, truth) in enumerate(zip(progress.questions[:8], progress.truths[:8], strict=True))
-    ]
     asked = len(progress.questions)
     return (
         f'<p id="training-state" role="status">{state}</p>'
         f'<progress max="{steps}" value="{progress.step}" aria-label="steps done"></progress>'
+        f'<p id="training-settings">{escape(in_words(settings))}</p>'
         + table(["loss", "mean error", "right", "CE"], scores, f"{asked} sums that are not trained on")
         + legend([(style, run.name) for run, style in zip(progress.runs, styles, strict=True)])
         + f'<div class="panels">{"".join(panels)}</div>'
-        + table(["question", *(run.name for run in progress.runs)], answers, "Some answers")
+        + answers_table(progress)
     )
+
+
+def in_words(settings: Settings) -> str:
+    """What a live run compares."""
+    config = settings.config
+    reweighed = ", reweigh=True" if config.reweigh else ""
+    return f"kind={config.kind!r}, weight={config.weight:g}{reweighed}, {settings.steps} steps, seed {settings.seed}"
+
+
+def answers_table(progress: Progress) -> str:
+    """Some answers, each with its distance from the truth."""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("sum", *(run.name for run in progress.runs)))
+    body = "".join(
+        f'<tr><th scope="row">{escape(question)} = {truth}</th>'
+        + "".join(answer_cell(run.answers[index], truth) for run in progress.runs)
+        + "</tr>"
+        for index, (question, truth) in enumerate(zip(progress.questions, progress.truths, strict=True))
+        if index < MOST_ANSWERS
+    )
+    caption = "Some answers, and how far they are off"
+    content = f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div id="answers">{charts.region("scroll", caption, content)}</div>'
+
+
+def answer_cell(answer: str, truth: int) -> str:
+    """An answer in the colour of its distance, which is also written."""
+    if not answer.isdigit():
+        style, words = "far", "no number"
+    else:
+        error = abs(int(answer) - truth)
+        style = "right" if error == 0 else "near" if error < FAR else "far"
+        words = "✓" if error == 0 else f"{error} off"
+    return f'<td class="answer {style}"><b>{escape(answer)}</b> {words}</td>'

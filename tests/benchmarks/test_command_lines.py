@@ -62,7 +62,7 @@ def test_a_gpu_that_is_there_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> N
         ("8", ["--tp", "8"], "--tp 8 must divide the 8 processes and the 4 heads"),
         ("6", ["--tp", "2"], "must divide the 64 rows"),
         ("4", ["--out", "/proc/nowhere/out.json"], "/proc/nowhere: cannot write there"),
-        ("", [], "start it by torchrun --nproc-per-node 4 -m benchmarks.distributed"),
+        ("", [], "start it with torchrun --nproc-per-node 4 -m benchmarks.distributed"),
     ],
 )
 def test_wrong_arguments_of_the_distributed_example(

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.demo.charts import shown
+from ntl_kernels.demo.losses import VOCABULARIES, Options, Shape
 
 ROOT = Path(__file__).parent.parent.parent
 DEFAULT = NTLConfig()
@@ -45,6 +46,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--disable-features=BackForwardCache",  # a page that was left would keep running, and grow
 )
 SERVER = f"""
 import runpy, sys
@@ -133,6 +135,8 @@ class Page:
         self.driver, self.url = driver, url
         self.errors: list[dict[str, Any]] = []
         """What the pages wrote to the console as errors, up to their being left."""
+        self.shown: tuple[int, str, bool] | None = None
+        """The (width, scheme, more) of the page that is open."""
 
     def leave(self) -> None:
         """Keep the page's errors, but not what it says of the connections that leaving it cuts."""
@@ -140,15 +144,19 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get_log("browser")
 
-    def open(self, width: int = 1280, scheme: str = "light") -> None:
-        """A fresh page of that width, for a reader who prefers ``scheme``."""
+    def open(self, width: int = 1280, scheme: str = "light", more: bool = False) -> None:
+        """A fresh page of that width, for a reader who prefers ``scheme``; ``more`` opens what is below the picture."""
         self.leave()
+        self.shown = width, scheme, more
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
         self.driver.get(self.url)
-        until(lambda: len(self.losses()) == 13, "the losses to show")
+        until(lambda: len(self.all("#picture .bar[aria-valuetext]")) == 10, "the picture")
+        if more:
+            self.press("More")
+            until(lambda: len(self.losses()) == 13, "the losses to show")
 
     def find(self, selector: str) -> Any:
         """The first element of a CSS selector, once there is one."""
@@ -165,18 +173,32 @@ class Page:
         selector = "button[role=tab]" if role == "tab" else "button"
 
         def named() -> list[Any]:
-            return [e for e in self.all(selector) if e.is_displayed() and e.text.split("\n")[0] == name]
+            return self.run(
+                "return [...document.querySelectorAll(arguments[0])].filter("
+                "button => button.offsetParent && button.innerText.trim().split('\\n')[0] === arguments[1])",
+                selector,
+                name,
+            )
 
         until(named, f"the {role} {name!r}")[0].click()
 
     def enter(self, name: str, text: str) -> None:
-        """Replace what stands in the number field of a slider, at once: the server refuses the "0" of "0.4"."""
+        """Type over what stands in the number field of a slider, and leave it."""
         from selenium.webdriver.common.keys import Keys
 
-        field = self.find(f'input[aria-label="number input for {name}"]')
-        field.send_keys(Keys.CONTROL, "a", Keys.NULL)
-        self.driver.execute_cdp_cmd("Input.insertText", {"text": text})
-        field.send_keys(Keys.TAB)
+        self.type_over(self.field(name), text)
+        self.field(name).send_keys(Keys.TAB)
+
+    def field(self, name: str) -> Any:
+        """The visible number field of a slider."""
+        selector = f'input[aria-label="number input for {name}"]'
+        return until(lambda: [e for e in self.all(selector) if e.is_displayed()], name)[0]
+
+    def type_over(self, field: Any, text: str) -> None:
+        """Replace the text of a field, key after key; no text empties it."""
+        from selenium.webdriver.common.keys import Keys
+
+        field.send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.DELETE)
 
     def losses(self) -> dict[str, str]:
         """What the bars say."""
@@ -303,8 +325,8 @@ def expect(
 
 
 def test_numbers_are_the_librarys_for_every_preset(page: Page) -> None:
-    page.open()
-    expect(page, prediction(10, {5: 1.0}), 4)
+    page.open(more=True)
+    expect(page, prediction(10, {3: 0.5, 9: 0.5}, even=0.1), 4)
     presets = {
         "certain and right": prediction(10, {4: 1.0}),
         "certain and far": prediction(10, {9: 1.0}),
@@ -312,6 +334,7 @@ def test_numbers_are_the_librarys_for_every_preset(page: Page) -> None:
         "two peaks": prediction(10, {0: 0.5, 8: 0.5}),
         "mass on text": prediction(10, {4: 1.0}, on_text=0.9),
         "certain and near": prediction(10, {5: 1.0}),
+        "near and far": prediction(10, {3: 0.5, 9: 0.5}, even=0.1),
     }
     for name, logits in presets.items():
         page.press(name)
@@ -319,7 +342,7 @@ def test_numbers_are_the_librarys_for_every_preset(page: Page) -> None:
 
 
 def test_many_digit_tokens_and_the_weight(page: Page) -> None:
-    page.open()
+    page.open(more=True)
     page.find("#kind input[value='many-digit tokens']").click()
     until(lambda: len(page.gradients()) == 104, "the larger vocabulary")
     page.enter("True number", "42")
@@ -333,11 +356,8 @@ def test_many_digit_tokens_and_the_weight(page: Page) -> None:
 
 
 def test_options_reach_the_losses_and_the_gradient(page: Page) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    page.open()
+    page.open(more=True)
     page.press("Options of the losses")
-    until(lambda: page.find('input[aria-label="number input for squash_factor"]').is_displayed(), "the options")
     for name, value in (("squash_factor", "3"), ("label_sigma", "1.7"), ("huber_delta", "0.4")):
         page.enter(name, value)
     page.press("mass on text")
@@ -346,37 +366,39 @@ def test_options_reach_the_losses_and_the_gradient(page: Page) -> None:
     expect(page, logits, 4, options=options)
     page.find("#reweigh input").click()
     expect(page, logits, 4, NTLConfig(reweigh=True), options)
-    page.find("#shown-loss input").send_keys(Keys.CONTROL, "a", Keys.NULL, "NTL-Huber", Keys.ENTER)
+    page.find("#shown-loss input[value='NTL-Huber']").click()
     page.press("certain and far")
     expect(page, prediction(10, {9: 1.0}), 4, NTLConfig("huber", reweigh=True, huber_delta=0.4), options)
 
 
 def test_curves_pass_through_the_prediction(page: Page) -> None:
-    page.open()
+    page.open(more=True)
     assert page.run("return document.querySelectorAll('#curves figure').length") == 7
     for figure in page.all("#curves figure"):
         points = figure.find_elements("css selector", "polyline")
         for line, dot in zip(points, reversed(figure.find_elements("css selector", "circle")), strict=True):
             at = [tuple(map(float, point.split(","))) for point in line.get_attribute("points").split()]
             assert len(at) == 10
-            assert at[5] == (float(dot.get_attribute("cx")), float(dot.get_attribute("cy")))
+            assert at[3] == (float(dot.get_attribute("cx")), float(dot.get_attribute("cy")))
 
 
 def test_everything_works_from_the_keyboard(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    page.open()
+    page.open(more=True)
     slider = page.find('input[aria-label="range slider for True number"]')
     slider.send_keys(Keys.ARROW_RIGHT)
-    expect(page, prediction(10, {5: 1.0}), 5)
+    expect(page, prediction(10, {3: 0.5, 9: 0.5}, even=0.1), 5)
+    page.find("#picture .bar").send_keys(Keys.TAB)
     reached = []
     for _ in range(40):
         active = page.driver.switch_to.active_element
-        reached.append(active.text or active.get_attribute("aria-label"))
+        reached.append(active.get_attribute("aria-label") or active.text)
         if active.text == "mass on text":
             break
         active.send_keys(Keys.TAB)
     assert reached[-1] == "mass on text", reached
+    assert {"Probability of 1", "lambda, the weight of NTL", "Start again", "near and far"} <= set(reached)
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     expect(page, prediction(10, {5: 1.0}, on_text=0.9), 5)
     tab = next(e for e in page.all("button[role=tab]") if e.is_displayed() and e.text == "Your tokenizer")
@@ -455,17 +477,373 @@ def test_live_training_shows_progress_and_can_be_stopped(page: Page) -> None:
     assert page.text("#training-state") == stopped and "done" not in stopped
 
 
+@pytest.fixture(scope="module", params=[1280, 390])
+def width(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def below(page: Page, width: int) -> Page:
+    """What is below the picture, as at first; pytest runs the tests of one width together, which share a page."""
+    if page.shown != (width, "light", True) or not page.all("#more"):
+        page.open(width, more=True)
+        page.press("Options of the losses")
+    page.find("#kind input[value='digits']").click()
+    page.run("document.querySelectorAll('#more button[aria-label=\"Reset to default value\"]').forEach(b => b.click())")
+    until(lambda: page.text("#remark").startswith("Two equal wrong peaks"), "the shape of the beginning")
+    until(lambda: page.losses()["NTL-WAS, reweigh=False"] == "2.9500", "its losses")
+    return page
+
+
+def shares(page: Page) -> Tensor:
+    """The bars of the first picture."""
+    return torch.tensor([float(e.get_attribute("data-share")) for e in page.all("#picture .number")]).double()
+
+
+def arrows(page: Page) -> list[list[float]]:
+    """What the first picture draws above every bar: (cross-entropy, both), up is positive."""
+    return page.run(
+        "return [...document.querySelectorAll('#picture .number')].map("
+        "number => [...number.querySelectorAll('.push')].map(arrow => +arrow.dataset.push))"
+    )
+
+
+def expect_picture(page: Page, truth: int = 4, weight: float = 0.3) -> list[list[float]]:
+    """Wait for the arrows of the bars that are shown, as the library gives them, and return them."""
+    until(lambda: page.find("#picture").get_attribute("aria-busy") != "true", "an answer")
+    assert shares(page).sum().item() == pytest.approx(1)
+    logits = torch.cat([shares(page).log(), torch.full((4,), -math.inf, dtype=torch.float64)])
+    columns = torch.tensor(expected_gradients(logits, truth, NTLConfig(weight=weight))).view(-1, 3)[:10]
+    for found, (alone, _, both) in zip(arrows(page), columns.tolist(), strict=True):
+        assert found == [pytest.approx(-alone, abs=1e-6), pytest.approx(-both, abs=1e-6)]
+    return arrows(page)
+
+
+def bar(page: Page, number: int) -> Any:
+    return page.find(f'#picture [aria-label="Probability of {number}"]')
+
+
+def test_the_first_picture_shows_what_the_number_loss_is_for(page: Page, width: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(width)
+    assert not any(chart.is_displayed() for chart in page.all("#prediction, #bars, #gradient"))
+    assert page.run("return document.querySelector('#more').getBoundingClientRect().bottom") <= 900
+    assert len(page.text("#title").split()) < 20
+    found = expect_picture(page)
+    assert found[3][0] == pytest.approx(found[9][0]) and found[3][0] < 0, "cross-entropy pushes both down alike"
+    assert found[9][1] < found[9][0] < found[3][1] < 0, "NTL spares 3 and pushes 9"
+    for number, (alone, both) in zip(("3", "9"), (("↓ 0.40", "↓ 0.21"), ("↓ 0.40", "↓ 0.69")), strict=True):
+        assert (readout(page, number)) == [alone, both]
+    page.find("#picture-weight").send_keys(Keys.END)
+    until(lambda: "1.00 NTL" in page.text("#picture .readout"), "a larger weight")
+    assert expect_picture(page, weight=1.0)[3][1] > 0, "with more weight NTL pulls 3 up"
+    page.find("#picture .again").click()
+    until(lambda: "0.30 NTL" in page.text("#picture .readout"), "the beginning")
+    assert expect_picture(page) == found
+
+
+def readout(page: Page, number: str) -> list[str]:
+    """What the legend says of a number."""
+    heads = [cell.text for cell in page.all("#picture .readout thead > tr > *")]
+    rows = [row.find_elements("css selector", "th, td") for row in page.all("#picture .readout tbody tr")]
+    return [row[heads.index(number)].text for row in rows]
+
+
+def test_bars_are_dragged_by_mouse_and_finger_and_moved_by_keys(page: Page, width: int) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(width)
+    before = shares(page)
+    ActionChains(page.driver).drag_and_drop_by_offset(bar(page, 9), 0, -40).perform()
+    until(lambda: shares(page)[9] > before[9] + 0.1, "the mouse")
+    expect_picture(page)
+    rest = [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    others = shares(page)[rest] / before[rest]
+    assert others.max().item() == pytest.approx(others.min().item()), "the others share what is left as before"
+
+    before = shares(page)
+    box = page.run("return arguments[0].getBoundingClientRect().toJSON()", bar(page, 3))
+    at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + 4}
+    for kind, moved in (("touchStart", 0), ("touchMove", -20), ("touchMove", -45), ("touchEnd", None)):
+        points = [] if moved is None else [{**at, "y": at["y"] + moved}]
+        page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    until(lambda: shares(page)[3] > before[3] + 0.1, "the finger")
+    expect_picture(page)
+
+    slider = bar(page, 0)
+    slider.send_keys(Keys.HOME, Keys.PAGE_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    until(lambda: slider.get_attribute("aria-valuenow") == "11.5", "keys")
+    expect_picture(page)
+    assert slider.get_attribute("aria-valuetext").startswith("11.5%; cross-entropy pushes it down by 0.1")
+    page.find('#picture [aria-label="The true number is 8"]').send_keys(Keys.SPACE)
+    until(lambda: page.all("#picture .number.true input[value='8']"), "another truth")
+    expect_picture(page, truth=8)
+    slider.send_keys(Keys.END, Keys.PAGE_UP)
+    until(lambda: slider.get_attribute("aria-valuenow") == "95.0", "the largest bar")
+    tips = page.run(
+        "return [...document.querySelectorAll('#picture .push')].map(arrow => arrow.getBoundingClientRect().top)"
+    )
+    assert min(tips) >= page.run("return document.querySelector('#picture').getBoundingClientRect().top")
+
+
+FIELDS = {
+    "True number": "42.5",
+    "First peak at": "99",
+    "Width of the peaks": "-1",
+    "Second peak at": "-3",
+    "Share of the second peak": "2",
+    "Spread evenly over all numbers": "7",
+    "Probability on text": "1",
+    "squash_factor": "1000",
+    "label_sigma": "55",
+    "huber_delta": "-2",
+    "weight (lambda)": "3",
+}
+"""Every slider below the picture, in the order of the page, and a number that it does not take."""
+
+
+def expect_sliders(page: Page) -> None:
+    """Wait until each slider agrees with its number, and the charts with all of them."""
+    read = "return [...document.querySelectorAll(`#more input[type=${arguments[0]}]`)].map(input => +input.value)"
+    until(lambda: page.run(read, "range") == page.run(read, "number"), "sliders and their numbers to agree")
+    truth, *numbers = page.run(read, "range")
+    assert len(numbers) == len(FIELDS) - 1
+    shape, options = Shape(*numbers[:6]), Options(*numbers[6:])
+    logits = shape.logits(VOCABULARIES["digits"])
+    options_given = (options.squash_factor, options.label_sigma, options.huber_delta)
+    expect(page, logits, int(truth), NTLConfig(weight=options.weight), options_given)
+    assert f"the truth is {truth:g}" in page.find("#curves svg").get_attribute("aria-label")
+
+
+def toasts(page: Page) -> list[str]:
+    return [toast.text for toast in page.all(".toast-body")]
+
+
+def test_fields_without_a_possible_number_say_so_and_leave_the_page_as_one(below: Page, width: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = below
+    for name, wrong in list(FIELDS.items())[:: 1 if width == 1280 else 5]:  # the way is the same for all
+        before = page.losses()
+        field = page.field(name)
+        page.type_over(field, "")
+        until(lambda n=name: n in page.text("#problem") and "the field is empty" in page.text("#problem"), "a remark")
+        assert page.losses() == before and field.get_attribute("value") == ""
+        page.type_over(field, wrong)
+        said = f"{name} must be a "
+        until(lambda s=said, w=wrong: s in page.text("#problem") and f"got {w}" in page.text("#problem"), "a remark")
+        field.send_keys(Keys.TAB)
+        until(lambda: page.text("#problem") == "", "a possible number")
+        expect_sliders(page)
+    page.type_over(page.field("True number"), "")
+    page.field("True number").send_keys(Keys.TAB)
+    until(lambda: page.text("#problem") == "", "a possible number")
+    expect_sliders(page)
+    page.enter("True number", "2.5")
+    expect_sliders(page)
+    page.find("#true-number button[aria-label='Reset to default value']").click()
+    until(lambda: page.field("True number").get_attribute("value") == "4", "the slider's beginning")
+    expect_sliders(page)
+    assert toasts(page) == []
+
+
+def test_a_number_may_be_typed_slowly(below: Page) -> None:
+    page = below
+    page.run(
+        "window.seen = []; new MutationObserver(() => window.seen.push(document.querySelectorAll("
+        "'#problem .notice, .toast-body').length)).observe("
+        "document.body, { childList: true, subtree: true, characterData: true })"
+    )
+    field = page.field("Width of the peaks")
+    page.type_over(field, "0")
+    time.sleep(0.4)
+    field.send_keys(".")
+    time.sleep(0.4)
+    field.send_keys("4")
+    until(lambda: page.fact("p-label") != "0.0100", "the wider peaks")
+    expect_sliders(page)
+    assert set(page.run("return window.seen")) == {0}
+
+
+def test_a_presets_remark_goes_when_its_shape_does(below: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = below
+    first = page.text("#remark")
+    assert first.startswith("Two equal wrong peaks")
+    for name in ("True number", "Probability on text"):
+        page.press("near and far")
+        until(lambda: page.text("#remark") == first, "the remark")
+        slider = page.find(f'#more input[aria-label="range slider for {name}"]')
+        slider.send_keys(Keys.ARROW_RIGHT)
+        until(lambda: page.text("#remark") == "", f"no remark after {name} moved")
+        slider.send_keys(Keys.ARROW_LEFT)
+        until(lambda: page.text("#remark") == first, "the remark of the same shape")
+    page.press("uniform")
+    until(lambda: page.text("#remark").startswith("Every number equally likely"), "another remark")
+    page.enter("Spread evenly over all numbers", "")
+    until(lambda: page.text("#remark") == "", "no remark after a field was emptied")
+    page.press("near and far")
+    until(lambda: page.text("#remark") == first, "the remark")
+    page.find("#kind input[value='many-digit tokens']").click()
+    until(lambda: page.text("#remark") == "", "no remark for another tokenizer")
+
+
+def test_full_bars_are_what_their_caption_says(below: Page) -> None:
+    page = below
+    assert "A full bar is the largest value with reweigh=True" in page.text("#bars caption")
+    page.press("mass on text")
+    page.enter("Probability on text", "0.99")
+    until(lambda: page.fact("mass") == "0.0100", "the text")
+    lengths = page.run(
+        "return [...document.querySelectorAll('#bars tbody tr')].slice(1).map(row => [...row.querySelectorAll('.fill')]"
+        ".map(bar => parseFloat(bar.style.width)))"
+    )
+    assert len(lengths) == 6
+    assert all(98.9 < reweighed < 100 and plain < 15 for reweighed, plain in lengths), lengths
+    page.press("certain and far")
+    until(lambda: page.losses()["NTL-WAS, reweigh=False"] == "4.9750", "the largest distance from 4")
+    fills = "return [...document.querySelectorAll('#bars [data-loss^=\"NTL-WAS, r\"]')].map(b => b.previousSibling"
+    widths = page.run(fills + ".firstChild.style.width)")
+    assert [float(width.rstrip("%")) for width in widths] == pytest.approx([100 * 4.975 / 9.09] * 2, abs=0.01)
+
+
+def test_charts_stand_above_what_moves_them(below: Page, width: int) -> None:
+    page = below
+    tops = page.run(
+        "return ['#prediction svg', '#true-number', '#gradient svg', '#weight'].map("
+        "selector => document.querySelector(selector).getBoundingClientRect().top)"
+    )
+    prediction_top, truth, gradient, weight = tops
+    assert prediction_top < truth
+    assert gradient < weight if width < 640 else gradient < weight + 400
+
+
+def test_the_tokenizer_page_says_what_it_is_about_and_judges_it(page: Page, width: int, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    def judged(source: str, words: str, call: str) -> None:
+        until(lambda: page.all("#source") and source in page.text("#source"), source)
+        until(lambda: page.all("#verdict") and words in page.text("#verdict"), words)
+        assert call in page.text("#verdict")
+
+    page.open(width)
+    page.press("Your tokenizer", "tab")
+    page.press("digits")
+    judged("Example “digits”: 13 tokens", "All 10 number tokens get NTL.", "NumberTokens.from_tokenizer(tokenizer)")
+    assert page.all("#verdict.good") and "✓" in page.text("#verdict")
+    page.press("merged digits")
+    both = "digits_only=False, space_prefixed=True"
+    judged("Example “merged digits”: 1,102 tokens", f"1,090 of 1,100 number tokens would get no NTL: use {both}.", both)
+    assert page.all("#verdict.bad") and "!" in page.text("#verdict")
+    page.find("#digits-only input").click()
+    words = "100 of 1,100 number tokens would get no NTL: use space_prefixed=True."
+    judged("merged digits", words, f"NumberTokens.from_tokenizer(tokenizer, {both})")
+    page.find("#space-prefixed input").click()
+    judged("merged digits", "All 1,100 number tokens get NTL.", "NTLConfig(squash_factor=9)")
+    assert page.all("#verdict.good")
+    path = tmp_path / "spaced.json"
+    Tokenizer(models.WordLevel({"the": 0, **{f"Ġ{n}": 1 + n for n in range(10)}}, unk_token="the")).save(str(path))
+    upload(page, path)
+    judged("Your file spaced.json: 11 tokens", "All 10 number tokens get NTL.", "space_prefixed=True")
+    page.find("#space-prefixed input").click()
+    judged("spaced.json", "10 of 10 number tokens would get no NTL: use space_prefixed=True.", "from_tokenizer")
+    assert "no number token among the tokenizer's 11 tokens" in page.text("#found")
+    page.press("some digits missing")
+    words = "All 5 number tokens get NTL. No token is worth 3, 4, 6, 7, 8, 9."
+    judged("some digits missing", words, "digits_only=False")
+    assert page.all("#verdict.bad")
+    size = page.find("#vocab-size textarea, #vocab-size input")
+    for wrong in ("abc", "-5", "1.5", "0", "99999999999", "²"):
+        page.type_over(size, wrong)
+        said = f"vocab_size must be a whole number from 1 to 10000000; got '{wrong}'"
+        until(lambda s=said: s in page.text("#found"), said)
+        assert "some digits missing" in page.text("#source") and not page.all("#verdict")
+    page.type_over(size, "3")
+    until(lambda: "beyond vocab_size=3" in page.text("#found"), "the library's sentence")
+    assert not page.all("#verdict") and toasts(page) == []
+
+
+def test_the_live_page_refuses_what_is_no_setting_and_colours_answers(page: Page, width: int) -> None:
+    page.open(width, "light" if width == 1280 else "dark")
+    page.press("Live training", "tab")
+    seed = page.find("#seed input, #seed textarea")
+    for wrong in ("abc", "", "-1", "1.5", "4294967296"):
+        page.type_over(seed, wrong)
+        page.press("Train")
+        said = f"Seed must be a whole number from 0 to 4294967295; got '{wrong}'."
+        until(lambda s=said: page.text("#training") == s, said)
+    page.type_over(seed, "3")
+    for name, text in (("Steps", ""), ("weight (lambda)", ""), ("Steps", "99999"), ("weight (lambda)", "-1")):
+        page.enter(name, text)  # leaving the field makes it the nearest possible number
+    ends = [page.field(name).get_attribute("value") for name in ("Steps", "weight (lambda)")]
+    assert ends == ["2000", "0"]
+    page.enter("weight (lambda)", "0.7")
+    page.enter("Steps", "10")
+    page.press("Train")
+    until(lambda: page.all("#training-state") and "done" in page.text("#training-state"), "ten steps")
+    assert page.text("#training-settings") == "kind='wasserstein', weight=0.7, 10 steps, seed 3"
+    questions, cells = page.all("#answers tbody th"), page.all("#answers td")
+    assert len(questions) == 8 and len(cells) == 16
+    colours: dict[str, set[str]] = {}
+    for number, cell in enumerate(cells):
+        truth, (answer, *words) = questions[number // 2].text.split(" = ")[1], cell.text.split()
+        off = abs(int(answer) - int(truth)) if answer.isdigit() else None
+        style = "far" if off is None or off >= 10 else "near" if off else "right"
+        assert words == (["no", "number"] if off is None else [str(off), "off"] if off else ["✓"])
+        assert cell.get_attribute("class") == f"answer {style}"
+        colours.setdefault(style, set()).add(cell.value_of_css_property("color"))
+    assert colours and len(set.union(*colours.values())) == len(colours), colours
+    assert serious(page, "live") == []
+    assert toasts(page) == []
+
+
+def serious(page: Page, where: str) -> list[Any]:
+    """What axe finds to be a serious or critical fault."""
+    require(importlib.util.find_spec("axe_selenium_python") is not None, "axe-selenium-python")
+    from axe_selenium_python import Axe
+
+    axe = Axe(page.driver)
+    axe.inject()
+    found = axe.run(options={"resultTypes": ["violations"]})["violations"]
+    return [
+        (where, rule["id"], [node["html"] for node in rule["nodes"]])
+        for rule in found
+        # Gradio calls every checkbox "test"; later versions of axe ask for no group around those.
+        if rule["impact"] in ("serious", "critical") and rule["id"] != "checkboxgroup"
+    ]
+
+
+def test_axe_finds_nothing_serious(page: Page, width: int) -> None:
+    scheme = "light" if width == 1280 else "dark"
+    page.open(width, scheme)
+    violations = serious(page, "picture")
+    page.press("More")
+    page.press("Options of the losses")
+    until(lambda: page.field("huber_delta").is_displayed(), "the options")
+    page.type_over(page.field("huber_delta"), "99")
+    until(lambda: page.text("#problem"), "a remark")
+    violations += serious(page, "more")
+    page.press("Your tokenizer", "tab")
+    page.press("merged digits")
+    until(lambda: page.all("#verdict"), "the verdict")
+    violations += serious(page, "tokenizer")
+    assert violations == []
+
+
 @pytest.mark.parametrize("width", [320, 768])
 def test_narrow_screens_need_no_sideways_scrolling(page: Page, width: int) -> None:
-    page.open(width)
-    for name in ("Losses", "Your tokenizer", "Live training"):
+    page.open(width, more=True)
+    for name in ("Loss", "Your tokenizer", "Live training"):
         page.press(name, "tab")
         if name == "Your tokenizer":
             page.press("merged digits")
             page.find("#found table")
         assert page.run("return document.documentElement.scrollWidth") <= width, name
-    page.press("Losses", "tab")
-    for selector in ("#truth", "#prediction", "#bars", "#curves", "#gradient"):
+    page.press("Loss", "tab")
+    for selector in ("#picture", "#true-number", "#prediction", "#bars", "#curves", "#gradient"):
         box = page.run("return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()", selector)
         assert box["left"] >= 0 and box["right"] <= width and box["width"] > 0.7 * min(width, 320), (selector, box)
 
@@ -473,10 +851,13 @@ def test_narrow_screens_need_no_sideways_scrolling(page: Page, width: int) -> No
 def test_light_and_dark_can_both_be_read(page: Page) -> None:
     backgrounds = {}
     for scheme in ("light", "dark"):
-        page.open(scheme=scheme)
+        page.open(scheme=scheme, more=True)
         back = luminance(page, "body", "backgroundColor")
         backgrounds[scheme] = back
         for selector, attribute, least in (
+            ("#picture .both path", "fill", 3),
+            ("#picture .alone path", "stroke", 3),
+            ("#picture .true .bar", "backgroundColor", 3),
             (".facts", "color", 7),
             ("#bars tbody th", "color", 7),
             ("#curves .line.blue", "stroke", 3),
@@ -504,13 +885,19 @@ def luminance(page: Page, selector: str, attribute: str) -> float:
 def test_nothing_left_the_machine_and_nothing_broke(page: Page, server: Server) -> None:
     """Last, over all that the tests above did, and at least over a visit of every page."""
     page.open()
-    for name in ("Your tokenizer", "Live training", "Losses"):
+    for name in ("Your tokenizer", "Live training", "Loss"):
         page.press(name, "tab")
+    icon = page.find("link[rel=icon]").get_attribute("href")
+    assert icon.startswith("data:image/svg+xml,")
+    page.run("window.icon = new Image(); window.icon.src = arguments[0]", icon)
+    until(lambda: page.run("return window.icon.complete && window.icon.naturalWidth > 0"), "the page's icon")
     page.leave()
     messages = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     hosts = {urlsplit(url).netloc for url in urls if urlsplit(url).scheme in ("http", "https", "ws", "wss", "ftp")}
     assert hosts == {urlsplit(server.url).netloc}
     assert len(urls) > 100 and page.errors == []
+    answered = [m["params"]["response"] for m in messages if m["method"] == "Network.responseReceived"]
+    assert len(answered) > 100 and [r["url"] for r in answered if r["status"] >= 400] == []
     assert server.connections.read_text() == ""
     assert "Traceback" not in server.output.read_text()

@@ -67,10 +67,26 @@ def test_test_sums_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_the_scores() -> None:
     *_, last = train(SMALL)
-    page = views.training(last, SMALL.steps)
+    page = views.training(last, SMALL)
     assert "Step 8 of 8" in page and "done" in page
+    assert "kind=&#x27;wasserstein&#x27;, weight=0.3, 8 steps, seed 1" in page
     for run in last.runs:
         assert f"<td>{run.scores[-1].answer_mae:.2f}</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "style", "words"),
+    [
+        ("052", 52, "right", "✓"),
+        ("053", 52, "near", "1 off"),
+        ("043", 52, "near", "9 off"),
+        ("042", 52, "far", "10 off"),
+        ("198", 0, "far", "198 off"),
+        ("1+2", 52, "far", "no number"),
+    ],
+)
+def test_an_answer_says_how_far_off_it_is(answer: str, truth: int, style: str, words: str) -> None:
+    assert views.answer_cell(answer, truth) == f'<td class="answer {style}"><b>{answer}</b> {words}</td>'
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": live.MOST_STEPS + 1}, {"seed": -1}, {"seed": 2**64}])

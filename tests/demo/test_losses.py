@@ -24,6 +24,7 @@ from ntl_kernels.demo.losses import (
     gradients,
     number_loss_config,
     preset_shape,
+    remark,
     title,
 )
 
@@ -114,7 +115,16 @@ def test_presets_show_what_they_say(kind: str, truth: int) -> None:
     vocabulary = VOCABULARIES[kind]
     high = vocabulary.values[-1]
     results = {n: compare(vocabulary, truth, preset_shape(n, vocabulary, truth), Options()) for n in PRESETS}
-    right, close, far, uniform, peaks, text = (results[name].number_losses for name in PRESETS)
+    near_and_far, right, close, far, uniform, peaks, text = (results[name].number_losses for name in PRESETS)
+    two_peaks = preset_shape("near and far", vocabulary, truth)
+    logits = two_peaks.logits(vocabulary)
+    found = gradients(logits, truth, vocabulary, NTLConfig())
+    near_place, far_place = int(two_peaks.peak), int(two_peaks.second_peak)
+    assert abs(near_place - truth) == 1 and abs(far_place - truth) == max(truth, high - truth)
+    alone, total = found.cross_entropy, found.total
+    assert alone[near_place] == near(alone[far_place]) and alone[near_place] > 0
+    assert total[near_place] < alone[near_place] < total[far_place]
+    assert close["NTL-WAS"].plain.now < near_and_far["NTL-WAS"].plain.now < far["NTL-WAS"].plain.now
     for name, loss in right.items():
         wide = 1.2 if name == "NTL-WAS, label_sigma" else 0.05 * loss.worst  # whose target is wider than one number
         assert loss.plain.now < wide
@@ -132,10 +142,24 @@ def test_presets_show_what_they_say(kind: str, truth: int) -> None:
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_worst_is_reached(kind: str) -> None:
+def test_remarks_belong_to_their_shapes_alone(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    for name, preset in PRESETS.items():
+        shape = preset_shape(name, vocabulary, 4)
+        assert remark(shape, vocabulary, 4) == preset.remark
+        for moved in (replace(shape, width=0.2), replace(shape, text_share=0.5), replace(shape, even_share=0.33)):
+            assert remark(moved, vocabulary, 4) == ""
+    assert remark(preset_shape("near and far", vocabulary, 4), vocabulary, 3) == "", "the same bars, another truth"
+
+
+@pytest.mark.parametrize("truth", [0, 4, 9])
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_worst_is_reached_with_reweighing_whichever_the_true_number(kind: str, truth: int) -> None:
     vocabulary = VOCABULARIES[kind]
     high = vocabulary.values[-1]
-    losses = compare(vocabulary, 0, Shape(0), Options()).number_losses
+    losses = compare(vocabulary, truth, Shape(0, text_share=1 - 1e-9), Options()).number_losses
+    for loss in losses.values():
+        assert loss.reweighed.now == pytest.approx(loss.worst) and loss.plain.now < loss.worst
     largest = {"NTL-WAS": high, "NTL-WAS, squash_factor": 2.0, "NTL-MSE": high**2, "NTL-MAE": high}
     largest["NTL-Huber"] = high - 0.5
     for name, loss in largest.items():

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from ntl_kernels import NumberTokens
 from ntl_kernels.demo import tokenizer_file, views
-from ntl_kernels.demo.tokenizer_file import EXAMPLES, FileError, examine, example, histogram, read_tokenizer
+from ntl_kernels.demo.tokenizer_file import (
+    EXAMPLES,
+    Choice,
+    FileError,
+    examine,
+    example,
+    histogram,
+    judge,
+    read_tokenizer,
+)
 
 OPTIONS = [(digits_only, space_prefixed) for digits_only in (True, False) for space_prefixed in (True, False)]
 
@@ -37,7 +46,9 @@ def test_a_file_is_read_as_the_library_reads_the_tokenizer(
     assert all(EXAMPLES[name][token] == text for token, text, _ in finding.tokens)
     assert finding.warnings == [str(warning.message) for warning in caught]
     assert bool(finding.warnings) == (name in ("some digits missing", "merged digits") and digits_only)
-    page = views.found_numbers(finding)
+    judged = judge(example(name), Choice(digits_only, space_prefixed))
+    assert judged is not None
+    page = views.found_numbers("Example", finding, judged)
     assert all(escape(warning) in page for warning in finding.warnings)
 
 
@@ -87,6 +98,58 @@ def test_a_tokenizer_without_numbers_gets_the_librarys_sentence() -> None:
 
     with pytest.raises(ValueError, match="no digit token among the tokenizer's 2 tokens"):
         examine(Tokenizer.from_str(json.dumps(content)), None, True, False)
+
+
+BOTH = "NumberTokens.from_tokenizer(tokenizer, digits_only=False, space_prefixed=True)"
+SQUASHED = " Values go up to 999: squash their distances, or NTL outweighs cross-entropy."
+MISSING = " No token is worth 3, 4, 6, 7, 8, 9."
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "good", "words", "call"),
+    [
+        ("digits", (True, False), True, "All 10 number tokens get NTL.", "NumberTokens.from_tokenizer(tokenizer)"),
+        (
+            "merged digits",
+            (True, False),
+            False,
+            "1,090 of 1,100 number tokens would get no NTL: use digits_only=False, space_prefixed=True." + SQUASHED,
+            f"{BOTH}\nNTLConfig(squash_factor=9)",
+        ),
+        (
+            "merged digits",
+            (False, False),
+            False,
+            "100 of 1,100 number tokens would get no NTL: use space_prefixed=True." + SQUASHED,
+            f"{BOTH}\nNTLConfig(squash_factor=9)",
+        ),
+        (
+            "merged digits",
+            (False, True),
+            True,
+            "All 1,100 number tokens get NTL." + SQUASHED,
+            f"{BOTH}\nNTLConfig(squash_factor=9)",
+        ),
+        (
+            "some digits missing",
+            (True, False),
+            False,
+            "1 of 5 number tokens would get no NTL: use digits_only=False." + MISSING,
+            "NumberTokens.from_tokenizer(tokenizer, digits_only=False)",
+        ),
+    ],
+)
+def test_the_verdict(name: str, options: tuple[bool, bool], good: bool, words: str, call: str) -> None:
+    assert judge(example(name), Choice(*options)) == (good, words, call)
+
+
+def test_the_verdict_changes_no_more_options_than_it_must() -> None:
+    from tokenizers import Tokenizer, models
+
+    spaced = Tokenizer(models.WordLevel({"the": 0, **{f"▁{n}": 1 + n for n in range(10)}}, unk_token="the"))
+    found = judge(spaced, Choice(digits_only=False))
+    assert found is not None and found.words == "10 of 10 number tokens would get no NTL: use space_prefixed=True."
+    assert judge(Tokenizer(models.WordLevel({"the": 0}, unk_token="the")), Choice()) is None
 
 
 def test_warnings_of_others_are_left_alone() -> None:
