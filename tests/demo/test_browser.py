@@ -1,17 +1,11 @@
-"""The demo in a real browser: its numbers are the library's, nothing leaves the machine, every screen can use it.
-
-Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``), selenium and the extra ``demo``.
-Where one is missing the tests are skipped, but fail if the environment has CI set.
-"""
+"""The demo in a real browser: its numbers are the library's, nothing leaves the machine, every screen can use it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -31,23 +25,11 @@ from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.demo.charts import shown
 from ntl_kernels.demo.losses import VOCABULARIES, Options, Shape
 
+from ..chromium import PATIENCE, driving, require_packages
+
 ROOT = Path(__file__).parent.parent.parent
 DEFAULT = NTLConfig()
-PATIENCE = 60.0
-"""Seconds until the page counts as broken; nothing here takes more than a few on an idle machine."""
 LOCAL = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "", None)
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-features=BackForwardCache",  # a page that was left would keep running, and grow
-)
 SERVER = f"""
 import runpy, sys
 log = open(sys.argv.pop(1), "a", buffering=1)
@@ -61,14 +43,6 @@ runpy.run_module("ntl_kernels.demo", run_name="__main__", alter_sys=True)
 """Runs the demo and writes down every connection that leaves the machine."""
 
 
-def require(is_there: bool, what: str) -> None:
-    if is_there:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"the demo's tests need {what}")
-    pytest.skip(f"needs {what}")
-
-
 @dataclass
 class Server:
     url: str
@@ -78,7 +52,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    require(importlib.util.find_spec("gradio") is not None, 'the extra "demo": pip install -e ".[demo]"')
+    require_packages("gradio")
     folder = tmp_path_factory.mktemp("demo")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,23 +83,8 @@ def answers(url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def driver(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    require(importlib.util.find_spec("selenium") is not None, "selenium")
-    browser, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    require(bool(browser and chromedriver), "Chromium and its driver: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    try:
-        driver.set_page_load_timeout(PATIENCE)
+    with driving(tmp_path_factory.mktemp("chromium"), logs=("browser", "performance")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 class Page:
@@ -802,7 +761,7 @@ def test_the_live_page_refuses_what_is_no_setting_and_colours_answers(page: Page
 
 def serious(page: Page, where: str) -> list[Any]:
     """What axe finds to be a serious or critical fault."""
-    require(importlib.util.find_spec("axe_selenium_python") is not None, "axe-selenium-python")
+    require_packages("axe_selenium_python")
     from axe_selenium_python import Axe
 
     axe = Axe(page.driver)

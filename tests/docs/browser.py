@@ -1,36 +1,16 @@
-"""The site in a real browser.
-
-Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``), selenium and axe-selenium-python.
-Where one is missing the tests are skipped, but fail if the environment has CI set.
-"""
+"""The site in a real browser."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from ..chromium import PATIENCE, driving, require_packages
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",  # a mouse
-)
-PATIENCE = 60.0
-"""Seconds until a page counts as broken."""
+MOUSE = "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"
 LAYOUT = (Path(__file__).parent / "faults.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 STILL = """
@@ -51,15 +31,6 @@ CHECK = """
 const [exclude, options, done] = arguments;
 axe.run({ exclude }, options).then(done, (error) => done({ error: `${error}` }));
 """
-
-
-def require(is_there: bool, what: str) -> None:
-    """Skip the test that needs something, or fail in CI."""
-    if is_there:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"the site's tests need {what}")
-    pytest.skip(f"needs {what}")
 
 
 class Browser:
@@ -114,21 +85,6 @@ class Browser:
 @contextmanager
 def browsing(folder: Path) -> Iterator[Browser]:
     """A browser whose profile is in a folder."""
-    for package in ("selenium", "axe_selenium_python"):
-        require(importlib.util.find_spec(package) is not None, package.replace("_", "-"))
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    require(bool(chromium and chromedriver), "Chromium and its driver: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={folder}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    try:
-        driver.set_page_load_timeout(PATIENCE)
-        driver.set_script_timeout(PATIENCE)
+    require_packages("axe_selenium_python")
+    with driving(folder, MOUSE) as driver:
         yield Browser(driver)
-    finally:
-        driver.quit()
