@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = Path(__file__).parent / "pages"
 
+REPOSITORY = re.compile(r"^repository-code: (\S+)$", re.MULTILINE)
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
@@ -40,6 +41,13 @@ CODE = re.compile(r"<code>([^<]+)</code>")
 MARK = re.compile(r"<td>([✓✗–])(?: \((\d+)\))?</td>")
 MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
 """The class of a cell that begins with a mark."""
+
+
+def on_config(config: Any) -> Any:
+    """Link the repository, once CITATION.cff says where it is."""
+    if found := REPOSITORY.search((ROOT / "CITATION.cff").read_text()):
+        config["repo_url"] = found[1]
+    return config
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -414,11 +414,25 @@ def test_diagrams_are_up_to_date() -> None:
 @pytest.fixture(scope="module")
 def figures() -> Any:
     """The script that draws the diagrams."""
-    spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
+    return script("figures")
+
+
+def script(name: str) -> Any:
+    """A Python file of the documentation, as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_site_links_the_repository_once_it_has_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = script("hooks")
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    (tmp_path / "CITATION.cff").write_text("title: some\n")
+    assert hooks.on_config({"repo_url": None}) == {"repo_url": None}
+    (tmp_path / "CITATION.cff").write_text("title: some\nrepository-code: https://example.org/some\n")
+    assert hooks.on_config({"repo_url": None}) == {"repo_url": "https://example.org/some"}
 
 
 def test_a_stale_diagram_is_noticed(
