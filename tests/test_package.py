@@ -69,7 +69,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built("sdist", folder, out)
     (archive,) = out.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
-        opened.extractall(folder / "unpacked", filter="data")
+        opened.extractall(folder / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (folder / "unpacked").iterdir()
     built("bdist_wheel", unpacked, out)
     return out

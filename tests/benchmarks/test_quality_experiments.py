@@ -576,7 +576,7 @@ def test_debug_answers_eight_questions_of_a_split(dataset: str, folders: dict[st
 
 def test_answering_has_a_progress_bar_of_its_own(tmp_path: Path, capsys: Any) -> None:
     shown = ["trainer=debug", "model.size=test", "dataset.limits.test=20", "dataset.limits.train=20"]
-    run(configure(*shown), tmp_path / "shown")
+    run(configure(*shown, "+trainer.arguments.disable_tqdm=false"), tmp_path / "shown")  # whatever transformers logs
     bars = capsys.readouterr().err
     for split in ("eval", *GENERATED):
         assert f"answers, {split}: " in bars

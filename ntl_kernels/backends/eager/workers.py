@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -29,7 +29,7 @@ SHORTEST_WAIT_S = 1e-3
 """A shorter wait may be an interrupt, or a thread waking up."""
 WALKS_BEFORE_ASKING_AGAIN = 8
 MOST_THREADS = 256
-"""Maximum number of threads, which start as needed; with more, Python's global lock would be the limit."""
+"""Maximum number of threads; with more, Python's global lock would be the limit."""
 INITIALISING = Lock()
 
 
@@ -80,7 +80,8 @@ def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) 
                     return
                 work(item)
 
-    futures = [workers().submit(take_items) for _ in range(min(threads, len(left)))]
+    pool = workers(min(threads, MOST_THREADS))
+    futures = [pool.submit(take_items) for _ in range(min(threads, len(left)))]
     wait(futures)
     for future in futures:
         future.result()
@@ -98,9 +99,15 @@ def has_threads_of_its_own() -> bool:
 
 
 @cache
-def workers() -> ThreadPoolExecutor:
-    """Threads that do not split operations."""
-    return ThreadPoolExecutor(MOST_THREADS, "ntl_kernels", keep_to_itself)
+def workers(count: int) -> ThreadPoolExecutor:
+    """That many threads that do not split operations.
+
+    All have started when this returns: a thread that started later would change the default of new threads for a moment.
+    """
+    pool = ThreadPoolExecutor(count, "ntl_kernels", keep_to_itself)
+    meeting = Barrier(count)
+    wait([pool.submit(meeting.wait) for _ in range(count)])
+    return pool
 
 
 os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has none of its parent's threads
