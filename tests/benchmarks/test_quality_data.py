@@ -303,8 +303,8 @@ def test_prepare_makes_the_files_that_load_reads(name: str, files: dict[str, str
 
 
 def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, capsys: Any) -> None:
+    limits = dict.fromkeys(("train", "validation", "test"))
     with pytest.raises(InputError, match=r"Download .*rJokesData and run\s+python -m .* prepare rjokes \S+ here"):
-        limits = dict.fromkeys(("train", "validation", "test"))
         load(name="rjokes", format="rjokes", folder="here", files={"train": "train.tsv"}, limits=limits, seed=0)
     assert downloads.main(["gsm8k", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "grade-school-math" in capsys.readouterr().err

@@ -443,12 +443,15 @@ def width(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def below(page: Page, width: int) -> Page:
-    """What is below the picture, as at first; pytest runs the tests of one width together, which share a page."""
+    """What is below the picture, as at first; pytest runs the tests of one width together, which share a page.
+
+    True number and options have to be left as they were: setting each again takes seconds.
+    """
     if page.shown != (width, "light", True) or not page.all("#more"):
         page.open(width, more=True)
         page.press("Options of the losses")
     page.find("#kind input[value='digits']").click()
-    page.run("document.querySelectorAll('#more button[aria-label=\"Reset to default value\"]').forEach(b => b.click())")
+    page.press("near and far")
     until(lambda: page.text("#remark").startswith("Two equal wrong peaks"), "the shape of the beginning")
     until(lambda: page.losses()["NTL-WAS, reweigh=False"] == "2.9500", "its losses")
     return page
@@ -563,11 +566,16 @@ FIELDS = {
 """Every slider below the picture, in the order of the page, and a number that it does not take."""
 
 
-def expect_sliders(page: Page) -> None:
-    """Wait until each slider agrees with its number, and the charts with all of them."""
+def expect_agreement(page: Page) -> list[float]:
+    """Wait until each slider agrees with its number; what they show."""
     read = "return [...document.querySelectorAll(`#more input[type=${arguments[0]}]`)].map(input => +input.value)"
     until(lambda: page.run(read, "range") == page.run(read, "number"), "sliders and their numbers to agree")
-    truth, *numbers = page.run(read, "range")
+    return page.run(read, "range")
+
+
+def expect_sliders(page: Page) -> None:
+    """Wait until each slider agrees with its number, and the charts with all of them."""
+    truth, *numbers = expect_agreement(page)
     assert len(numbers) == len(FIELDS) - 1
     shape, options = Shape(*numbers[:6]), Options(*numbers[6:])
     logits = shape.logits(VOCABULARIES["digits"])
@@ -578,34 +586,6 @@ def expect_sliders(page: Page) -> None:
 
 def toasts(page: Page) -> list[str]:
     return [toast.text for toast in page.all(".toast-body")]
-
-
-def test_fields_without_a_possible_number_say_so_and_leave_the_page_as_one(below: Page, width: int) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    page = below
-    for name, wrong in list(FIELDS.items())[:: 1 if width == 1280 else 5]:  # the way is the same for all
-        before = page.losses()
-        field = page.field(name)
-        page.type_over(field, "")
-        until(lambda n=name: n in page.text("#problem") and "the field is empty" in page.text("#problem"), "a remark")
-        assert page.losses() == before and field.get_attribute("value") == ""
-        page.type_over(field, wrong)
-        said = f"{name} must be a "
-        until(lambda s=said, w=wrong: s in page.text("#problem") and f"got {w}" in page.text("#problem"), "a remark")
-        field.send_keys(Keys.TAB)
-        until(lambda: page.text("#problem") == "", "a possible number")
-        expect_sliders(page)
-    page.type_over(page.field("True number"), "")
-    page.field("True number").send_keys(Keys.TAB)
-    until(lambda: page.text("#problem") == "", "a possible number")
-    expect_sliders(page)
-    page.enter("True number", "2.5")
-    expect_sliders(page)
-    page.find("#true-number button[aria-label='Reset to default value']").click()
-    until(lambda: page.field("True number").get_attribute("value") == "4", "the slider's beginning")
-    expect_sliders(page)
-    assert toasts(page) == []
 
 
 def test_a_number_may_be_typed_slowly(below: Page) -> None:
@@ -678,6 +658,36 @@ def test_charts_stand_above_what_moves_them(below: Page, width: int) -> None:
     prediction_top, truth, gradient, weight = tops
     assert prediction_top < truth
     assert gradient < weight if width < 640 else gradient < weight + 400
+
+
+def test_fields_without_a_possible_number_say_so_and_leave_the_page_as_one(below: Page, width: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = below
+    for place, (name, wrong) in list(enumerate(FIELDS.items()))[:: 1 if width == 1280 else 5]:
+        before = page.losses()
+        field = page.field(name)
+        page.type_over(field, "")
+        until(lambda n=name: n in page.text("#problem") and "the field is empty" in page.text("#problem"), "a remark")
+        assert page.losses() == before and field.get_attribute("value") == ""
+        page.type_over(field, wrong)
+        said = f"{name} must be a "
+        until(lambda s=said, w=wrong: s in page.text("#problem") and f"got {w}" in page.text("#problem"), "a remark")
+        field.send_keys(Keys.TAB)
+        until(lambda: page.text("#problem") == "", "a possible number")
+        expect_agreement(page)
+        if place % 5 == 0:  # all charts follow in one way, whichever slider moved
+            expect_sliders(page)
+    page.type_over(page.field("True number"), "")
+    page.field("True number").send_keys(Keys.TAB)
+    until(lambda: page.text("#problem") == "", "a possible number")
+    expect_sliders(page)
+    page.enter("True number", "2.5")
+    expect_sliders(page)
+    page.find("#true-number button[aria-label='Reset to default value']").click()
+    until(lambda: page.field("True number").get_attribute("value") == "4", "the slider's beginning")
+    expect_sliders(page)
+    assert toasts(page) == []
 
 
 def test_the_tokenizer_page_says_what_it_is_about_and_judges_it(page: Page, width: int, tmp_path: Path) -> None:

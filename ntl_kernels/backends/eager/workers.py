@@ -102,7 +102,7 @@ def has_threads_of_its_own() -> bool:
 def workers(count: int) -> ThreadPoolExecutor:
     """That many threads that do not split operations.
 
-    All have started when this returns: a thread that started later would change the default of new threads for a moment.
+    All have started when this returns: for a moment, a starting thread changes the default of new threads.
     """
     pool = ThreadPoolExecutor(count, "ntl_kernels", keep_to_itself)
     meeting = Barrier(count)
