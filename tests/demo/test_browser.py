@@ -664,7 +664,8 @@ def test_fields_without_a_possible_number_say_so_and_leave_the_page_as_one(below
     from selenium.webdriver.common.keys import Keys
 
     page = below
-    for place, (name, wrong) in list(enumerate(FIELDS.items()))[:: 1 if width == 1280 else 5]:
+    fields = list(FIELDS.items())  # which go one way: some at each width
+    for place, (name, wrong) in enumerate(fields[::2] if width == 1280 else fields[1::4]):
         before = page.losses()
         field = page.field(name)
         page.type_over(field, "")
@@ -676,7 +677,7 @@ def test_fields_without_a_possible_number_say_so_and_leave_the_page_as_one(below
         field.send_keys(Keys.TAB)
         until(lambda: page.text("#problem") == "", "a possible number")
         expect_agreement(page)
-        if place % 5 == 0:  # all charts follow in one way, whichever slider moved
+        if place % 3 == 0:  # all charts follow in one way, whichever slider moved
             expect_sliders(page)
     page.type_over(page.field("True number"), "")
     page.field("True number").send_keys(Keys.TAB)
@@ -725,7 +726,7 @@ def test_the_tokenizer_page_says_what_it_is_about_and_judges_it(page: Page, widt
     judged("some digits missing", words, "digits_only=False")
     assert page.all("#verdict.bad")
     size = page.find("#vocab-size textarea, #vocab-size input")
-    for wrong in ("abc", "-5", "1.5", "0", "99999999999", "²"):
+    for wrong in ("abc", "0", "99999999999") if width == 1280 else ("1.5", "²"):
         page.type_over(size, wrong)
         said = f"vocab_size must be a whole number from 1 to 10000000; got '{wrong}'"
         until(lambda s=said: s in page.text("#found"), said)
