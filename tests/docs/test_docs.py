@@ -284,8 +284,7 @@ def test_pages_fit_their_screens(fault: str, layouts: dict[tuple[str, int], dict
     assert {where: what for where, what in found.items() if what} == {}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), list(zip(WIDTHS, SCHEMES, strict=True)))
 @pytest.mark.parametrize("page", ["index", "mathematics", "transforms"])
 def test_axe_finds_nothing(page: str, width: int, scheme: str, site: Path, browser: Browser) -> None:
     browser.open(site / f"{page}.html", width)
