@@ -172,9 +172,8 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
     ]
 
 
-def section(folder: Path) -> str:
+def section(runs: Sequence[Record], folder: Path) -> str:
     """The README's text on quality: one table and links to the rest."""
-    runs = records.read([folder], folder)
     where = folder.resolve().relative_to(ROOT)
     found = (
         f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
@@ -201,7 +200,7 @@ def pages(folder: Path) -> Pages:
     followed = digest([headlines.budgets(runs), headlines.training(runs)])
     drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
     texts[folder / ADVICE_TEXT] = advice(runs)
-    return Pages(SECTION, folder, texts, drawn, section(folder))
+    return Pages(SECTION, folder, texts, drawn, section(runs, folder))
 
 
 def check(folder: Path) -> list[str]:

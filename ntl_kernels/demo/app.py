@@ -148,9 +148,8 @@ def examined(name: str, tokenizer: Any, vocab_size: str, chosen: Choice) -> str:
         size = whole_number("vocab_size", vocab_size, 1, LARGEST_VOCABULARY) if vocab_size.strip() else None
         finding = tokenizer_file.examine(tokenizer, size, *chosen)
     except ValueError as error:  # what the library has to say is what the page is for
-        judged = tokenizer_file.judge(tokenizer, chosen)
         fits = tokenizer_file.numbers_of(tokenizer, chosen) is not None  # then only the size is wrong
-        return views.no_numbers(source, str(error), None if fits else judged)
+        return views.no_numbers(source, str(error), None if fits else tokenizer_file.judge(tokenizer, chosen))
     judged = tokenizer_file.judge(tokenizer, chosen)
     assert judged is not None
     return views.found_numbers(source, finding, judged)

@@ -363,9 +363,10 @@ def test_committed_results_agree_with_their_tables() -> None:
 
 
 def test_the_readme_has_one_small_table() -> None:
-    text = report.section(report.FOLDER)
+    runs = records.read([report.FOLDER])
+    text = report.section(runs, report.FOLDER)
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    found = headlines.pairs(records.read([report.FOLDER]))
+    found = headlines.pairs(runs)
     assert len(rows) - 2 == len(found) <= len(headlines.HEADLINES) <= 9
     assert "![" not in text and len(text.splitlines()) <= 20
     assert all(one.evidence for one in advice.ADVICE)
