@@ -156,9 +156,7 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how, SOFTCAP)
-        distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, None, how, SUM, SOFTCAP == HARDWARE
-        )
+        distance, count, peak, total = add_vectors(distance, count, peak, total, u, None, how, SUM, SOFTCAP == HARDWARE)
     columns = group_columns(1, THREADS, VECTOR)
     for offset in tl.range(whole, size, THREADS * VECTOR):
         z = tl.load(
