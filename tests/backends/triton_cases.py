@@ -14,6 +14,7 @@ from ntl_kernels.backends import Field, NumberField, eager, normalisers_of
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
+from ntl_kernels.statistics import number_statistics
 
 from ..impossible_labels import (
     SMOOTHINGS,
@@ -242,6 +243,15 @@ class TritonCases:
                 rows, numbers.table(self.device), statistics, torch.stack([upstream_value, upstream_mass]), gradient
             )
             assert_as_good_as_plain(gradient, plain_gradient, expected_gradient, "gradient", scale=8.0)
+
+    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6, -1e7])
+    def test_the_gradient_of_an_expected_value_of_large_values(self, offset: float) -> None:
+        numbers = NumberTokens.from_mapping({i + 3: offset + i for i in range(10)}, 50)
+        logits = torch.randn(4, 50, device=self.device).requires_grad_()
+        (gradient,) = torch.autograd.grad(number_statistics(logits, numbers, "triton").expected_value.sum(), logits)
+        q, steps = logits.detach().double()[:, 3:13].softmax(-1), torch.arange(10, device=self.device).double()
+        truth = q * (steps - (q * steps).sum(-1, keepdim=True))
+        torch.testing.assert_close(gradient[:, 3:13].double(), truth, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_columns_of_minus_infinity(self, dtype: torch.dtype) -> None:
