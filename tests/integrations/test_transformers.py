@@ -623,7 +623,6 @@ class TestLoRA:
             ("llama", {"target_modules": ["lm_head"]}, NAMED),
             ("llama", {"target_modules": ["lm_head"], "use_dora": True}, NAMED),
             ("llama", {"modules_to_save": ["lm_head"]}, NAMED),
-            ("llama", {"trainable_token_indices": {"lm_head": [20]}}, NAMED),
             ("llama-tied", {"trainable_token_indices": [20, 21]}, TIED),
             ("t5", {"trainable_token_indices": [20, 21], "target_modules": ["q"]}, TIED),
             pytest.param("llama-tied", {"modules_to_save": ["embed_tokens"]} | KEPT, TIED, marks=KEEPS_TIED),

@@ -40,9 +40,10 @@ class StockTrainer(NamedTuple):
 
 def set_sft_auxiliary_factor(trainer: Any) -> None:
     """Use the auxiliary loss factor of SFTConfig, which may differ from the model's. (TRL 0.24 has none.)"""
-    if trainer.aux_loss_enabled and hasattr(trainer, "router_aux_loss_coef"):
+    factor = getattr(trainer.args, "router_aux_loss_coef", None)
+    if trainer.aux_loss_enabled and factor is not None:
         base = unwrap_model(trainer.model)
-        setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.router_aux_loss_coef)
+        setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), factor)
 
 
 def sft_inputs(trainer: Any) -> dict[str, Any]:
