@@ -79,7 +79,7 @@ def shortened(splits: Splits, questions: int | None) -> Splits:
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """The content of ``metrics.json`` if it holds all that this run would measure; otherwise None."""
+    """The content of ``metrics.json`` if it holds what this run would measure and save; otherwise None."""
     path = folder / METRICS
     if not path.is_file():
         return None

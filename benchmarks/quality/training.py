@@ -203,7 +203,7 @@ def check_reporters(names: list[str]) -> None:
     """Raise if a reporter is unknown or lacks its library, before the data are read and the model is made."""
     with naming(f"{ARGUMENTS}.report_to", ImportError, RuntimeError):
         for reporter in get_reporting_integration_callbacks(names):
-            # Without its own __del__, which of MLflow's and Neptune's prints a traceback if __init__ has failed.
+            # A __del__ of their own would print a traceback after an __init__ that failed (MLflow, Neptune).
             type(reporter.__name__, (reporter,), {"__del__": lambda _: None})()
 
 

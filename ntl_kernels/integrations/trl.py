@@ -19,13 +19,11 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     """``trl.SFTTrainer`` with CE + NTL: ``NTLSFTTrainer(model, args, ..., numbers=numbers)``.
 
     TRL's fused head is not used: a model patched by :func:`apply_ntl_to_model` computes the loss from hidden states,
-    any other model from full logits. Logs ``ce``, ``ntl``, ``token_accuracy`` (also under TRL's name,
-    ``mean_token_accuracy``) and ``number_mae``, but not SFTTrainer's ``entropy``. For the arguments that SFTTrainer
-    does not have, see :class:`NTLTrainerMixin`.
+    any other model from full logits. Logs ``ce``, ``ntl``, ``token_accuracy`` (also as TRL's ``mean_token_accuracy``)
+    and ``number_mae``, but no ``entropy``. Its own arguments are those of :class:`NTLTrainerMixin`.
 
     Raises:
-        ValueError: ``loss_type`` is not "nll" or "chunked_nll", which is the same loss. Also the errors of
-            :class:`NTLTrainerMixin`.
+        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"). Also the errors of :class:`NTLTrainerMixin`.
     """
 
     ntl_stock = STOCK_TRAINERS["SFTTrainer"]
@@ -33,13 +31,7 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:
         super().__init__(model, without_chunks(args, model), *others, **kwargs)
 
-    def compute_loss(self, model: Any, inputs: Any, *others: Any, **kwargs: Any) -> Any:
-        """CE + NTL, without the note that the prediction step of TRL 1.7 to 1.14 puts among the inputs."""
-        inputs = {name: value for name, value in inputs.items() if name != "_prediction_loss_only"}
-        return super().compute_loss(model, inputs, *others, **kwargs)
-
     def ntl_metrics(self, mode: str) -> dict[str, float]:
-        """The metrics of CE + NTL; those that have a name of TRL's are left for its log, too."""
         metrics = super().ntl_metrics(mode)
         if "token_accuracy" in metrics:
             self._metrics[mode]["mean_token_accuracy"] = [metrics["token_accuracy"]]
@@ -47,11 +39,8 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
 
 
 def without_chunks(args: Any, model: Any) -> Any:
-    """The arguments with "nll" for "chunked_nll", for which TRL 1.7 to 1.14 replace the forward of the model.
-
-    It is their default, so this also makes the SFTConfig that they would make of other arguments or of none.
-    """
-    if not isinstance(args, SFTConfig):
+    """The arguments with "nll" for "chunked_nll", by which (by default) TRL 1.7 to 1.14 replace the model's forward."""
+    if not isinstance(args, SFTConfig):  # TRL would make one, with its default
         name = model if isinstance(model, str) else model.config._name_or_path
         values = {} if args is None else {each.name: getattr(args, each.name) for each in fields(args) if each.init}
         return SFTConfig(**{"output_dir": f"{name.split('/')[-1]}-SFT", **values, "loss_type": "nll"})
