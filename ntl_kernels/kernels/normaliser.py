@@ -15,8 +15,8 @@ import triton.language as tl
 LN_2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32."""
-TINY = tl.constexpr(1.1754943508222875e-38)
-"""The smallest normal float32."""
+TRACE = tl.constexpr(1e-37)
+"""A probability that does not matter, and does not underflow."""
 HUGE = tl.constexpr(2147483648.0)
 """2**31: from here on, the rounding error of x2 reaches 64, and different columns are at least 64 apart. For much
 larger values, the exponential of the rounding error would overflow."""
@@ -176,10 +176,10 @@ def add_columns(normaliser, u, how):
 def share_of(part, whole, how):
     """The probability of a part of the columns, from the normalisers of the part and of the whole.
 
-    It is 0 only if all of them are -inf: a share that underflows is rounded up.
+    It is 0 only if all columns of the part are -inf; a share that would underflow is a trace.
     """
     share = product(part.total, rescale(part.peak, exponent_at(whole.peak, how))) / whole.total
-    return tl.where(part.total == 0.0, 0.0, tl.maximum(share, TINY, propagate_nan=tl.PropagateNan.ALL))
+    return tl.fma(part.total, TRACE, share)
 
 
 @triton.jit

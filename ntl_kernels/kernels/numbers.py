@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .labels import divide
 from .normaliser import Normaliser, dot, exponent_at, powers, product
 from .softcap import transform
 
@@ -65,10 +64,16 @@ def number_powers(u, how):
 
 
 @triton.jit
+def divisor(normaliser):
+    """The total, or 1 if it is 0, so that powers of 0 stay 0."""
+    return tl.where(normaliser.total == 0.0, 1.0, normaliser.total)
+
+
+@triton.jit
 def number_softmax(u, how):
     """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]; q is 0 if all of them are -inf."""
     columns, normaliser = number_powers(u, how)
-    return divide(columns, normaliser.total), normaliser
+    return columns / divisor(normaliser), normaliser
 
 
 @triton.jit
