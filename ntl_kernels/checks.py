@@ -21,6 +21,7 @@ from .linear import is_autocast
 from .problem import Problem, as_number, is_kept
 from .spec import LossSpec, Values, check_options, values_of
 from .tokens import NumberTokens
+from .tokens.values import check_row_weights
 from .tracing import is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -102,13 +103,14 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
         check_tensor("bias", bias)
         if bias.shape != weight.shape[:1]:
             raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
-    is_cast = is_autocast(hidden)
+    is_cast = is_autocast(hidden)  # which leaves float64 as it is
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in others.items():
         if tensor.device != hidden.device:
             raise ValueError(f"{name} must be on the hidden states' device {hidden.device}; got {tensor.device}")
-        if tensor.dtype != hidden.dtype and not is_cast:
-            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}")
+        if tensor.dtype != hidden.dtype and not (is_cast and torch.float64 not in (tensor.dtype, hidden.dtype)):
+            cause = " (autocast does not cast float64)" if is_cast else ""
+            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}{cause}")
     check_leading_shape("hidden", hidden, labels)
     if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
         raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
@@ -135,15 +137,7 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
         raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
     if token_weights is None:
         return
-    if not isinstance(token_weights, Tensor) or token_weights.is_complex():
-        got = token_weights.dtype if isinstance(token_weights, Tensor) else type(token_weights).__name__
-        raise TypeError(f"token_weights must be a real tensor; got {got}")
-    if token_weights.shape != labels.shape:
-        raise ValueError(
-            f"token_weights must have the labels' shape {tuple(labels.shape)}; got {tuple(token_weights.shape)}"
-        )
-    if token_weights.device != device:
-        raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
+    check_row_weights("token_weights", token_weights, labels)
     if token_weights.requires_grad:
         raise ValueError("token_weights require grad, but the loss has no gradient for them; detach them")
 
@@ -255,10 +249,21 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
-def check_values(problem: Problem, vocab_size: int) -> None:
-    """Raise for labels outside the vocabulary and negative numbers, where reading them does not wait for a GPU.
+def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, plain: bool) -> Problem:
+    """The rows of a problem for losses of a dtype (:meth:`Problem.of_rows`), in a plain call with checked values; in a
+    trace the operators check them."""
+    rows = problem.of_rows(dtype)
+    if plain:
+        check_values(rows, vocab_size, problem.token_weights)
+    return rows
 
-    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the kernels set the loss of such a row to NaN.
+
+def check_values(problem: Problem, vocab_size: int, given_weights: Tensor | None = None) -> None:
+    """Raise for labels outside the vocabulary and for numbers that are negative or do not fit the losses' dtype, where
+    reading them does not wait for a GPU. ``given_weights`` are the token weights before their conversion to that dtype.
+
+    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the kernels set the loss of such a row to NaN, or
+    to infinity where its weight is too large.
     """
     if not can_look(problem.labels):
         return
@@ -267,16 +272,20 @@ def check_values(problem: Problem, vocab_size: int) -> None:
     if weights is not None and weights.numel():
         smallest, largest = torch.aminmax(weights)  # NaN if any is
         if not (smallest.item() >= 0 and largest.item() < math.inf):
-            wrong = weights[~((weights >= 0) & (weights < math.inf))]
-            raise ValueError(f"token_weights must not be negative, infinite or NaN; got {wrong[0].item()}")
+            given = weights if given_weights is None else given_weights.reshape(-1)
+            wrong, limits = given[~((weights >= 0) & (weights < math.inf))], torch.finfo(weights.dtype)
+            raise ValueError(
+                f"token_weights must not be negative, infinite or NaN, and must fit {weights.dtype}, the dtype of the "
+                f"losses (0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
+            )
     for name in ("num_tokens", "num_numbers"):
         given = getattr(problem, name)
         if isinstance(given, Tensor):
             check_number(name, given.item(), minimum=0.0, divides=True)
     if isinstance(problem.ntl_weight, Tensor):
         weight = problem.ntl_weight.item()
-        check_number("ntl_weight", weight, minimum=0.0)
-        check_weight("ntl_weight", weight, problem.spec)
+        check_number("config.weight", weight, minimum=0.0)
+        check_weight("config.weight", weight, problem.spec)
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:

@@ -71,7 +71,7 @@ class Problem(NamedTuple):
             return self
         return self.changed(
             labels=labels.reshape(-1).contiguous(),
-            token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
+            token_weights=None if weights is None else rounded_weights(weights.reshape(-1), dtype),
         )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
@@ -80,6 +80,15 @@ class Problem(NamedTuple):
             num_tokens=tokens if self.num_tokens is None else self.num_tokens,
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
         )
+
+
+def rounded_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Token weights [N] in the losses' dtype, contiguous. A float64 too small for it becomes NaN, because a weight of 0
+    would silently ignore its row."""
+    rounded = weights.to(dtype).contiguous()
+    if weights.dtype != torch.float64 or dtype == torch.float64:
+        return rounded
+    return rounded.masked_fill((rounded == 0) & (weights != 0), torch.nan)
 
 
 def is_kept(labels: Tensor, ignore_index: int) -> Tensor:

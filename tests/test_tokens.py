@@ -85,6 +85,7 @@ def word_level() -> Tokenizer:
 
 
 TOKENIZERS = [byte_level, byte_level_with_digit_groups, sentencepiece_unigram, sentencepiece_digits, word_level]
+LABELS = torch.tensor([0, 1, 7])
 DIGIT_VALUES = [float(digit) for digit in range(10)]
 
 
@@ -362,8 +363,17 @@ def test_what_is_no_label_is_named() -> None:
         numbers.count([3, 5])
     with pytest.raises(TypeError, match="labels must be a tensor of integers; got tuple"):
         numbers.tokens_per_number([(torch.ones(3), torch.ones(3))])
-    with pytest.raises(ValueError, match=r"weights must have the labels' shape \(3,\); got \(2,\)"):
-        numbers.count(torch.ones(3, dtype=torch.int64), torch.ones(2))
+    labels = torch.ones(3, dtype=torch.int64)
+    wrong_weights: list[tuple[Any, type[Exception], str]] = [
+        (torch.ones(2), ValueError, r"weights must have the labels' shape \(3,\); got \(2,\)"),
+        ([1.0] * 3, TypeError, "weights must be a real tensor; got list"),
+        (np.ones(3), TypeError, "weights must be a real tensor; got ndarray"),
+        (torch.ones(3) * 1j, TypeError, "weights must be a real tensor; got torch.complex64"),
+        (torch.ones(3, device="meta"), ValueError, "weights must be on the labels' device cpu; got meta"),
+    ]
+    for weights, error, message in wrong_weights:
+        with pytest.raises(error, match=message):
+            numbers.count(labels, weights)
 
 
 def test_a_weight_over_tokens_is_found_from_batches() -> None:
@@ -385,16 +395,26 @@ def test_labels_that_are_ignored_are_no_tokens_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
+    ("batches", "options", "error", "message"),
     [
-        ([torch.tensor([7, 8, -100])], "none of 2 labels is a number token of NumberTokens.2 tokens"),
-        ([], "none of 0 labels"),
-        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got the keys input_ids"),
+        ([torch.tensor([7, 8, -100])], {}, ValueError, "none of 2 labels is a number token of NumberTokens.2 tokens"),
+        ([], {}, ValueError, "none of 0 labels"),
+        ([{"input_ids": torch.tensor([1])}], {}, ValueError, "a batch has no labels; got the keys input_ids"),
+        ([{1: torch.tensor([1]), None: 2}], {}, ValueError, "a batch has no labels; got the keys 1, None"),
+        ([LABELS], {"ignore_index": "a"}, TypeError, "ignore_index must be an int; got 'a'"),
+        ([LABELS], {"ignore_index": None}, TypeError, "ignore_index must be an int; got None"),
+        ([LABELS], {"ignore_index": 1.0}, TypeError, r"ignore_index must be an int; got 1\.0"),
+        ([LABELS], {"ignore_index": 2**63}, ValueError, "ignore_index must fit int64.*; got 9223372036854775808"),
+        ([LABELS], {"ignore_index": 10**400}, ValueError, "ignore_index must fit int64.*; got an int of 1329 bits"),
+        (None, {}, TypeError, "batches must be an iterable of labels or of mappings; got NoneType"),
+        ({"labels": LABELS}, {}, TypeError, "batches must be an iterable of labels or of mappings; got dict"),
     ],
 )
-def test_batches_without_a_number_are_an_error(batches: list[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30).tokens_per_number(batches)
+def test_batches_that_cannot_be_counted_are_named(
+    batches: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30).tokens_per_number(batches, **options)
 
 
 def test_missing_digits_warn_and_are_described() -> None:
@@ -544,8 +564,23 @@ def test_tokens_that_are_bytes() -> None:
     wider = NumberTokens.from_tokenizer(tokenizer, digits_only=False, space_prefixed=True)
     assert {256: 7.0, 257: 42.0}.items() <= dict(zip(wider.ids.tolist(), wider.values.tolist(), strict=True)).items()
     assert len(wider) == 12
-    tokenizer.vocab = {7: 0, 8: 1}  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match=r"str or bytes.*got the token 7"):
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        ({7: 0, 8: 1}, r"str or bytes\) to ids; got the token 7"),
+        ({"7": "0", "8": "1"}, "ids, which are ints; '7' has the id '0'"),
+        ({"7": 0, b"x": None}, "ids, which are ints; b'x' has the id None"),
+        ({"7": 0, "8": 1.0}, r"ids, which are ints; '8' has the id 1\.0"),
+        (["7", "8"], r"get_vocab\(\) must map tokens \(str or bytes\) to ids; got list"),
+        (None, "get_vocab.* must map .*; got NoneType"),
+    ],
+)
+def test_vocabularies_that_are_none_are_named(vocab: Any, message: str) -> None:
+    tokenizer = FakeTokenizer()
+    tokenizer.vocab = vocab
+    with pytest.raises(TypeError, match=message):
         NumberTokens.from_tokenizer(tokenizer)
 
 

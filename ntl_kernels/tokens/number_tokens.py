@@ -20,11 +20,11 @@ from .texts import (
     most_left_out,
     numbers_too_large,
     numbers_written_differently,
-    text_of,
+    vocab_of,
     wider_options,
     without_mark,
 )
-from .values import LARGEST_SPAN, checked_mapping, checked_size, shorten
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, shorten
 
 CPU = torch.device("cpu")
 
@@ -135,13 +135,13 @@ class NumberTokens:
                 such tokens for the start of a number after a space.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, or its tokens are neither str nor bytes.
+            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or its ids are no ints.
             ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
                 ``vocab_size``.
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
-        vocab = [(text_of(token), identity) for token, identity in tokenizer.get_vocab().items()]
+        vocab = vocab_of(tokenizer)
         names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
         wider = wider_options(vocab, digits_only, space_prefixed)
         more, other_forms = more_numbers(wider), numbers_written_differently(vocab)
@@ -242,14 +242,13 @@ class NumberTokens:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
 
         Raises:
-            TypeError: the labels are not a tensor of integers.
-            ValueError: the weights have another shape.
+            TypeError: the labels are not a tensor of integers, or the weights not a tensor of real numbers.
+            ValueError: the weights have another shape or device.
         """
         is_number = self.is_number(labels)
         if weights is None:
             return is_number.sum()
-        if weights.shape != labels.shape:
-            raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}; got {tuple(weights.shape)}")
+        check_row_weights("weights", weights, labels)
         dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
         return torch.where(is_number, weights, 0).sum(dtype=dtype)
 
@@ -267,14 +266,17 @@ class NumberTokens:
             ignore_index: the value of ignored labels.
 
         Raises:
-            TypeError: labels are not a tensor of integers.
-            ValueError: a batch has no labels, or no label is a number.
+            TypeError: ``batches`` are no iterable, labels are not a tensor of integers, or ``ignore_index`` is no int.
+            ValueError: a batch has no labels, no label is a number, or ``ignore_index`` does not fit int64.
         """
+        check_ignore_index(ignore_index)
+        if hasattr(batches, "get") or not (hasattr(batches, "__getitem__") or isinstance(batches, Iterable)):
+            raise TypeError(f"batches must be an iterable of labels or of mappings; got {type(batches).__name__}")
         tokens = numbers = 0
         for batch in batches:
             labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
             if labels is None:
-                raise ValueError(f"a batch has no labels; got the keys {', '.join(batch)}")
+                raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from .values import LARGEST_SPAN, to_float32
@@ -55,17 +56,25 @@ def without_mark(text: str) -> str:
     return text[1:] if text.startswith(SPACE_MARKS) else text
 
 
-def text_of(token: Any) -> str:
-    """A token as text. Each byte becomes the character with its code, so that different tokens of bytes stay different.
+def vocab_of(tokenizer: Any) -> Vocab:
+    """The tokens of a tokenizer as text. Each byte becomes the character with its code, so that different tokens of
+    bytes stay different.
 
     Raises:
-        TypeError: the token is neither str nor bytes.
+        TypeError: ``get_vocab()`` returns no mapping, or a token is neither str nor bytes, or an id is no int.
     """
-    if isinstance(token, bytes):
-        return token.decode("latin-1")
-    if not isinstance(token, str):
-        raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids; got the token {token!r}")
-    return token
+    given = tokenizer.get_vocab()
+    if not isinstance(given, Mapping):
+        raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids; got {type(given).__name__}")
+    for token, identity in given.items():
+        if not isinstance(token, (str, bytes)):
+            raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids; got the token {token!r}")
+        if isinstance(identity, bool) or not isinstance(identity, Integral):
+            raise TypeError(f"get_vocab() must map tokens to ids, which are ints; {token!r} has the id {identity!r}")
+    return [
+        (token.decode("latin-1") if isinstance(token, bytes) else token, int(identity))
+        for token, identity in given.items()
+    ]
 
 
 def id_count(tokenizer: Any, vocab: Vocab) -> int:
