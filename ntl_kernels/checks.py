@@ -1,7 +1,7 @@
 """Checks of the arguments of public functions, and their errors.
 
 Checks of types, shapes and options run on every call and read no tensor element. Checks of values
-(:func:`check_values`) run where reading them does not wait for a GPU.
+(:func:`checked_rows`) run where reading them does not wait for a GPU.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True must n
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
-    """Raise unless lambda times the largest number loss fits float32; :func:`check_values` checks tensors."""
+    """Raise unless lambda times the largest number loss fits float32; :func:`checked_rows` checks tensors."""
     if isinstance(weight, Tensor) or is_symbolic(weight) or weight <= spec.largest_weight:
         return
     raise ValueError(
@@ -249,34 +249,25 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
-def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, plain: bool) -> Problem:
-    """The rows of a problem for losses of a dtype (:meth:`Problem.of_rows`), in a plain call with checked values; in a
-    trace the operators check them."""
-    rows = problem.of_rows(dtype)
-    if plain:
-        check_values(rows, vocab_size, problem.token_weights)
-    return rows
+def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real: bool = True) -> Problem:
+    """The rows of a problem for losses of a dtype. Raises for labels outside the vocabulary and for numbers that are
+    negative or do not fit, if they are real (not those of a trace, whose operators check them) and reading them does
+    not wait for a GPU.
 
-
-def check_values(problem: Problem, vocab_size: int, given_weights: Tensor | None = None) -> None:
-    """Raise for labels outside the vocabulary and for numbers that are negative or do not fit the losses' dtype, where
-    reading them does not wait for a GPU. ``given_weights`` are the token weights before their conversion to that dtype.
-
-    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the kernels set the loss of such a row to NaN, or
-    to infinity where its weight is too large.
+    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN, or infinite.
     """
-    if not can_look(problem.labels):
-        return
+    rows = problem.of_rows(dtype)
+    if not is_real or not can_look(problem.labels):
+        return rows
     check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
-    weights = problem.token_weights
-    if weights is not None and weights.numel():
+    weights, given = rows.token_weights, problem.token_weights
+    if weights is not None and given is not None and weights.numel():
         smallest, largest = torch.aminmax(weights)  # NaN if any is
         if not (smallest.item() >= 0 and largest.item() < math.inf):
-            given = weights if given_weights is None else given_weights.reshape(-1)
-            wrong, limits = given[~((weights >= 0) & (weights < math.inf))], torch.finfo(weights.dtype)
+            wrong, limits = given.reshape(-1)[~((weights >= 0) & (weights < math.inf))], torch.finfo(dtype)
             raise ValueError(
-                f"token_weights must not be negative, infinite or NaN, and must fit {weights.dtype}, the dtype of the "
-                f"losses (0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
+                f"token_weights must not be negative, infinite or NaN, and must fit {dtype}, the dtype of the losses "
+                f"(0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
             )
     for name in ("num_tokens", "num_numbers"):
         given = getattr(problem, name)
@@ -286,10 +277,11 @@ def check_values(problem: Problem, vocab_size: int, given_weights: Tensor | None
         weight = problem.ntl_weight.item()
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
+    return rows
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Raise the IndexError of :func:`check_values`, where reading labels does not wait for a GPU."""
+    """Raise the IndexError of :func:`checked_rows`, where reading labels does not wait for a GPU."""
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)

@@ -26,13 +26,10 @@ __all__ = ["NumberMetrics", "number_in", "number_metrics", "value_metrics"]
 PLACES = ("whole", "first", "last")
 PLAIN = re.compile(f"-?{NUMBER.pattern}")
 POWER = re.compile(
-    r"""(?: \^ | (?<=[A-Za-z0-9)\]}]) \*\* (?! \s | [^*\n]* \*\* ) )    # "m**2"; not "is**44**" or "**44** 5"
-        [ ]? (?: \{ (?: [^{}] | \{[^{}]*\} )* \} | \( [^()]* \) | [{(]? [ ]? [-+]? [ ]? [0-9]+ (?: [.,][0-9]+ )* )
-    """,
-    re.VERBOSE,
+    r"(?:\^|(?<=[A-Za-z0-9)\]}])\*\*(?!\s|[^*\n]*\*\*)) ?"  # "m**2"; not "is**44**" or "**44** 5"
+    r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|[{(]? ?[-+]? ?[0-9]+(?:[.,][0-9]+)*)"
 )
-"""A power's operator and exponent: "^-3", "^{n + 1}", "**(1/2)". A search that fails ends at the next operator, so the
-time stays linear in the text's length."""
+"""A power: "^-3", "^{n + 1}", "**(1/2)". A search that fails ends at the next operator, so the time stays linear."""
 WRITTEN = re.compile(
     r"""(?: (?P<inside> [^\W0-9] )                           # "H2O": inside a word
           | (?P<sign> (?<![\w)\]}%+-]) [-+] [$€£¥₹]?         # "-5", "-$5"; not "10-5", "GPT-4", "--5"
@@ -87,8 +84,7 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
         text = text.strip()
         return float(text) if PLAIN.fullmatch(text) else None
     numbers = written_numbers(text)
-    written = next(numbers if find == "first" else iter(deque(numbers, maxlen=1)), None)
-    return None if written is None else float(written)
+    return next(numbers if find == "first" else iter(deque(numbers, maxlen=1)), None)
 
 
 def number_metrics(
@@ -108,9 +104,9 @@ def number_metrics(
         The metrics of :func:`value_metrics`, and
 
         - ``number_references``: how many references are numbers;
-        - ``run_on``: the share of these references whose prediction has more digits before the decimal point and is
-          not right. The values count, not how they are written: ``"1e5"`` for 5 runs on, ``"007"`` for 7 does not. A
-          number that did not end where it should have is wrong by a factor of about ten or more.
+        - ``run_on``: the share of these references whose prediction has more digits before the decimal point, however
+          both are written (``"1e5"`` for 5, not ``"007"`` for 7). A number that did not end where it should have is
+          wrong by a factor of about ten or more.
 
     Raises:
         TypeError: predictions or references are not sequences of str.
@@ -130,11 +126,11 @@ def number_metrics(
             f"no reference is a number with find={find!r} and behind={behind!r}; the first of {len(references)} is "
             f"{shortened(references[0])!r}"
         )
-    runs_on = [guessed is not None and is_longer(guessed, true) for guessed, true in pairs]
+    runs_on = sum(guess is not None and digits_before_point(guess) > digits_before_point(true) for guess, true in pairs)
     return {
         "number_references": float(len(pairs)),
         **value_metrics(*zip(*pairs, strict=True)),
-        "run_on": sum(runs_on) / len(pairs),
+        "run_on": runs_on / len(pairs),
     }
 
 
@@ -171,10 +167,13 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
     for index, reference in enumerate(references):
         if math.isnan(reference):
             raise ValueError(f"references must be numbers; references[{index}] is NaN")
-    right = [is_number(guess) and is_right(guess, true) for guess, true in zip(predictions, references, strict=True)]
+    is_right = [
+        is_number(prediction) and math.isclose(prediction, reference, rel_tol=1e-9, abs_tol=1e-9)
+        for prediction, reference in zip(predictions, references, strict=True)
+    ]
     pairs = number_pairs(predictions, references)
     shares = {
-        "number_accuracy": sum(right) / len(references),
+        "number_accuracy": sum(is_right) / len(references),
         "no_number": 1 - len(pairs) / len(references),
     }
     if not pairs:
@@ -239,17 +238,16 @@ class NumberMetrics:
 
     def texts_of(self, name: str, ids: Any) -> list[str]:
         """The decoded texts of token ids [B, T]."""
-        texts: list[str] = self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True)
-        return texts
+        return list(self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True))
 
 
-def written_numbers(text: str) -> Iterator[str]:
-    """All numbers in a text, in a form that ``float`` accepts."""
+def written_numbers(text: str) -> Iterator[float]:
+    """All numbers in a text."""
     text = POWER.sub("}", text.replace("−", "-").replace("–", "-"))  # "}", so that the "-" of "m^2-5" is no sign
     for found in WRITTEN.finditer(text):
         if found["inside"] is None:
             sign = "-" if "-" in (found["sign"] or "") else ""
-            yield from split_at_commas(f"{sign}{found['digits']}{found['exponent'] or ''}")
+            yield from map(float, split_at_commas(f"{sign}{found['digits']}{found['exponent'] or ''}"))
 
 
 def split_at_commas(digits: str) -> list[str]:
@@ -259,27 +257,19 @@ def split_at_commas(digits: str) -> list[str]:
     return [number for number in numbers if number.count(".") <= 1]
 
 
-def is_longer(prediction: float, reference: float) -> bool:
-    """Whether a prediction is wrong and has more digits before its decimal point than the reference."""
-    guessed, true = (len(str(int(abs(within_largest(value))))) for value in (prediction, reference))
-    return guessed > true and not is_right(prediction, reference)
-
-
-def is_right(prediction: float, reference: float) -> bool:
-    """Whether a prediction equals the reference but for rounding."""
-    return math.isclose(prediction, reference, rel_tol=1e-9, abs_tol=1e-9)
+def digits_before_point(value: float) -> int:
+    """How many digits a number has before its decimal point, at least 1; two for 9.9999999999, which counts as 10."""
+    return 1 + math.floor(math.log10(max(abs(within_largest(value)), 1)) + 1e-9)
 
 
 def float64_of(name: str, value: Any) -> float:
-    """The nearest float64, infinite for an int or fraction beyond float64; raises unless the value is a number."""
+    """The nearest float64, infinite for an int or fraction beyond float64."""
     try:
-        if not isinstance(value, (str, bytes, bytearray)):
-            return float(value)
+        return value.__float__()  # not float(value), which would parse a str
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError, RuntimeError):  # the last for a tensor of several elements
-        pass
-    raise TypeError(f"{name} must be numbers; got {value!r}")
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # the last two for several elements
+        raise TypeError(f"{name} must be numbers; got {value!r}") from error
 
 
 def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:
@@ -298,7 +288,7 @@ def is_number(prediction: float | None) -> TypeGuard[float]:
 
 def within_largest(value: float) -> float:
     """The value clipped to :data:`LARGEST`."""
-    return min(max(value, -LARGEST), LARGEST)
+    return min(max(float(value), -LARGEST), LARGEST)
 
 
 def signed_log(value: float) -> float:

@@ -50,10 +50,9 @@ from .digit_runs import digits_after, digits_around_leading, number_runs, power_
 from .dispatch import in_shape, loss_of_logits
 from .problem import Problem, is_kept
 from .reference import divide
-from .spec import WORST_FACTOR, LossSpec, cost_line
+from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens
-from .tokens.values import check_ignore_index
 from .tracing import has_values
 
 __all__ = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]

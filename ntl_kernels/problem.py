@@ -69,10 +69,11 @@ class Problem(NamedTuple):
         labels, weights = self.labels, self.token_weights
         if weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
             return self
-        return self.changed(
-            labels=labels.reshape(-1).contiguous(),
-            token_weights=None if weights is None else rounded_weights(weights.reshape(-1), dtype),
-        )
+        if weights is not None:
+            given, weights = weights.reshape(-1), weights.reshape(-1).to(dtype).contiguous()
+            if given.dtype == torch.float64 != dtype:  # one too small for float32 would silently ignore its row
+                weights = weights.masked_fill((weights == 0) & (given != 0), torch.nan)
+        return self.changed(labels=labels.reshape(-1).contiguous(), token_weights=weights)
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
         """A copy with missing denominators filled in: the sums of w over all rows and over the number rows."""
@@ -80,15 +81,6 @@ class Problem(NamedTuple):
             num_tokens=tokens if self.num_tokens is None else self.num_tokens,
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
         )
-
-
-def rounded_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Token weights [N] in the losses' dtype, contiguous. A float64 too small for it becomes NaN, because a weight of 0
-    would silently ignore its row."""
-    rounded = weights.to(dtype).contiguous()
-    if weights.dtype != torch.float64 or dtype == torch.float64:
-        return rounded
-    return rounded.masked_fill((rounded == 0) & (weights != 0), torch.nan)
 
 
 def is_kept(labels: Tensor, ignore_index: int) -> Tensor:

@@ -89,7 +89,7 @@ def test_a_whole_text_that_is_no_number(text: str) -> None:
     ],
 )
 def test_numbers_written_in_a_text(text: str, values: list[float]) -> None:
-    assert [float(number) for number in written_numbers(text)] == values
+    assert list(written_numbers(text)) == values
     assert number_in(text, "first") == (values[0] if values else None)
     assert number_in(text, "last") == (values[-1] if values else None)
 

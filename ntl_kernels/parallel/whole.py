@@ -54,9 +54,8 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
-    dtype = loss_dtype(logits.dtype)
-    checked_rows(problem, vocab_size, dtype, plain=True)
-    header = header_of(problem, split.first, logits.shape[-1], dtype)
+    checked_rows(problem, vocab_size, loss_dtype(logits.dtype))
+    header = header_of(problem, split.first, logits.shape[-1], loss_dtype(logits.dtype))
     headers = finished(gather_ranks(header[:, None], split.group))
     check_headers(headers, problem)
     whole: Tensor = AllColumns.apply(logits, vocab_size, split)

@@ -16,10 +16,10 @@ from .texts import (
     NO_OPTION_HELPS,
     id_count,
     is_number,
-    more_numbers,
     most_left_out,
     numbers_too_large,
     numbers_written_differently,
+    possible_labels,
     vocab_of,
     wider_options,
     without_mark,
@@ -120,7 +120,8 @@ class NumberTokens:
         - Tokens are numbers written differently (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``), or their values
           are too large for float32 losses (1.6e38). :meth:`from_mapping` accepts any token with a smaller value.
 
-        :meth:`describe` repeats these warnings and lists how many tokens other options would count.
+        :meth:`describe` repeats these warnings and lists how many tokens other options would count. Tokens that cannot
+        be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some numbers.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -143,9 +144,10 @@ class NumberTokens:
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
         vocab = vocab_of(tokenizer)
         names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
-        wider = wider_options(vocab, digits_only, space_prefixed)
-        more, other_forms = more_numbers(wider), numbers_written_differently(vocab)
-        large = numbers_too_large(vocab, digits_only, space_prefixed)
+        labels = possible_labels(tokenizer, vocab)
+        wider = wider_options(labels, digits_only, space_prefixed)
+        more = ", ".join(f"{option} counts {count}" for option, count in wider)
+        other_forms, large = numbers_written_differently(labels), numbers_too_large(labels, digits_only, space_prefixed)
         ways = "; ".join(way for way in (more or NO_OPTION_HELPS, other_forms, large) if way)
         if not names:
             kind = "digit" if digits_only else "number"
@@ -165,7 +167,7 @@ class NumberTokens:
         gaps = f"digits without a token: {absent}" if absent else ""
         if gaps and digits_only:
             warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for left_out in (most_left_out(len(names), wider), other_forms, large):
+        for left_out in (most_left_out(sum(token in names for _, token in labels), wider), other_forms, large):
             if left_out:
                 warnings.warn(left_out, stacklevel=2)
         notes = [gaps, other_forms, large, more and f"other options: {more}"]
@@ -266,12 +268,10 @@ class NumberTokens:
             ignore_index: the value of ignored labels.
 
         Raises:
-            TypeError: ``batches`` are no iterable, labels are not a tensor of integers, or ``ignore_index`` is no int.
+            TypeError: labels are not a tensor of integers, or ``ignore_index`` is no int.
             ValueError: a batch has no labels, no label is a number, or ``ignore_index`` does not fit int64.
         """
         check_ignore_index(ignore_index)
-        if hasattr(batches, "get") or not (hasattr(batches, "__getitem__") or isinstance(batches, Iterable)):
-            raise TypeError(f"batches must be an iterable of labels or of mappings; got {type(batches).__name__}")
         tokens = numbers = 0
         for batch in batches:
             labels: Any = batch.get("labels") if hasattr(batch, "get") else batch

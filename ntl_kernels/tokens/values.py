@@ -60,8 +60,7 @@ def check_ignore_index(ignore_index: int) -> None:
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
     if not -(2**63) <= ignore_index < 2**63:
-        bits = int(ignore_index).bit_length()
-        got = ignore_index if bits <= 128 else f"an int of {bits} bits"
+        got = ignore_index if abs(ignore_index) < 2**128 else f"an int of {ignore_index.bit_length()} bits"
         raise ValueError(f"ignore_index must fit int64, the widest dtype of labels; got {got}")
 
 
