@@ -51,8 +51,8 @@ def cross_entropy_ntl(
         softcap: replace the scaled logits by ``softcap * tanh(logits / softcap)``. For bfloat16 and float16 logits on
             NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4.
         logit_scale: factor of the logits, above 0.
-        token_weights: [...] finite, non-negative weight w of each row; a row of weight 0 is ignored, as by
-            ``ignore_index``.
+        token_weights: [...] finite, non-negative weight w of each row, in the range of the loss's dtype; a row of
+            weight 0 is ignored, as by ``ignore_index``.
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
             the sum of the weights of the rows that are not ignored. For exact gradient accumulation, pass the count of
             the whole accumulation window.
