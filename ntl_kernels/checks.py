@@ -250,11 +250,11 @@ def can_look(tensor: Tensor) -> bool:
 
 
 def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real: bool = True) -> Problem:
-    """The rows of a problem for losses of a dtype. Raises for labels outside the vocabulary and for numbers that are
-    negative or do not fit, if they are real (not those of a trace, whose operators check them) and reading them does
-    not wait for a GPU.
+    """The rows of a problem for losses of a dtype; raises for labels outside the vocabulary and for numbers that are
+    negative or do not fit the dtype.
 
-    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN, or infinite.
+    A trace (``is_real=False``) leaves that to its operators. On a GPU, where reading the values would wait for the
+    device, they are checked only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN or infinite.
     """
     rows = problem.of_rows(dtype)
     if not is_real or not can_look(problem.labels):

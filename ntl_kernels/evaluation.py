@@ -268,7 +268,7 @@ def float64_of(name: str, value: Any) -> float:
         return value.__float__()  # not float(value), which would parse a str
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # the last two for several elements
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # e.g. of several elements
         raise TypeError(f"{name} must be numbers; got {value!r}") from error
 
 

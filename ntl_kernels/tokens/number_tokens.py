@@ -136,7 +136,7 @@ class NumberTokens:
                 such tokens for the start of a number after a space.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or its ids are no ints.
+            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
             ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
                 ``vocab_size``.
         """
@@ -268,7 +268,7 @@ class NumberTokens:
             ignore_index: the value of ignored labels.
 
         Raises:
-            TypeError: labels are not a tensor of integers, or ``ignore_index`` is no int.
+            TypeError: labels are not a tensor of integers, or ``ignore_index`` is not an int.
             ValueError: a batch has no labels, no label is a number, or ``ignore_index`` does not fit int64.
         """
         check_ignore_index(ignore_index)

@@ -57,7 +57,7 @@ def vocab_of(tokenizer: Any) -> Vocab:
     bytes stay different.
 
     Raises:
-        TypeError: ``get_vocab()`` returns no mapping from str or bytes to int.
+        TypeError: ``get_vocab()`` does not return a mapping from str or bytes to int.
     """
     given = tokenizer.get_vocab()
     if not isinstance(given, Mapping):
@@ -98,7 +98,7 @@ def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
     try:  # through the tokenizer of transformers, the call would change the padding and truncation of its backend
         ids = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(given, add_special_tokens=False)
         found = [known[token] for token in getattr(ids, "ids", ids) if token in known]
-    except Exception:  # whatever the object raises, it cannot encode
+    except Exception:  # whatever it raises, the object cannot encode
         found = []
     if re.sub("[^0-9]", "", "".join(text for form, text in found if form)) == re.sub("[^0-9]", "", given):
         forms = [form for form, _ in found]
