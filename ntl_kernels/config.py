@@ -66,8 +66,9 @@ class NTLConfig:
     huber_delta: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}")
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
+            hint = f" (weight={self.kind!r}?)" if isinstance(self.kind, (Real, Tensor)) else ""
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}{hint}")
         if not isinstance(self.reweigh, bool):
             raise TypeError(f"reweigh must be a bool; got {self.reweigh!r}")
         if self.mean_over not in MEANS:

@@ -53,8 +53,8 @@ def cross_entropy_ntl(
             label's logit of 4 times the softcap then puts the row's gradient off by up to 3/4 of its largest entry;
             with float32 logits, by up to 6e-4 of it.
         logit_scale: factor of the logits, above 0.
-        token_weights: [...] finite, non-negative weight w of each row; a row of weight 0 is ignored, as by
-            ``ignore_index``.
+        token_weights: [...] finite, non-negative weight w of each row, in the range of the loss's dtype; a row of
+            weight 0 is ignored, as by ``ignore_index``.
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
             the sum of the weights of the rows that are not ignored. For exact gradient accumulation, pass the count of
             the whole accumulation window.

@@ -16,6 +16,7 @@ from ntl_kernels import (
     NTLConfig,
     NTLOutput,
     NumberTokens,
+    checks,
     cross_entropy_ntl,
     linear_cross_entropy_ntl,
 )
@@ -38,7 +39,7 @@ from .large_logits import (
     offset_problem,
 )
 from .problems import Problem, check, random_problem, solve
-from .wrong_numbers import LARGEST, every_wrong_number
+from .wrong_numbers import LARGEST, every_unfit_weight, every_wrong_number, unfit, weights_with
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 SEEDS_PER_TEST = 50
@@ -351,10 +352,42 @@ def test_labels_out_of_range(label: int, backend: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_weights_out_of_range(weight: float, backend: str, dtype: torch.dtype) -> None:
     weights = torch.tensor([1, weight, 1, 1], dtype=dtype)
-    with pytest.raises(ValueError, match=f"token_weights must not be negative, infinite or NaN; got {weight}"):
+    with pytest.raises(ValueError, match=f"token_weights must not be negative, infinite or NaN.*; got {weight}"):
         cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=weights, backend=backend)
-    with pytest.raises(ValueError, match="token_weights must not be"):  # in the losses' dtype
-        cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=torch.tensor([1, 1e39, 1, 1], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_unfit_weight
+def test_weights_that_do_not_fit_are_named(
+    weight: float, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a row that is silently ignored."""
+    options = weights_with(weight, backend=backend)
+    hidden, head = torch.randn(4, 8, dtype=dtype), torch.randn(50, 8, dtype=dtype)
+    for reduction, needs_gradient in (("mean", True), ("none", True), ("sum", False)):
+        logits = LOGITS.to(dtype).requires_grad_(needs_gradient)
+        given = {"reduction": reduction, **options}
+        with pytest.raises(ValueError, match=unfit(weight)):
+            cross_entropy_ntl(logits, LABELS, DIGITS, **given)
+        with pytest.raises(ValueError, match=unfit(weight)):
+            linear_cross_entropy_ntl(hidden.requires_grad_(needs_gradient), head, LABELS, DIGITS, **given)
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):  # a traced call
+        if backend == "eager":
+            with pytest.raises(ValueError, match="token_weights must .*; got (-?inf|nan)$"):
+                cross_entropy_ntl(logits, LABELS, DIGITS, **options)
+    monkeypatch.setattr(checks, "can_look", lambda _: False)  # as on a GPU
+    losses = cross_entropy_ntl(logits, LABELS, DIGITS, reduction="none", **options)
+    assert losses.isfinite().tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_weights_of_float64_logits_have_their_range(backend: str) -> None:
+    logits, weights = LOGITS.double(), torch.tensor([1.0, 0.5, 0.0, 2.0], dtype=torch.float64)
+    expected = cross_entropy_ntl(logits, LABELS, DIGITS, token_weights=weights)
+    for scale in (1e300, 1e-60):
+        loss = cross_entropy_ntl(logits, LABELS, DIGITS, token_weights=weights * scale, backend=backend)
+        torch.testing.assert_close(loss, expected)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from .problems import (
     random_labels,
     random_numbers,
 )
-from .wrong_numbers import every_wrong_number
+from .wrong_numbers import every_mixed_operand, every_wrong_number
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -181,6 +181,20 @@ def test_autocast_is_that_of_linear(reduction: str) -> None:
     ):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, want, rtol=0.05, atol=0.02 * want.abs().max().item())
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@every_mixed_operand
+def test_autocast_leaves_float64_as_it_is(wide: list[str], message: str, backend: str) -> None:
+    operands = {"hidden": HIDDEN, "weight": WEIGHT, "bias": torch.randn(50)}
+    given = {name: tensor.double() if name in wide else tensor for name, tensor in operands.items()}
+    for is_cast, cause in ((True, r" \(autocast does not cast float64\)$"), (False, "$")):
+        with torch.autocast("cpu", torch.bfloat16, is_cast), pytest.raises(TypeError, match=message + cause):
+            linear_cross_entropy_ntl(**given, labels=LABELS, numbers=DIGITS, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        doubles = {name: tensor.double() for name, tensor in operands.items()}
+        loss = linear_cross_entropy_ntl(**doubles, labels=LABELS, numbers=DIGITS, backend=backend)
+    assert loss.dtype == torch.float64
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

@@ -178,7 +178,8 @@ def local_operands(
 
 def local_rows(problem: Problem, layout: Layout) -> Problem:
     """The problem of this rank's rows."""
-    scalars = {name: local_scalar(name, getattr(problem, name)) for name in ("num_tokens", "num_numbers", "ntl_weight")}
+    names = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
+    scalars = {field: local_scalar(name, getattr(problem, field)) for field, name in names.items()}
     return problem.changed(
         labels=local_row("labels", problem.labels, layout),
         token_weights=None

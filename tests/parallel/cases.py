@@ -519,6 +519,9 @@ def tensor_errors(group: ProcessGroup) -> list[str]:
             hidden, spread(weight, mesh, [Shard(0)]), labels, numbers, bias=torch.zeros(12)
         ),
         lambda: linear_cross_entropy_ntl(hidden, weight[:3], labels, numbers),
+        lambda: cross_entropy_ntl(
+            spread(logits, mesh, [Shard(1)]), labels, numbers, config=NTLConfig(weight=partial(torch.tensor(0.3)))
+        ),
     ]
     return value_errors(calls)
 

@@ -86,6 +86,7 @@ def test_what_is_not_served_says_what_is(ranks: Ranks) -> None:
     assert others == [first] * 3
     words = ["Partial", "Shard(dim=1), Shard(dim=1)", "plain tensor", "plain logits", "Shard(dim=0)", "mesh of shape"]
     words += ["ntl_kernels.parallel", "Shard(dim=1)", "Shard(dim=0)", "Shard(dim=0)", "bias", "ntl_kernels.parallel"]
+    words += ["config.weight has placements"]
     for word, error in zip(words, first, strict=True):
         assert word in error and ("Supported" in error or "parallel" in error), (word, error)
 
