@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
+from .functions import names_in
 from .transforms import LogitTransform
 
 
@@ -199,12 +201,13 @@ MODEL_CLASSES: dict[str, ModelClass] = {
 
 TRANSFORMS = {name: row.transform for name, row in MODEL_CLASSES.items() if row.transform is not None}
 UNSHIFTED = frozenset(name for name, row in MODEL_CLASSES.items() if not row.shifts_labels)
-OUTPUTS: dict[str, bool | None] = {
+SHIFTS: dict[str, bool | None] = {
     "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
-    ".*CausalLM.*": True,
-    ".*(Seq2Seq|MaskedLM).*": False,
+    ".*CausalLM.*|.*LMHeadModel": True,
+    ".*(Seq2Seq|MaskedLM|TokenClassif).*": False,
 }
-"""Whether a model that returns a type of this name shifts the labels; the first matching pattern decides."""
+"""Whether a model shifts the labels whose class, loss function or output type has this name; the first matching pattern
+decides."""
 
 
 def what_is_known(model: Any) -> ModelClass:
@@ -241,18 +244,43 @@ def is_encoder_decoder(model: Any) -> bool:
 
 
 def shifts_labels(base: Any) -> bool:
-    """Whether position t of a bare model predicts label t + 1 in its own loss."""
-    is_masked = "MaskedLM" in type(base).__name__
-    return what_is_known(base).shifts_labels and not (is_encoder_decoder(base) or is_masked)
+    """Whether position t of a bare model predicts label t + 1 in its own loss.
+
+    Decided by the first class in the MRO that is known, or whose forward calls the model's loss function or names a
+    telling type of outputs; failing these, by the names of the classes and of the model's loss function.
+    """
+    if is_encoder_decoder(base):
+        return False
+    own_loss = getattr(LOSS_MAPPING.get(getattr(base, "loss_type", None)), "__name__", "")
+    for cls in type(base).__mro__:
+        if cls.__name__ in MODEL_CLASSES:
+            return MODEL_CLASSES[cls.__name__].shifts_labels
+        names = names_in(vars(cls).get("forward"))
+        if "loss_function" in names:
+            names = {own_loss or ForCausalLMLoss.__name__}
+        told = {shifts_by_name(name) for name in names} - {None}
+        if len(told) == 1:
+            return bool(told.pop())
+    return told_or_raise([*(cls.__name__ for cls in type(base).__mro__), own_loss], "")
 
 
 def outputs_are_causal(outputs: Any) -> bool:
     """Whether outputs of this type come from a model whose position t predicts label t + 1."""
-    name = type(outputs).__name__
-    is_causal = next((shifts for pattern, shifts in OUTPUTS.items() if re.fullmatch(pattern, name)), None)
-    if is_causal is not None:
-        return is_causal
+    return told_or_raise([type(outputs).__name__], "model=model, ")
+
+
+def shifts_by_name(name: str) -> bool | None:
+    """Whether a model shifts the labels, by the name of its class, loss function or outputs; None if it does not say."""
+    return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
+
+
+def told_or_raise(names: list[str], others: str) -> bool:
+    """What the first of these names says that says anything; the error lists other remedies before ``shift``."""
+    for name in names:
+        shifts = shifts_by_name(name)
+        if shifts is not None:
+            return shifts
     raise ValueError(
-        f"{name} does not say whether labels must be shifted: pass model=model, or pass shift=True (GPT-2 and other "
-        "causal models) or shift=False (BartForCausalLM and similar models)"
+        f"{names[0]} does not say whether labels must be shifted: pass {others}shift=True (GPT-2 and other models "
+        "whose position t predicts label t + 1) or shift=False (BartForCausalLM, masked language models and similar)"
     )

@@ -93,6 +93,7 @@ class NTLTrainerMixin:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
         ntl_config: kind and weight of the Number Token Loss; default: that of the patch, or ``NTLConfig()``.
         z_loss: factor of ``lse ** 2``; default: that of the patch, or 0.
+        shift: whether position t predicts label t + 1; default: that of the patch, or as in the model's own loss.
         ntl_weight_schedule: a function that returns the weight of the Number Token Loss for the progress of training,
             from 0 at the first optimizer step towards 1 at the last. It replaces ``ntl_config.weight``; the value is
             logged as ``ntl_weight``. The weight is a tensor on the training device that changes in place, so nothing is
@@ -115,12 +116,13 @@ class NTLTrainerMixin:
         numbers: NumberTokens | None = None,
         ntl_config: NTLConfig | None = None,
         z_loss: float | None = None,
+        shift: bool | None = None,
         ntl_weight_schedule: Callable[[float], float] | None = None,
         **kwargs: Any,
     ) -> None:
         arguments = args[1] if len(args) > 1 else kwargs.get("args")
         check_stock_arguments(type(self).__name__, self.ntl_stock, arguments)
-        self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss}
+        self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss, "shift": shift}
         self.ntl_weight_schedule = ntl_weight_schedule
         self.ntl_weight: Tensor | None = None
         self.ntl_totals: dict[str, Tensor] = {}
@@ -165,6 +167,8 @@ class NTLTrainerMixin:
             check_own_loss(unwrap_model(self.model))  # type: ignore[attr-defined]
         if installed is None:
             self.ntl_check_given(self.model)  # type: ignore[attr-defined]
+            if "shift" not in given:
+                given["shift"] = shifts_labels(unwrap_model(self.model))  # type: ignore[attr-defined]
             return self.ntl_follow(LossOptions(**given))
         installer, options = installed
         options = self.ntl_follow(options)
@@ -236,8 +240,7 @@ class NTLTrainerMixin:
                 raise ValueError(f"the model has {tokens}, for which {framework.name} does not extend shift_labels")
             if virtual:
                 labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
-        base = unwrap_model(self.model)  # type: ignore[attr-defined]
-        return choose_targets(labels, shift_labels, shifts_labels(base))
+        return choose_targets(labels, shift_labels, self.ntl_options().shift)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Count | None = None
