@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,15 +37,6 @@ NUM_NUMBERS = "num_numbers_in_batch"
 WHAT_IS_LOGGED = {"train": "training steps", "eval": "evaluation"}
 
 
-class EvalBatch(NamedTuple):
-    """The denominators of an evaluation batch on this process."""
-
-    rows: int
-    """How many of its rows are not repetitions, which fill up the last batch so that all processes get rows."""
-    counts: tuple[Tensor | None, Tensor | None]
-    """The tokens and number tokens of its complete rows if processes share rows, otherwise None."""
-
-
 class Window(NamedTuple):
     """The denominators of a batch's loss, and over what the loss is summed."""
 
@@ -77,12 +69,13 @@ class NTLTrainerMixin:
     Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
     tokens), of the whole accumulation window on all processes. Gradients therefore equal those of one large batch,
     including when processes share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes
-    the loss from hidden states, any other model from full logits. In evaluation the loss is the mean over each batch.
+    the loss from hidden states, any other model from full logits.
 
     In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
     tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
     are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
-    first log warns. ``ntl`` has the denominator of the loss, so that ``loss = ce + weight * ntl``.
+    first log warns. The logged ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds),
+    however the rows are divided into batches. In evaluation without any label it is NaN.
 
     If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
     inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
@@ -128,7 +121,10 @@ class NTLTrainerMixin:
         self.ntl_totals: dict[str, Tensor] = {}
         self.ntl_seen: set[str] = set()
         """The modes that have logged metrics: "train", "eval"."""
-        self.ntl_eval_batch: EvalBatch | None = None
+        self.ntl_eval_counts: tuple[Tensor | None, Tensor | None] = (None, None)
+        """The tokens and number tokens of an evaluation batch's complete rows if processes share rows."""
+        self.ntl_eval_loss: tuple[Tensor, Tensor] | None = None
+        """CE + NTL of an evaluation batch, and its tokens."""
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)
@@ -251,8 +247,7 @@ class NTLTrainerMixin:
         num_numbers = inputs.pop(NUM_NUMBERS, None)
         targets = self.ntl_targets(inputs)
         is_training = self.model.training  # type: ignore[attr-defined]
-        batch = self.ntl_eval_batch or EvalBatch(targets.shape[0], (None, None))
-        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers) if is_training else batch.counts)
+        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers) if is_training else self.ntl_eval_counts)
         if has_own_loss(type(self), NTLTrainerMixin):
             self.ntl_check_own_loss()
             loss, parts, outputs = self.ntl_theirs(model, inputs, window, is_training, return_outputs)
@@ -260,7 +255,7 @@ class NTLTrainerMixin:
             loss, parts, outputs = self.ntl_fused(model, inputs, window)
         else:
             loss, parts, outputs = self.ntl_unfused(model, inputs, targets, window)
-        self.ntl_add("train" if is_training else "eval", loss, batch.rows, parts, targets)
+        self.ntl_add("train" if is_training else "eval", parts, targets, window)
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(self, is_training: bool, counts: tuple[Count | None, Count | None]) -> Window:
@@ -343,10 +338,15 @@ class NTLTrainerMixin:
         if getattr(self.args, self.ntl_stock.generates, False) and not prediction_loss_only:  # type: ignore[attr-defined]
             evaluated = model
             model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
+        self.ntl_eval_loss = None
         try:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)  # type: ignore[misc]
+            result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)  # type: ignore[misc]
         finally:
-            self.ntl_eval_batch = None
+            self.ntl_eval_counts = (None, None)
+        if self.ntl_eval_loss is not None:  # result[0] is what the outermost compute_loss has made of it
+            loss, tokens = self.ntl_eval_loss
+            self.ntl_totals["eval"][-2] += (loss - result[0].to(loss.device)) * tokens
+        return result
 
     def ntl_begin_batch(self, inputs: Any) -> dict[str, Any]:
         """The inputs of an evaluation batch, with the labels of repeated rows removed."""
@@ -356,10 +356,9 @@ class NTLTrainerMixin:
         for name in ("labels", "shift_labels"):
             if own < rows and inputs.get(name) is not None:
                 inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
-        tokens = numbers = None
         if evaluation_shards(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
-        self.ntl_eval_batch = EvalBatch(own, (tokens, numbers))
+            self.ntl_eval_counts = tokens, numbers
         return inputs
 
     def ntl_own_rows(self, rows: int) -> int:
@@ -371,20 +370,24 @@ class NTLTrainerMixin:
         before = self.accelerator.process_index // copies * rows  # type: ignore[attr-defined]
         return min(max(state.remainder - before, 0), rows)
 
-    def ntl_add(self, mode: str, loss: Tensor, rows: int, parts: NTLOutput, targets: Tensor) -> None:
+    def ntl_add(self, mode: str, parts: NTLOutput, targets: Tensor, window: Window) -> None:
         """Add a batch to the totals for the next log, without waiting for the device."""
-        device = parts.ntl.device
-        tokens, numbers = self.ntl_count(targets).to(device)
+        tokens, numbers = self.ntl_count(targets).to(parts.ntl.device)
+        ntl = parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers)
+        loss, share = parts.loss.detach() * window.processes, torch.full_like(parts.ntl, 1 / window.steps)
+        if mode == "eval":
+            self.ntl_eval_loss, loss, share = (loss, tokens), torch.zeros_like(loss), tokens
         sums = torch.stack(
             [
                 parts.cross_entropy * parts.num_tokens,
-                parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers),
+                ntl,
+                self.ntl_options().config.weight * ntl,
                 parts.token_accuracy * tokens,
                 parts.number_mae * numbers,
                 tokens,
                 numbers,
-                loss.detach() * rows,
-                torch.full((), rows, device=device),
+                loss,
+                share,
             ]
         ).float()
         total = self.ntl_totals.get(mode)
@@ -395,24 +398,26 @@ class NTLTrainerMixin:
         return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
-        """The means since the last call over all processes: of the parts if there was a token, of the loss if a row."""
-        nothing = torch.zeros(8, device=self.args.device)  # type: ignore[attr-defined]
+        """The means since the last call over all processes; none without tokens.
+
+        ``loss`` is what must be added to the Trainer's mean over steps in training, and the whole loss in evaluation.
+        """
+        nothing = torch.zeros(9, device=self.args.device)  # type: ignore[attr-defined]
         total = self.ntl_totals.pop(mode, nothing)  # every process must gather, even without totals
         total = self.accelerator.gather(total[None]).sum(0)  # type: ignore[attr-defined]
-        cross_entropy, ntl, correct, error, tokens, numbers, loss, rows = total.tolist()
-        metrics = {}
-        if tokens > 0:
-            metrics = {
-                "ce": cross_entropy / tokens,
-                "ntl": ntl / max(self.ntl_mean_over(tokens, numbers), 1),
-                "token_accuracy": correct / tokens,
-                "number_mae": error / numbers if numbers else float("nan"),
-                "number_share": numbers / tokens,
-            }
-            self.ntl_look_for_numbers(mode, numbers)
-        if mode == "eval" and rows > 0:
-            metrics["loss"] = loss / rows
-        return metrics
+        cross_entropy, ntl, weighted, correct, error, tokens, numbers, loss, share = total.tolist()
+        if not tokens > 0:
+            return {}
+        self.ntl_look_for_numbers(mode, numbers)
+        over = max(self.ntl_mean_over(tokens, numbers), 1)
+        return {
+            "loss": cross_entropy / tokens + weighted / over - loss / share,
+            "ce": cross_entropy / tokens,
+            "ntl": ntl / over,
+            "token_accuracy": correct / tokens,
+            "number_mae": error / numbers if numbers else math.nan,
+            "number_share": numbers / tokens,
+        }
 
     def ntl_look_for_numbers(self, mode: str, count: float) -> None:
         """Warn if the first log of training or evaluation had no number token among its labels."""
@@ -430,7 +435,11 @@ class NTLTrainerMixin:
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's log with the parts of the training loss."""
         if "loss" in logs:
-            logs.update(self.ntl_metrics("train"))
+            metrics = self.ntl_metrics("train")
+            correction = metrics.pop("loss", 0.0)
+            if math.isfinite(correction):  # otherwise the Trainer's, in which logging_nan_inf_filter leaves steps out
+                logs["loss"] += correction
+            logs.update(metrics)
             if self.ntl_weight is not None:
                 logs["ntl_weight"] = self.ntl_weight.item()
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
@@ -447,8 +456,10 @@ class NTLTrainerMixin:
         self.ntl_totals.pop("eval", None)
         arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         output = super().evaluation_loop(*arguments)  # type: ignore[misc]
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.ntl_metrics("eval").items()}
-        output.metrics.update(metrics)
+        metrics = self.ntl_metrics("eval")
+        if f"{metric_key_prefix}_loss" in output.metrics:  # the mean of the batches' losses, 0 without labels
+            metrics.setdefault("loss", math.nan)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
 
