@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from .functions import names_in
 from .transforms import LogitTransform
@@ -203,11 +202,10 @@ TRANSFORMS = {name: row.transform for name, row in MODEL_CLASSES.items() if row.
 UNSHIFTED = frozenset(name for name, row in MODEL_CLASSES.items() if not row.shifts_labels)
 SHIFTS: dict[str, bool | None] = {
     "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
-    ".*CausalLM.*|.*LMHeadModel": True,
+    ".*CausalLM.*|.*LMHeadModel|.*ForConditionalGeneration": True,
     ".*(Seq2Seq|MaskedLM|TokenClassif).*": False,
 }
-"""Whether a model shifts the labels whose class, loss function or output type has this name; the first matching pattern
-decides."""
+"""Whether a model shifts labels, by its class, loss type or type of outputs; the first matching pattern decides."""
 
 
 def what_is_known(model: Any) -> ModelClass:
@@ -246,22 +244,21 @@ def is_encoder_decoder(model: Any) -> bool:
 def shifts_labels(base: Any) -> bool:
     """Whether position t of a bare model predicts label t + 1 in its own loss.
 
-    Decided by the first class in the MRO that is known, or whose forward calls the model's loss function or names a
-    telling type of outputs; failing these, by the names of the classes and of the model's loss function.
+    The first class in the MRO decides that is known, or whose forward calls the model's loss function or names a
+    telling type of outputs; failing these, the first with a telling name.
     """
     if is_encoder_decoder(base):
         return False
-    own_loss = getattr(LOSS_MAPPING.get(getattr(base, "loss_type", None)), "__name__", "")
     for cls in type(base).__mro__:
         if cls.__name__ in MODEL_CLASSES:
             return MODEL_CLASSES[cls.__name__].shifts_labels
-        names = names_in(vars(cls).get("forward"))
+        names = names_in(vars(cls).get("forward"))  # type: ignore[arg-type]
         if "loss_function" in names:
-            names = {own_loss or ForCausalLMLoss.__name__}
+            names = {getattr(base, "loss_type", None) or "ForCausalLM"}  # the default of transformers
         told = {shifts_by_name(name) for name in names} - {None}
         if len(told) == 1:
             return bool(told.pop())
-    return told_or_raise([*(cls.__name__ for cls in type(base).__mro__), own_loss], "")
+    return told_or_raise([cls.__name__ for cls in type(base).__mro__])
 
 
 def outputs_are_causal(outputs: Any) -> bool:
@@ -270,17 +267,16 @@ def outputs_are_causal(outputs: Any) -> bool:
 
 
 def shifts_by_name(name: str) -> bool | None:
-    """Whether a model shifts the labels, by the name of its class, loss function or outputs; None if it does not say."""
+    """What this name of a class or loss type says of shifting labels; None for nothing."""
     return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
 
 
-def told_or_raise(names: list[str], others: str) -> bool:
-    """What the first of these names says that says anything; the error lists other remedies before ``shift``."""
-    for name in names:
-        shifts = shifts_by_name(name)
-        if shifts is not None:
-            return shifts
+def told_or_raise(names: list[str], other_remedy: str = "") -> bool:
+    """What the first of these names that says anything says of shifting labels."""
+    for told in map(shifts_by_name, names):
+        if told is not None:
+            return told
     raise ValueError(
-        f"{names[0]} does not say whether labels must be shifted: pass {others}shift=True (GPT-2 and other models "
-        "whose position t predicts label t + 1) or shift=False (BartForCausalLM, masked language models and similar)"
+        f"{names[0]} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 
@@ -226,7 +227,7 @@ class NTLTrainerMixin:
 
     def ntl_targets(self, batch: Any) -> Tensor:
         """The target of each position of a batch."""
-        if not has_labels(batch):
+        if not label_names(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
         labels, shift_labels = batch.get("labels"), batch.get("shift_labels")
         for framework in FRAMEWORKS:
@@ -247,7 +248,7 @@ class NTLTrainerMixin:
         num_numbers = inputs.pop(NUM_NUMBERS, None)
         targets = self.ntl_targets(inputs)
         is_training = self.model.training  # type: ignore[attr-defined]
-        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers) if is_training else self.ntl_eval_counts)
+        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers))
         if has_own_loss(type(self), NTLTrainerMixin):
             self.ntl_check_own_loss()
             loss, parts, outputs = self.ntl_theirs(model, inputs, window, is_training, return_outputs)
@@ -259,7 +260,8 @@ class NTLTrainerMixin:
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(self, is_training: bool, counts: tuple[Count | None, Count | None]) -> Window:
-        """The denominators of a batch's loss, and over how many processes and steps it is summed."""
+        """The denominators of a batch's loss (in training the counts), and over what it is summed."""
+        counts = counts if is_training else self.ntl_eval_counts
         if counts[0] is None:
             return Window(*counts, 1, 1)
         if not is_training:
@@ -331,7 +333,7 @@ class NTLTrainerMixin:
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
         """The Trainer's prediction step with our loss. A patched model computes logits only if they are needed."""
-        if has_labels(inputs):
+        if label_names(inputs):
             inputs = self.ntl_begin_batch(inputs)
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
@@ -349,26 +351,19 @@ class NTLTrainerMixin:
         return result
 
     def ntl_begin_batch(self, inputs: Any) -> dict[str, Any]:
-        """The inputs of an evaluation batch, with the labels of repeated rows removed."""
-        rows = len(next(inputs[name] for name in ("labels", "shift_labels") if inputs.get(name) is not None))
-        own = self.ntl_own_rows(rows)
+        """The inputs of an evaluation batch without the labels of repeated samples, the last over all processes."""
+        state, loader = self.accelerator.gradient_state, self.callback_handler.eval_dataloader  # type: ignore[attr-defined]
         inputs = {**inputs}
-        for name in ("labels", "shift_labels"):
-            if own < rows and inputs.get(name) is not None:
-                inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
+        if state.end_of_dataloader and state.remainder > 0:
+            copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
+            process, samples = self.accelerator.process_index // copies, len(inputs[label_names(inputs)[0]])  # type: ignore[attr-defined]
+            if isinstance(getattr(loader, "batch_sampler", None), BatchSamplerShard):
+                samples = loader.total_batch_size * copies // self.accelerator.num_processes  # type: ignore[attr-defined]
+            inputs = without_repetitions(inputs, samples, process, state.remainder, partial(collate_last, loader))
         if evaluation_shards(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
             self.ntl_eval_counts = tokens, numbers
         return inputs
-
-    def ntl_own_rows(self, rows: int) -> int:
-        """How many of this process's rows are not repetitions. Repetitions are the last rows over all processes."""
-        state = self.accelerator.gradient_state  # type: ignore[attr-defined]
-        if not state.end_of_dataloader or state.remainder <= 0:
-            return rows
-        copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
-        before = self.accelerator.process_index // copies * rows  # type: ignore[attr-defined]
-        return min(max(state.remainder - before, 0), rows)
 
     def ntl_add(self, mode: str, parts: NTLOutput, targets: Tensor, window: Window) -> None:
         """Add a batch to the totals for the next log, without waiting for the device."""
@@ -398,7 +393,7 @@ class NTLTrainerMixin:
         return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
-        """The means since the last call over all processes; none without tokens.
+        """The means since the last call over all processes; without tokens only a ``loss`` of NaN.
 
         ``loss`` is what must be added to the Trainer's mean over steps in training, and the whole loss in evaluation.
         """
@@ -407,7 +402,7 @@ class NTLTrainerMixin:
         total = self.accelerator.gather(total[None]).sum(0)  # type: ignore[attr-defined]
         cross_entropy, ntl, weighted, correct, error, tokens, numbers, loss, share = total.tolist()
         if not tokens > 0:
-            return {}
+            return {"loss": math.nan}
         self.ntl_look_for_numbers(mode, numbers)
         over = max(self.ntl_mean_over(tokens, numbers), 1)
         return {
@@ -436,7 +431,7 @@ class NTLTrainerMixin:
         """The Trainer's log with the parts of the training loss."""
         if "loss" in logs:
             metrics = self.ntl_metrics("train")
-            correction = metrics.pop("loss", 0.0)
+            correction = metrics.pop("loss")
             if math.isfinite(correction):  # otherwise the Trainer's, in which logging_nan_inf_filter leaves steps out
                 logs["loss"] += correction
             logs.update(metrics)
@@ -454,12 +449,12 @@ class NTLTrainerMixin:
     ) -> Any:
         """The Trainer's evaluation loop with the parts of the loss among its metrics."""
         self.ntl_totals.pop("eval", None)
+        watch(dataloader)
         arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         output = super().evaluation_loop(*arguments)  # type: ignore[misc]
-        metrics = self.ntl_metrics("eval")
-        if f"{metric_key_prefix}_loss" in output.metrics:  # the mean of the batches' losses, 0 without labels
-            metrics.setdefault("loss", math.nan)
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.ntl_metrics("eval").items()}
+        if f"{metric_key_prefix}_loss" in output.metrics:  # otherwise the data have no labels
+            output.metrics.update(metrics)
         return output
 
 
@@ -480,9 +475,73 @@ class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     ntl_stock = STOCK_TRAINERS["Seq2SeqTrainer"]
 
 
-def has_labels(batch: Any) -> bool:
-    """Whether a batch has labels."""
-    return batch.get("labels") is not None or batch.get("shift_labels") is not None
+def label_names(batch: Any) -> list[str]:
+    """The names under which a batch has labels."""
+    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
+
+
+def without_repetitions(
+    batch: Any, samples: int, process: int, remainder: int, collate_own: Callable[[int], Any]
+) -> Any:
+    """A process's last batch without the labels of repeated samples: those beyond ``remainder`` over all processes.
+
+    If a row is not a sample, as with padding-free collators, the batch is made anew from the samples that count.
+    """
+    own, names = min(max(remainder - process * samples, 0), samples), label_names(batch)
+    if own == samples or not names:
+        return batch
+    if own > 0 and len(batch[names[0]]) != samples:
+        return collate_own(own)
+    kept = {name: batch[name].clone() for name in names}
+    for labels in kept.values():
+        labels[own:] = IGNORE_INDEX
+    return {**batch, **kept}
+
+
+class Watched:
+    """A batch sampler or a stream that counts its items and keeps the last."""
+
+    def __init__(self, inside: Any) -> None:
+        self.inside = inside
+
+    def __iter__(self) -> Iterator[Any]:
+        self.count, self.has_ended = 0, False
+        for item in self.inside:
+            self.count, self.last = self.count + 1, item
+            yield [*item] if isinstance(item, list) else item  # accelerate appends to a batch of indices
+        self.has_ended = True
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # pickle asks for some before there is anything inside
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+
+def watch(loader: Any) -> None:
+    """Make known which samples accelerate repeats so that several processes have the same number of batches."""
+    batches, stream = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+    if isinstance(batches, BatchSamplerShard) and not isinstance(batches.batch_sampler, Watched):
+        batches.batch_sampler = Watched(batches.batch_sampler)
+    if isinstance(stream, IterableDatasetShard) and not isinstance(stream.dataset, Watched):
+        stream.dataset = Watched(stream.dataset)
+        loader.base_dataloader.collate_fn = partial(collate_stream, stream, loader.collate_fn)
+
+
+def collate_stream(stream: Any, collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    """Samples of a watched stream as a batch. (In the last one accelerate repeats samples after the stream's end.)"""
+    batch, process, total = collate(samples), stream.process_index, len(samples) * stream.num_processes
+    if not stream.dataset.has_ended:
+        return batch
+    remainder = stream.dataset.count % total
+    return without_repetitions(batch, len(samples), process, remainder, lambda own: collate(samples[:own]))
+
+
+def collate_last(loader: Any, count: int) -> Any:
+    """The last ``count`` samples of a watched loader as a batch."""
+    return loader.collate_fn([loader.dataset[index] for index in loader.batch_sampler.batch_sampler.last[-count:]])
 
 
 def cp_size(trainer: Any) -> int:
