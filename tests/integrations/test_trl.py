@@ -93,7 +93,7 @@ def test_evaluation(patched: bool, tmp_path: Path) -> None:
     if patched:
         apply_ntl_to_model(model, NUMBERS)
     seen: list[Any] = []
-    trainer = make_trainer(model, tmp_path, ROWS, 1, numbers=NUMBERS)
+    trainer = make_trainer(model, tmp_path, 3, 1, numbers=NUMBERS)
     for wants_logits in (False, True):
         trainer.compute_metrics = (lambda result: seen.append(result.predictions) or {}) if wants_logits else None
         metrics = trainer.evaluate()
