@@ -265,6 +265,8 @@ class TestLoggedLoss:
             for name, value in expected.items():
                 ce, ntl, loss = (metrics[f"eval_{name}_{part}"] for part in ("ce", "ntl", "loss"))
                 assert [loss, ce + 0.3 * ntl] == pytest.approx([value, value], rel=1e-6)
+        legacy = trainer.prediction_loop(trainer.get_eval_dataloader("all"), "Evaluation").metrics
+        assert legacy["eval_loss"] == pytest.approx(expected["all"], rel=1e-6)
         for only_loss in (False, True):
             trainer.args.prediction_loss_only = only_loss
             assert trainer.predict(rows).metrics["test_loss"] == pytest.approx(expected["all"], rel=1e-6)
@@ -295,6 +297,21 @@ class TestLoggedLoss:
         log, expected = log_of(trainer, "loss"), exact_loss(make_model(), to_rows(make_model()), mean_over)
         assert log["ce"] + 0.3 * log["ntl"] == pytest.approx(expected, rel=1e-6)
         assert log["loss"] == pytest.approx(expected, rel=1e-6, abs=LOG_ERROR)
+
+    def test_each_step_has_the_weight_of_its_time(self, tmp_path: Path) -> None:
+        model, weights, ce, ntl, tokens, numbers = make_model(), (0.5, 0.0, 2.0, 1.0), 0.0, 0.0, 0.0, 0.0
+        for step, weight in enumerate(weights):
+            batch = torch.utils.data.default_collate(to_rows(model)[2 * step : 2 * step + 2])
+            parts = stock_output(make_model().double(), batch)
+            ce, tokens = ce + parts.cross_entropy * parts.num_tokens, tokens + parts.num_tokens
+            ntl, numbers = ntl + weight * parts.ntl * parts.num_numbers, numbers + parts.num_numbers
+        args = arguments(tmp_path, 2, 1, max_steps=4, logging_steps=4, learning_rate=0.0)
+        schedule = lambda progress: weights[round(4 * progress)]  # noqa: E731
+        options = {"train_dataset": InOrder(to_rows(model)), "numbers": NUMBERS, "ntl_weight_schedule": schedule}
+        trainer = NTLTrainer(model, args, **options)
+        trainer.train()
+        expected = (ce / tokens + ntl / numbers).item()
+        assert log_of(trainer, "loss")["loss"] == pytest.approx(expected, rel=1e-6, abs=LOG_ERROR)
 
     def test_step_that_the_trainer_filters(self, tmp_path: Path) -> None:
         """The second of two, of a loss of NaN, in whose place it adds half of the first."""

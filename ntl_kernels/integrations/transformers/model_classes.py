@@ -156,7 +156,6 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "CohereForCausalLM": ModelClass(cohere),
     "CpmAntForCausalLM": ModelClass(shifts_labels=False),
     "EncoderDecoderModel": ModelClass(decoder_mask=mask_padding),
-    "FlaubertWithLMHeadModel": ModelClass(shifts_labels=False),
     "GPT2LMHeadModel": ModelClass(plain),
     "GPTJForCausalLM": ModelClass(plain),
     "GPTNeoXForCausalLM": ModelClass(plain),
@@ -194,12 +193,10 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "TrOCRForCausalLM": ModelClass(shifts_labels=False),
     "UMT5ForConditionalGeneration": ModelClass(plain),
     "WhisperForCausalLM": ModelClass(shifts_labels=False),
-    "XLMWithLMHeadModel": ModelClass(shifts_labels=False),
     "XLNetLMHeadModel": ModelClass(shifts_labels=False),
 }
 
 TRANSFORMS = {name: row.transform for name, row in MODEL_CLASSES.items() if row.transform is not None}
-UNSHIFTED = frozenset(name for name, row in MODEL_CLASSES.items() if not row.shifts_labels)
 SHIFTS: dict[str, bool | None] = {
     "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
     ".*CausalLM.*|.*LMHeadModel|.*ForConditionalGeneration": True,

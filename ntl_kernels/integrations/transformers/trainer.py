@@ -35,9 +35,6 @@ NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
 
 
-WHAT_IS_LOGGED = {"train": "training steps", "eval": "evaluation"}
-
-
 class Window(NamedTuple):
     """The denominators of a batch's loss, and over what the loss is summed."""
 
@@ -75,8 +72,8 @@ class NTLTrainerMixin:
     In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
     tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
     are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
-    first log warns. The logged ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds),
-    however the rows are divided into batches. In evaluation without any label it is NaN.
+    first log warns. ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds), however rows
+    are divided into batches, in evaluation and over several steps. Without any label, ``eval_loss`` is NaN.
 
     If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
     inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
@@ -124,8 +121,7 @@ class NTLTrainerMixin:
         """The modes that have logged metrics: "train", "eval"."""
         self.ntl_eval_counts: tuple[Tensor | None, Tensor | None] = (None, None)
         """The tokens and number tokens of an evaluation batch's complete rows if processes share rows."""
-        self.ntl_eval_loss: tuple[Tensor, Tensor] | None = None
-        """CE + NTL of an evaluation batch, and its tokens."""
+        self.ntl_eval_loss: tuple[Tensor, Tensor] | None = None  # CE + NTL of an evaluation batch, and its tokens
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)
@@ -419,8 +415,9 @@ class NTLTrainerMixin:
         is_first = mode not in self.ntl_seen
         self.ntl_seen.add(mode)
         if count == 0 and is_first and self.is_world_process_zero():  # type: ignore[attr-defined]
+            logged = {"train": "training steps", "eval": "evaluation"}[mode]
             warnings.warn(
-                f"no label of the first logged {WHAT_IS_LOGGED[mode]} is a number token, so NTL is 0. Likely causes: "
+                f"no label of the first logged {logged} is a number token, so NTL is 0. Likely causes: "
                 "the NumberTokens belong to another tokenizer, the numbers are masked (-100) with the prompt, or the "
                 "tokenizer splits numbers into tokens that are not in the NumberTokens. Check your labels with "
                 "numbers.is_number(labels)",
@@ -439,23 +436,18 @@ class NTLTrainerMixin:
                 logs["ntl_weight"] = self.ntl_weight.item()
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """The Trainer's evaluation loop with the parts of the loss among its metrics."""
         self.ntl_totals.pop("eval", None)
         watch(dataloader)
-        arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        output = super().evaluation_loop(*arguments)  # type: ignore[misc]
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        output = super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.ntl_metrics("eval").items()}
         if f"{metric_key_prefix}_loss" in output.metrics:  # otherwise the data have no labels
             output.metrics.update(metrics)
         return output
+
+    prediction_loop = evaluation_loop  # which use_legacy_prediction_loop chooses in transformers 4
 
 
 class NTLTrainer(NTLTrainerMixin, Trainer):
@@ -483,18 +475,16 @@ def label_names(batch: Any) -> list[str]:
 def without_repetitions(
     batch: Any, samples: int, process: int, remainder: int, collate_own: Callable[[int], Any]
 ) -> Any:
-    """A process's last batch without the labels of repeated samples: those beyond ``remainder`` over all processes.
+    """A process's last batch without the labels of repetitions, the samples beyond ``remainder`` over all processes.
 
-    If a row is not a sample, as with padding-free collators, the batch is made anew from the samples that count.
+    If a row is not a sample, as with padding-free collators, the batch is made anew without them.
     """
     own, names = min(max(remainder - process * samples, 0), samples), label_names(batch)
     if own == samples or not names:
         return batch
     if own > 0 and len(batch[names[0]]) != samples:
         return collate_own(own)
-    kept = {name: batch[name].clone() for name in names}
-    for labels in kept.values():
-        labels[own:] = IGNORE_INDEX
+    kept = {name: torch.cat([batch[name][:own], torch.full_like(batch[name][own:], IGNORE_INDEX)]) for name in names}
     return {**batch, **kept}
 
 
@@ -531,12 +521,12 @@ def watch(loader: Any) -> None:
 
 
 def collate_stream(stream: Any, collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
-    """Samples of a watched stream as a batch. (In the last one accelerate repeats samples after the stream's end.)"""
-    batch, process, total = collate(samples), stream.process_index, len(samples) * stream.num_processes
+    """Samples of a watched stream as a batch; in the last one, accelerate repeats samples after the stream's end."""
+    batch, count = collate(samples), len(samples)
     if not stream.dataset.has_ended:
         return batch
-    remainder = stream.dataset.count % total
-    return without_repetitions(batch, len(samples), process, remainder, lambda own: collate(samples[:own]))
+    remainder = stream.dataset.count % (count * stream.num_processes)
+    return without_repetitions(batch, count, stream.process_index, remainder, lambda own: collate(samples[:own]))
 
 
 def collate_last(loader: Any, count: int) -> Any:
