@@ -39,7 +39,10 @@ NUM_OPERANDS = 11
 
 
 def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
-    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers."""
+    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers.
+
+    They do not contain ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
+    """
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     scalars = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
     return (

@@ -129,7 +129,7 @@ class Field(IntEnum):
     TOTAL = 4  # the sum of exp(x - PEAK); both are the row's normaliser, in the backend's units
     NTL = 5  # w * NTL, without lambda; this and all following are 0 outside number rows
     ABSOLUTE_ERROR = 6  # |yhat - v_y|
-    MASS = 7  # probability on number tokens
+    MASS = 7  # probability on number tokens; 0 if all are -inf: then NTL and ABSOLUTE_ERROR are 0, too
     NUMBER_WEIGHT = 8  # w
 
 

@@ -21,8 +21,22 @@ from ntl_kernels import (
 )
 from ntl_kernels.backends.eager import blocks
 
-from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from .impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from .large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
 from .problems import Problem, check, random_problem, solve
 from .wrong_numbers import LARGEST, every_wrong_number
 
@@ -560,6 +574,24 @@ def test_impossible_labels_have_the_loss_that_torch_gives_them(
     for label_smoothing in SMOOTHINGS:
         problem = impossible_problem(dtype, reduction, label_smoothing)
         check_impossible(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("vocab_size", [203, 32_000])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_label_smoothing_of_rows_that_start_with_a_mask(backend: str, vocab_size: int) -> None:
+    problem = masked_start_problem(vocab_size)
+    check_large(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_number_tokens_without_probability_have_no_number_loss(
+    reduction: str, backend: str, dtype: torch.dtype
+) -> None:
+    for config in UNMEASURED_CONFIGS:
+        problem = unmeasured_problem(dtype, reduction, config)
+        check_unmeasured(solve(problem, backend), problem)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

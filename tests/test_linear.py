@@ -405,6 +405,40 @@ def test_impossible_labels_have_the_loss_that_torch_gives_them(reduction: str, l
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9])
+def test_label_smoothing_of_a_vocabulary_that_starts_with_a_mask(mask: float) -> None:
+    """A bias that takes 64 columns out costs no more digits than in F.cross_entropy."""
+    hidden, weight, bias = torch.randn(4, 8), torch.randn(2000, 8), torch.zeros(2000)
+    bias[:64], labels = mask, torch.tensor([70, 80, 1999, 90])
+    losses = [
+        F.cross_entropy(F.linear(*(part.to(dtype) for part in (hidden, weight, bias))), labels, label_smoothing=0.1)
+        for dtype in (torch.float64, torch.float32)
+    ]
+    numbers = NumberTokens.from_mapping({70 + i: float(i) for i in range(10)}, 2000)
+    options = {"bias": bias, "label_smoothing": 0.1, "config": NTLConfig(weight=0.0), "chunk_size": 2}
+    got = linear_cross_entropy_ntl(hidden, weight, labels, numbers, **options)
+    allowed = 4 * (losses[1].double() - losses[0]).abs() + 4 * torch.finfo(torch.float32).eps * losses[0]
+    assert (got.double() - losses[0]).abs() <= allowed
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_number_tokens_without_probability_have_no_number_loss(reduction: str) -> None:
+    """With infinite losses and finite gradients, those of cross-entropy alone."""
+    bias, labels = torch.randn(50), torch.tensor([4, 20, 30, 5])
+    bias[DIGITS.ids] = -torch.inf
+    hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    for config in (NTLConfig(), NTLConfig(kind="mse", reweigh=True), NTLConfig(label_sigma=1.0)):
+        output = linear_cross_entropy_ntl(
+            hidden, weight, labels, DIGITS, bias=bias, config=config, reduction=reduction, return_parts=True
+        )
+        expected = F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction=reduction)
+        torch.testing.assert_close(output.loss, expected)
+        assert not output.ntl.any() and output.number_mae == 0 and output.num_numbers == 2
+        got, want = (torch.autograd.grad(total.sum(), (hidden, weight)) for total in (output.loss, expected))
+        assert all(gradient.isfinite().all() for gradient in got)
+        torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize("changed", ["labels", "token_weights", "hidden", "weight"])
 @pytest.mark.parametrize("case", ["none", "second backward"])
 def test_what_changed_since_the_forward_pass_is_noticed(changed: str, case: str) -> None:

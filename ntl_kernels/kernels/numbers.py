@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .labels import divide
 from .normaliser import Normaliser, dot, exponent_at, powers, product
 from .softcap import transform
 
@@ -65,9 +66,9 @@ def number_powers(u, how):
 
 @triton.jit
 def number_softmax(u, how):
-    """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
+    """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]; q is 0 if all of them are -inf."""
     columns, normaliser = number_powers(u, how)
-    return columns / normaliser.total, normaliser
+    return divide(columns, normaliser.total), normaliser
 
 
 @triton.jit
@@ -85,6 +86,7 @@ def value_loss(error, scalars, KIND: tl.constexpr):
     elif KIND == "mae":
         loss = size
     else:
+        tl.static_assert(KIND == "huber", "this kind has no loss")
         delta = scalars.huber_delta
         loss = tl.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
     return loss
@@ -103,6 +105,7 @@ def value_slope(error, scalars, KIND: tl.constexpr):
     elif KIND == "mae":
         slope = sign(error)
     else:
+        tl.static_assert(KIND == "huber", "this kind has no slope")
         slope = tl.minimum(tl.maximum(error, -scalars.huber_delta), scalars.huber_delta)
     return slope
 
@@ -189,7 +192,10 @@ def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
 
 @triton.jit
 def reweighed(loss, mass, scalars, REWEIGH: tl.constexpr):
-    """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens."""
+    """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens.
+
+    It is 0 if the number tokens have no probability, and so no distribution.
+    """
     if REWEIGH:
         loss = scalars.worst_loss + mass * (loss - scalars.worst_loss)
-    return loss
+    return tl.where(mass == 0.0, 0.0, loss)

@@ -344,11 +344,19 @@ def test_logs_cover_what_was_trained_since_the_last(tmp_path: Path) -> None:
     assert min(log["ce"] for log in logs) <= totals.cross_entropy.item() <= max(log["ce"] for log in logs)
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_lora(patched: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "patched", "options"),
+    [
+        ("llama", True, {}),
+        ("llama", False, {}),
+        ("llama", False, {"target_modules": ["lm_head"]}),
+        ("llama-tied", False, {"trainable_token_indices": [10, 20]}),  # the head, too, without being asked
+    ],
+)
+def test_lora(case: str, patched: bool, options: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(1)
-    config = LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
-    model = get_peft_model(make_model(), config).train()
+    config = LoraConfig(r=2, init_lora_weights=False, **{"target_modules": ["q_proj", "v_proj"]} | options)
+    model = get_peft_model(make_model(case), config).train()
     expected = {name: grad for name, grad in large_batch(model)[1].items() if grad is not None}
     if patched:
         apply_ntl_to_model(model, NUMBERS)

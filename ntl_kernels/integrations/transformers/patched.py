@@ -245,7 +245,8 @@ def check_head(head: Any, model: Any) -> None:
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
         raise TypeError(
-            f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{advice_on_head(kind)}"
+            f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}: "
+            f"{advice_on_head(kind, model)}{train_on_logits(model)}"
         )
     own = head.__dict__.get("forward")
     is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)
