@@ -96,7 +96,7 @@ def test_evaluation(patched: bool, tmp_path: Path) -> None:
     if patched:
         apply_ntl_to_model(model, NUMBERS)
     seen: list[Any] = []
-    trainer = make_trainer(model, tmp_path, ROWS, 1, numbers=NUMBERS)
+    trainer = make_trainer(model, tmp_path, 3, 1, numbers=NUMBERS)
     names: set[str] = set()
     model.register_forward_pre_hook(lambda _, args, given: names.update(given), with_kwargs=True)
     for wants_logits in (False, True):
