@@ -55,8 +55,6 @@ class Header(IntEnum):
     NTL_WEIGHT = 6  # lambda
 
 
-MOST_TOKENS = 2**24
-"""The bounds of a larger vocabulary would be rounded in float32."""
 HASH_MASK = 2**24 - 1
 """A mask of the bits of a hash that are sent."""
 NOT_GIVEN = -1.0

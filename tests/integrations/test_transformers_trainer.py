@@ -45,7 +45,6 @@ from .training import (
     Record,
     all_rows,
     arguments,
-    counts_targets,
     exact_loss,
     large_batch,
     settings,
@@ -53,7 +52,7 @@ from .training import (
     to_rows,
 )
 from .two_processes import CASES as DISTRIBUTED
-from .two_processes import UNEQUAL, UNEQUAL_ROWS, numbers_in_one_row
+from .two_processes import UNEQUAL, UNEQUAL_ROWS
 
 ROOT = Path(__file__).parent.parent.parent
 EXACT = 1e-6
@@ -821,14 +820,6 @@ def test_loss_of_theirs_on_two_processes(two_processes: dict[str, Any]) -> None:
     assert_same_gradients(two_processes["theirs"]["gradients"], expected, EXACT)
     log = next(log for log in two_processes["theirs"]["logs"] if "loss" in log)
     assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
-
-
-@counts_targets
-def test_logged_weight_in_effect_is_that_of_all_processes(two_processes: dict[str, Any]) -> None:
-    log, batch = two_processes["weight in effect"], torch.utils.data.default_collate(numbers_in_one_row())
-    parts = stock_output(make_model(), batch)
-    in_effect = (log["loss"] - parts.cross_entropy.item()) / parts.ntl.item()
-    assert log["ntl_weight_in_effect"] == pytest.approx(in_effect, rel=1e-4)
 
 
 def test_averaging_processes_instead_of_tokens(two_processes: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from ntl_kernels import linear_cross_entropy_ntl
-from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, NTLWeightCallback, apply_ntl_to_model
+from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, apply_ntl_to_model
 
 from .models import NUMBERS, VOCAB, make_model, make_targets
 from .training import ROWS, TAKES_SHARDED_MODELS, InOrder, all_rows, arguments, step_of, to_rows
@@ -55,22 +55,6 @@ def step_of_theirs(folder: Path) -> dict[str, Any]:
     model = apply_ntl_to_model(make_model(), NUMBERS)
     trainer = TheirsWithNTL(model, arguments(folder, 2, 2), train_dataset=to_rows(model))
     return {"gradients": step_of(trainer), "logs": trainer.state.log_history}
-
-
-def numbers_in_one_row() -> list[dict[str, Tensor]]:
-    rows = to_rows(make_model())
-    for row in rows[1:]:
-        row["labels"] = torch.where(NUMBERS.is_number(row["labels"]), 50, row["labels"])
-    return rows
-
-
-def weight_in_effect(folder: Path) -> dict[str, float]:
-    """What the stock Trainer logs of a patched model."""
-    model = apply_ntl_to_model(make_model(), NUMBERS)
-    callbacks = [NTLWeightCallback()]
-    trainer = Trainer(model, arguments(folder, 1, 4), train_dataset=numbers_in_one_row(), callbacks=callbacks)
-    trainer.train()
-    return trainer.state.log_history[0]
 
 
 def flatten(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -224,7 +208,7 @@ def main(folder: Path) -> None:
     for case in CASES:
         for patched in (True, False):
             results[f"{case}-{patched}"] = trainer_step(case, patched, folder)
-    results["theirs"], results["weight in effect"] = step_of_theirs(folder), weight_in_effect(folder)
+    results["theirs"] = step_of_theirs(folder)
     results["per process"] = trainer_step("llama", True, folder, average_tokens_across_devices=False)
     for patched in (True, False):
         results[f"context-{patched}"] = context_parallel_step(patched, folder)

@@ -4,10 +4,8 @@
 - :class:`NTLTrainer`, :class:`NTLSeq2SeqTrainer`: exact with gradient accumulation and data parallelism, for any model,
   patched or not.
 - :func:`set_ntl_loss_function`, :func:`ntl_compute_loss_func`: for the stock ``Trainer``, on full logits.
-- :class:`NTLWeightCallback`: logs the effective weight of NTL with the stock ``Trainer``.
 """
 
-from .callbacks import NTLWeightCallback
 from .losses import ntl_compute_loss_func, ntl_loss_function
 from .patch import apply_ntl_to_model, remove_ntl_from_model, set_ntl_loss_function
 from .trainer import NTLSeq2SeqTrainer, NTLTrainer, NTLTrainerMixin
@@ -18,7 +16,6 @@ __all__ = [
     "NTLSeq2SeqTrainer",
     "NTLTrainer",
     "NTLTrainerMixin",
-    "NTLWeightCallback",
     "apply_ntl_to_model",
     "ntl_compute_loss_func",
     "ntl_loss_function",

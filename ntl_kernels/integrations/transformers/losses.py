@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,7 +18,7 @@ from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
-from .estimates import Estimate
+from ...tracing import has_values
 from .frameworks import unwrap_model
 from .model_classes import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
 
@@ -24,6 +27,10 @@ IGNORE_INDEX = -100
 
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
+
+KEYS = count()
+WARNED: set[int] = set()
+"""The keys of the options that have warned of numbers that were not counted."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class LossOptions:
     z_loss: float = 0.0
     shift: bool | None = None
     """Whether position t predicts label t + 1; None where the model's outputs tell."""
-    estimate: Estimate = field(default_factory=Estimate, repr=False, compare=False)
+    key: int = field(default_factory=KEYS.__next__, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
@@ -81,8 +88,31 @@ def denominators(
     if num_items is not None and num_numbers is None:
         tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
-        num_numbers = options.estimate.numbers_of_window(num_items, tokens, numbers, warns=has_weight)
+        if has_weight and may_be_more(num_items, tokens):
+            warn_once(options.key)
+        num_numbers = numbers * num_items / tokens.clamp(min=1)
     return {"num_tokens": num_items, "num_numbers": num_numbers}
+
+
+def may_be_more(num_items: Count, tokens: Tensor) -> bool:
+    """Whether a window may have more tokens than this batch; always true on a GPU, where reading would wait for it."""
+    counts = [count for count in (num_items, tokens) if isinstance(count, Tensor)]
+    return not all(count.device.type == "cpu" and has_values(count) for count in counts) or bool(num_items > tokens)
+
+
+@torch.compiler.assume_constant_result
+def warn_once(key: int) -> bool:
+    """Warn once for options with this key that a window's numbers were not counted; in compiled code when traced."""
+    if key not in WARNED:
+        WARNED.add(key)
+        warnings.warn(
+            "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several "
+            "processes, the effective weight of NTL is then lambda times the share of tokens that are in batches with "
+            "numbers. Use NTLTrainer, which counts the numbers, or NTLConfig(mean_over='tokens'), which does not need "
+            "the count",
+            stacklevel=2,
+        )
+    return True
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
