@@ -129,9 +129,9 @@ def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) ->
     step, threads = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize)), threads_for(logits.device)
     if step > threads:
         step -= step % threads  # operations split a block by rows: equally many per thread
-    several, total = step // max(1, length), batch * length
-    unit = max(1, several * length if several >= FEWEST_SEQUENCES else length)  # no block has rows of two units
-    step = min(step, unit)
+    total, several = batch * length, step // max(1, length)
+    unit = max(1, min(total, several * length if several >= FEWEST_SEQUENCES else length))
+    step = min(step, unit)  # no block has rows of two units
     starts = (start for first in range(0, total, unit) for start in range(first, min(first + unit, total), step))
     spans = [slice(*ends) for ends in pairwise((*starts, total))]
     return Blocks(logits, counts, gradient, Workspace(logits, step), spans, threads)
