@@ -114,7 +114,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 
 def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     stride = upstream.stride(0) if upstream.ndim else 0
-    own = *shares_of(problem), normalisers, upstream, stride
+    own = *shares_of(problem), normalisers, upstream.resolve_neg(), stride
     launch_rows(row_gradients_kernel, 1, logits, problem, gradient, own)
 
 
@@ -156,7 +156,7 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
             gradient.stride(0),
             *gradient.shape[1:],
             count,
-            upstream,
+            upstream.resolve_neg(),
         ),
         {"TILE": tile},
         **how,

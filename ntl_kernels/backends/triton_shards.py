@@ -156,7 +156,7 @@ def shard_gradients(
             numbers_of(problem.table),
             *shares_of(problem),
             *merge,
-            upstream,
+            upstream.resolve_neg(),
             upstream.stride(0) if upstream.ndim else 0,
             transform_of(problem.spec),
             scalars_of(problem.spec),

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, dispatch
+from ntl_kernels import (
+    NTLConfig,
+    NTLOutput,
+    NumberTokens,
+    backends,
+    cross_entropy_ntl,
+    dispatch,
+    linear_cross_entropy_ntl,
+)
 from ntl_kernels.backends import Field, NumberField, eager, normalisers_of
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
+from ntl_kernels.statistics import number_statistics
 
 from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
 from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
@@ -398,6 +409,14 @@ class TritonCases:
             loss.sum().backward()
             assert received == [logits.data_ptr()]
 
+    @pytest.mark.parametrize("operand", ["logits", "slice", "in place", "hidden", "statistics"])
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_operands_with_the_negative_bit(self, reduction: str, operand: str) -> None:
+        """Their memory holds the opposite values."""
+        expected = solve_seen(lambda tensor: tensor, operand, reduction, self.device)
+        found = solve_seen(lambda tensor: torch._neg_view(-tensor), operand, reduction, self.device)
+        assert all(map(torch.equal, found, expected))
+
     def test_no_entry_is_left_uninitialised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         poison_allocations(monkeypatch)
         for seed in range(500, 520):
@@ -405,6 +424,34 @@ class TritonCases:
             answer = solve(problem, "triton")
             assert answer.gradient.isfinite().all()
             assert all(part.isfinite().all() for part in answer.output)
+
+
+def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, device: str) -> list[Tensor]:
+    """Results and gradient of a loss, or of the statistics, with all tensors as ``see`` gives them."""
+    torch.manual_seed(0)
+    leaf, head, weights = torch.randn(2, 3, 50), torch.randn(50, 50), torch.rand(2, 3)
+    leaf, head, weights = (tensor.to(device) for tensor in (leaf, head, weights))
+    leaf.requires_grad_()
+    labels = torch.tensor([[4, 20, -100], [5, 12, 3]], device=device)
+    upstream, *shares = torch.tensor([1.5, 3.0, 2.0, 0.7], device=device)
+    given = see(leaf * 1)[:, :-1] if operand == "slice" else see(leaf * 1)
+    if operand == "statistics":
+        found = torch.stack(number_statistics(given, DIGITS, backend="triton"))
+        return [found.detach(), *torch.autograd.grad(found.sum(), leaf)]
+    *counts, ntl_weight = map(see, shares)
+    options: dict[str, Any] = {"config": NTLConfig(weight=ntl_weight), "reduction": reduction, "backend": "triton"}
+    options |= {"token_weights": see(weights[:, : given.shape[1]]), "return_parts": True}
+    if reduction == "mean":
+        options |= {"num_tokens": counts[0], "num_numbers": counts[1]}
+    labels = see(labels[:, : given.shape[1]].contiguous())
+    if operand == "hidden":
+        bias = see(head[0].contiguous())
+        output = linear_cross_entropy_ntl(given, see(head), labels, DIGITS, bias=bias, **options)
+    else:
+        output = cross_entropy_ntl(given, labels, DIGITS, inplace=operand == "in place", **options)
+    assert isinstance(output, NTLOutput)
+    upstream = weights[:, : given.shape[1]] if reduction == "none" else upstream
+    return [*(part.detach() for part in output), *torch.autograd.grad(output.loss, leaf, see(upstream))]
 
 
 def poison_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
