@@ -429,29 +429,32 @@ class TritonCases:
 def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, device: str) -> list[Tensor]:
     """Results and gradient of a loss, or of the statistics, with all tensors as ``see`` gives them."""
     torch.manual_seed(0)
-    leaf, head, weights = torch.randn(2, 3, 50), torch.randn(50, 50), torch.rand(2, 3)
-    leaf, head, weights = (tensor.to(device) for tensor in (leaf, head, weights))
-    leaf.requires_grad_()
+    leaf, head = torch.randn(2, 3, 50).to(device).requires_grad_(), torch.randn(50, 50).to(device)
     labels = torch.tensor([[4, 20, -100], [5, 12, 3]], device=device)
-    upstream, *shares = torch.tensor([1.5, 3.0, 2.0, 0.7], device=device)
-    given = see(leaf * 1)[:, :-1] if operand == "slice" else see(leaf * 1)
+    weights = torch.tensor([[1.5, 0.0, 2.0], [0.5, 1.0, 3.0]], device=device)
+    upstream, num_tokens, num_numbers, ntl_weight = torch.tensor([1.5, 3.0, 2.0, 0.7], device=device)
+    logits = see(leaf * 1)
     if operand == "statistics":
-        found = torch.stack(number_statistics(given, DIGITS, backend="triton"))
+        found = torch.stack(number_statistics(logits, DIGITS, backend="triton"))
         return [found.detach(), *torch.autograd.grad(found.sum(), leaf)]
-    *counts, ntl_weight = map(see, shares)
-    options: dict[str, Any] = {"config": NTLConfig(weight=ntl_weight), "reduction": reduction, "backend": "triton"}
-    options |= {"token_weights": see(weights[:, : given.shape[1]]), "return_parts": True}
+    if operand == "slice":
+        logits, labels, weights = logits[:, :-1], labels[:, :-1].contiguous(), weights[:, :-1]
+    options: dict[str, Any] = {"config": NTLConfig(weight=see(ntl_weight)), "reduction": reduction, "backend": "triton"}
     if reduction == "mean":
-        options |= {"num_tokens": counts[0], "num_numbers": counts[1]}
-    labels = see(labels[:, : given.shape[1]].contiguous())
-    if operand == "hidden":
-        bias = see(head[0].contiguous())
-        output = linear_cross_entropy_ntl(given, see(head), labels, DIGITS, bias=bias, **options)
+        options |= {"num_tokens": see(num_tokens), "num_numbers": see(num_numbers)}
+    if operand == "in place":  # of rows without weights, whose labels are used as they are
+        logits, labels, weights = logits.flatten(0, 1), labels.flatten(), weights.flatten()
+        output = cross_entropy_ntl(logits, see(labels), DIGITS, inplace=True, return_parts=True, **options)
     else:
-        output = cross_entropy_ntl(given, labels, DIGITS, inplace=operand == "in place", **options)
+        options |= {"token_weights": see(weights), "return_parts": True}
+        if operand == "hidden":
+            bias = see(head[0].contiguous())
+            output = linear_cross_entropy_ntl(logits, see(head), see(labels), DIGITS, bias=bias, **options)
+        else:
+            output = cross_entropy_ntl(logits, see(labels), DIGITS, **options)
     assert isinstance(output, NTLOutput)
-    upstream = weights[:, : given.shape[1]] if reduction == "none" else upstream
-    return [*(part.detach() for part in output), *torch.autograd.grad(output.loss, leaf, see(upstream))]
+    upstream = see(weights if reduction == "none" else upstream)
+    return [*(part.detach() for part in output), *torch.autograd.grad(output.loss, leaf, upstream)]
 
 
 def poison_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
