@@ -67,11 +67,11 @@ class Problem(NamedTuple):
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """A copy with labels and weights flattened to [N], and the weights in the losses' dtype."""
         labels, weights = self.labels, self.token_weights
-        if weights is None and labels.ndim == 1 and labels.is_contiguous() and not labels.is_neg():  # already flat
+        if weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
             return self
         return self.changed(
-            labels=labels.reshape(-1).contiguous().resolve_neg(),
-            token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous().resolve_neg(),
+            labels=labels.reshape(-1).contiguous(),
+            token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
         )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
@@ -94,7 +94,7 @@ def as_number(given: Any) -> Any:
     """A scalar argument in the form that a problem stores."""
     if given is None or type(given) is float or torch.compiler.is_compiling():  # where a number may be symbolic
         return given
-    return given.detach().resolve_neg() if isinstance(given, Tensor) else float(given)
+    return given.detach() if isinstance(given, Tensor) else float(given)
 
 
 def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:

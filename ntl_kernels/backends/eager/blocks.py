@@ -117,9 +117,7 @@ def rows_in(tensor: Tensor, span: slice) -> Tensor:
     """A span of the rows of [B, T, V]: [n, V] of one sequence, or several whole sequences [b, T, V]."""
     length, count = tensor.shape[1], span.stop - span.start
     b, start = divmod(span.start, length)
-    if count > length:
-        return tensor[b : b + count // length]
-    return tensor[b] if count == length else tensor[b, start : start + count]
+    return tensor[b : b + count // length] if count > length else tensor[b, start : start + count]
 
 
 def blocks_of(logits: Tensor, counts: Tensor | None, gradient: Tensor | None) -> Blocks:

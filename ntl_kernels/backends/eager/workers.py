@@ -29,8 +29,10 @@ core, it waits half of the time."""
 SHORTEST_WAIT_S = 1e-3
 """A shorter wait may be an interrupt, or a thread waking up."""
 WALKS_BEFORE_ASKING_AGAIN = 8
+HAS_OPENMP = "parallel backend: OpenMP" in torch.__config__.parallel_info()
+"""Whether the number of threads that split operations can be set per calling thread."""
 STARTING = Lock()
-"""Held while workers start, also by a process that forks."""
+"""Held while workers start, and while the process forks."""
 
 
 class Machine:
@@ -91,13 +93,7 @@ def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) 
 
 def threads_for(device: torch.device) -> int:
     """The number of threads for blocks: torch's setting on a CPU, 1 if threads cannot compute operations alone."""
-    return torch.get_num_threads() if device.type == "cpu" and has_threads_of_its_own() else 1
-
-
-@cache
-def has_threads_of_its_own() -> bool:
-    """Whether the number of threads that split operations can be set per calling thread, as with OpenMP."""
-    return "parallel backend: OpenMP" in torch.__config__.parallel_info()
+    return torch.get_num_threads() if device.type == "cpu" and HAS_OPENMP else 1
 
 
 @cache
@@ -123,5 +119,6 @@ def workers(count: int) -> list[ThreadPoolExecutor]:
         return starter.submit(start).result()
 
 
-os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=STARTING.release)
-os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has none of its parent's threads
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=STARTING.release)
+    os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has none of its parent's threads
