@@ -23,13 +23,13 @@ class InputError(ValueError):
 
 
 @contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Convert errors about a user's value to an :class:`InputError` that names the option."""
+def naming(what: str, *others: type[Exception]) -> Iterator[None]:
+    """Convert errors about a user's value, and those of ``others``, to an :class:`InputError` that names the option."""
     try:
         yield
     except InputError:
         raise
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, *others) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{what}: {reason}") from error
 

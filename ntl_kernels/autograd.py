@@ -15,7 +15,7 @@ from torch import Tensor
 from . import expectation, linear, ops
 from .backends import NumberField, load_backend, normalisers_of
 from .backends.layout import gradient_like, loss_dtype, rows_of
-from .checks import can_look, check_values
+from .checks import can_look
 from .linear import Chunking, rows_that_count
 from .problem import Problem
 from .tokens import NumberTable
@@ -40,7 +40,6 @@ class CrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor | None, ...]:
         logits = rows_of(given)
-        check_values(problem, logits.shape[-1])
         steps = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
         if is_one_pass(logits, problem):
@@ -202,7 +201,6 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
     ) -> tuple[Tensor, ...]:
-        check_values(problem, weight.shape[0])
         ctx.is_one_pass, needs = linear.keeps_gradients(problem, hidden.dtype), ctx.needs_input_grad[:3]
         result = linear.forward(hidden, weight, bias, problem, chunking, needs if ctx.is_one_pass else [False] * 3)
         loss, parts, fields = result.forward

@@ -1,7 +1,7 @@
 """Checks of the arguments of public functions, and their errors.
 
 Checks of types, shapes and options run on every call and read no tensor element. Checks of values
-(:func:`check_values`) run where reading them does not wait for a GPU.
+(:func:`checked_rows`) run where reading them does not wait for a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .linear import is_autocast
 from .problem import Problem, as_number, is_kept
 from .spec import LossSpec, Values, check_options, values_of
 from .tokens import NumberTokens
+from .tokens.values import check_row_weights
 from .tracing import is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -102,13 +103,14 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
         check_tensor("bias", bias)
         if bias.shape != weight.shape[:1]:
             raise ValueError(f"bias must have shape [V] = {tuple(weight.shape[:1])}; got {tuple(bias.shape)}")
-    is_cast = is_autocast(hidden)
+    is_cast = is_autocast(hidden)  # which leaves float64 as it is
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in others.items():
         if tensor.device != hidden.device:
             raise ValueError(f"{name} must be on the hidden states' device {hidden.device}; got {tensor.device}")
-        if tensor.dtype != hidden.dtype and not is_cast:
-            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}")
+        if tensor.dtype != hidden.dtype and not (is_cast and torch.float64 not in (tensor.dtype, hidden.dtype)):
+            cause = " (autocast does not cast float64)" if is_cast else ""
+            raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}{cause}")
     check_leading_shape("hidden", hidden, labels)
     if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
         raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
@@ -135,15 +137,7 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
         raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
     if token_weights is None:
         return
-    if not isinstance(token_weights, Tensor) or token_weights.is_complex():
-        got = token_weights.dtype if isinstance(token_weights, Tensor) else type(token_weights).__name__
-        raise TypeError(f"token_weights must be a real tensor; got {got}")
-    if token_weights.shape != labels.shape:
-        raise ValueError(
-            f"token_weights must have the labels' shape {tuple(labels.shape)}; got {tuple(token_weights.shape)}"
-        )
-    if token_weights.device != device:
-        raise ValueError(f"token_weights must be on the logits' device {device}; got {token_weights.device}")
+    check_row_weights("token_weights", token_weights, labels)
     if token_weights.requires_grad:
         raise ValueError("token_weights require grad, but the loss has no gradient for them; detach them")
 
@@ -185,7 +179,7 @@ cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True must n
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
-    """Raise unless lambda times the largest number loss fits float32; :func:`check_values` checks tensors."""
+    """Raise unless lambda times the largest number loss fits float32; :func:`checked_rows` checks tensors."""
     if isinstance(weight, Tensor) or is_symbolic(weight) or weight <= spec.largest_weight:
         return
     raise ValueError(
@@ -255,32 +249,39 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
-def check_values(problem: Problem, vocab_size: int) -> None:
-    """Raise for labels outside the vocabulary and negative numbers, where reading them does not wait for a GPU.
+def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real: bool = True) -> Problem:
+    """The rows of a problem for losses of a dtype; raises for labels outside the vocabulary and for numbers that are
+    negative or do not fit the dtype.
 
-    On a GPU this runs only under NTL_KERNELS_VALIDATE=1; without it the kernels set the loss of such a row to NaN.
+    A trace (``is_real=False``) leaves that to its operators. On a GPU, where reading the values would wait for the
+    device, they are checked only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN or infinite.
     """
-    if not can_look(problem.labels):
-        return
+    rows = problem.of_rows(dtype)
+    if not is_real or not can_look(problem.labels):
+        return rows
     check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
-    weights = problem.token_weights
-    if weights is not None and weights.numel():
+    weights, given = rows.token_weights, problem.token_weights
+    if weights is not None and given is not None and weights.numel():
         smallest, largest = torch.aminmax(weights)  # NaN if any is
         if not (smallest.item() >= 0 and largest.item() < math.inf):
-            wrong = weights[~((weights >= 0) & (weights < math.inf))]
-            raise ValueError(f"token_weights must not be negative, infinite or NaN; got {wrong[0].item()}")
+            wrong, limits = given.reshape(-1)[~((weights >= 0) & (weights < math.inf))], torch.finfo(dtype)
+            raise ValueError(
+                f"token_weights must not be negative, infinite or NaN, and must fit {dtype}, the dtype of the losses "
+                f"(0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
+            )
     for name in ("num_tokens", "num_numbers"):
         given = getattr(problem, name)
         if isinstance(given, Tensor):
             check_number(name, given.item(), minimum=0.0, divides=True)
     if isinstance(problem.ntl_weight, Tensor):
         weight = problem.ntl_weight.item()
-        check_number("ntl_weight", weight, minimum=0.0)
-        check_weight("ntl_weight", weight, problem.spec)
+        check_number("config.weight", weight, minimum=0.0)
+        check_weight("config.weight", weight, problem.spec)
+    return rows
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Raise the IndexError of :func:`check_values`, where reading labels does not wait for a GPU."""
+    """Raise the IndexError of :func:`checked_rows`, where reading labels does not wait for a GPU."""
     if not can_look(labels) or labels.numel() == 0:
         return
     smallest, largest = torch.aminmax(labels)

@@ -66,8 +66,9 @@ class NTLConfig:
     huber_delta: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}")
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
+            hint = f" (weight={self.kind!r}?)" if isinstance(self.kind, (Real, Tensor)) else ""
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {self.kind!r}{hint}")
         if not isinstance(self.reweigh, bool):
             raise TypeError(f"reweigh must be a bool; got {self.reweigh!r}")
         if self.mean_over not in MEANS:
@@ -107,9 +108,10 @@ class NTLOutput(NamedTuple):
     token_accuracy: Tensor
     """Share of the rows that count in which the label has the largest logit (ties included)."""
     number_mae: Tensor
-    """Mean |expected value - label's value| over the number rows that count."""
+    """Mean |expected value - label's value| over the number rows that count, without those whose number tokens all have
+    a logit of -inf: they have no expected value, and their NTL is 0."""
     number_mass: Tensor
-    """Mean probability on number tokens over the number rows that count."""
+    """Mean probability on number tokens over the same rows."""
 
 
 def check_weight_tensor(weight: Tensor) -> None:

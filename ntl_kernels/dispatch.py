@@ -13,7 +13,7 @@ from . import linear, ops, reference
 from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
 from .backends import Field, Forward, load_backend
 from .backends.layout import loss_dtype, rows_of
-from .checks import check_inplace, check_values
+from .checks import check_inplace, checked_rows
 from .config import NTLOutput
 from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
 from .problem import Problem
@@ -24,9 +24,10 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     """The loss of logits [..., V]."""
     if problem.backend == "reference":
         return reference_loss(logits, problem)
-    problem = problem.of_rows(loss_dtype(logits.dtype))
+    plain = is_plain(logits)
+    problem = checked_rows(problem, logits.shape[-1], loss_dtype(logits.dtype), plain)
     needs_gradient = torch.is_grad_enabled() and logits.requires_grad
-    if not is_plain(logits):
+    if not plain:
         operands = ops.operands_of(problem, loss_dtype(logits.dtype))
         one_pass = (needs_gradient or is_forward_mode()) and is_one_pass(logits, problem)
         formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
@@ -39,7 +40,6 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
         if logits._version != version:  # not with "none" or float16, or if the rows are a copy
             mark_overwritten(logits)
         return result
-    check_values(problem, logits.shape[-1])
     return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
 
 
@@ -51,14 +51,15 @@ def loss_of_hidden(
     if problem.backend == "reference":
         return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(loss_dtype(hidden.dtype))
+    inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
+    plain = is_plain(*inputs)
+    problem = checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype), plain)
     # Finding the rows that count waits for the device, which compiled and captured graphs cannot do.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
     size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
     chunking = Chunking(size, skip_ignored)
-    inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    if not is_plain(*inputs):
+    if not plain:
         is_exporting = torch.compiler.is_exporting()  # the exported graph may later run with other requires_grad flags
         needs = [
             needs_gradient
@@ -71,16 +72,13 @@ def loss_of_hidden(
         return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
     if needs_gradient:
         return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
-    check_values(problem, weight.shape[0])
     return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward
 
 
 def reference_loss(logits: Tensor, problem: Problem) -> Forward:
     """The loss computed by the specification, with gradients from autograd."""
-    problem = problem.of_rows(loss_dtype(logits.dtype))
-    if is_plain(logits):
-        check_values(problem, logits.shape[-1])
-    return reference.forward(logits, problem)
+    rows = checked_rows(problem, logits.shape[-1], loss_dtype(logits.dtype), is_plain(logits))
+    return reference.forward(logits, rows)
 
 
 def as_result(result: Forward, problem: Problem, return_parts: bool) -> Tensor | NTLOutput:

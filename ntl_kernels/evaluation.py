@@ -25,10 +25,15 @@ __all__ = ["NumberMetrics", "number_in", "number_metrics", "value_metrics"]
 
 PLACES = ("whole", "first", "last")
 PLAIN = re.compile(f"-?{NUMBER.pattern}")
+POWER = re.compile(
+    r"(?:\^|(?<=[A-Za-z0-9)\]}])\*\*(?!\s|[^*\n]*\*\*)) ?"  # "m**2"; not "is**44**" or "**44** 5"
+    r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|[{(]? ?[-+]? ?[0-9]+(?:[.,][0-9]+)*)"
+)
+"""A power: "^-3", "^{n + 1}", "**(1/2)". A search that fails ends at the next operator, so the time stays linear."""
 WRITTEN = re.compile(
-    r"""(?: (?P<inside> [^\W0-9] | \^\{? )                      # "H2O", "m^2": inside a word, or a power
-          | (?P<sign> (?<![\w)\]}%+−–-]) [-+−–] [$€£¥₹]?         # "-5", "-$5"; not "10-5", "GPT-4", "--5"
-                    | [$€£¥₹] [-+−–]? )? )                      # "$5", "$-5"
+    r"""(?: (?P<inside> [^\W0-9] )                           # "H2O": inside a word
+          | (?P<sign> (?<![\w)\]}%+-]) [-+] [$€£¥₹]?         # "-5", "-$5"; not "10-5", "GPT-4", "--5"
+                    | [$€£¥₹] [-+]? )? )                    # "$5", "$-5"
         (?P<digits> (?: (?<![\w.]) \. )? [0-9]+ (?: [.,][0-9]+ )* )
         (?P<exponent> [eE] [-+]? [0-9]+ )?
     """,
@@ -37,7 +42,6 @@ WRITTEN = re.compile(
 """Digits in a text with their sign, currency and exponent. The pattern cannot fail after its first digit, so every
 character is read once: a pattern that failed after many digits would start again at each of them."""
 THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-DIGITS_BEFORE_POINT = re.compile(r"-?([0-9]*)")
 LARGEST = 1e100
 """Values are clipped to this magnitude, so that the squares and sums of errors stay finite."""
 ERRORS = ("mae", "mse", "median_error", "r2", "log_mae", "log_r2")
@@ -59,8 +63,9 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
             ignored (``"1,234.50"``); any other comma separates two numbers (``"1,2"``). ``-``, ``−`` or ``–`` is a
             sign if it is followed by a digit or one of ``$€£¥₹`` and not preceded by a letter, digit, closing bracket
             or sign: ``"-$5"`` is -5, and ``"10-20"`` is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12.
-            Fractions, dates and times are several numbers. Not numbers: digits after a letter, an underscore or ``^``
-            (``"H2O"``, ``"m^2"``), digits with two points (``"1.2.3"``), digits of other scripts, and words.
+            Fractions, dates and times are several numbers. Not numbers: digits after a letter or an underscore
+            (``"H2O"``), exponents (``"m^2"``, ``"s^-1"``, ``"10^{-5}"``, ``"10**6"``), digits with two points
+            (``"1.2.3"``), digits of other scripts, and words.
         behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched. A text
             without the marker is searched as a whole.
 
@@ -73,8 +78,13 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
     check_reading(find, behind)
     if not isinstance(text, str):
         raise TypeError(f"text must be a str; got {text!r}")
-    written = written_number(text, find, behind)
-    return None if written is None else float(written)
+    if behind is not None:
+        text = text.rsplit(behind, 1)[-1]
+    if find == "whole":
+        text = text.strip()
+        return float(text) if PLAIN.fullmatch(text) else None
+    numbers = written_numbers(text)
+    return next(numbers if find == "first" else iter(deque(numbers, maxlen=1)), None)
 
 
 def number_metrics(
@@ -94,8 +104,9 @@ def number_metrics(
         The metrics of :func:`value_metrics`, and
 
         - ``number_references``: how many references are numbers;
-        - ``run_on``: the share of these references whose prediction is written with more digits before the decimal
-          point. Such a number did not end where it should have, which makes it wrong by a factor of about ten or more.
+        - ``run_on``: the share of these references whose prediction has more digits before the decimal point, however
+          both are written (``"1e5"`` for 5, not ``"007"`` for 7). A number that did not end where it should have is
+          wrong by a factor of about ten or more.
 
     Raises:
         TypeError: predictions or references are not sequences of str.
@@ -106,20 +117,19 @@ def number_metrics(
     check_texts("references", references)
     check_lengths(len(predictions), len(references))
     pairs = [
-        (written_number(prediction, find, behind), written)
+        (number_in(prediction, find, behind), true)
         for prediction, reference in zip(predictions, references, strict=True)
-        if (written := written_number(reference, find, behind)) is not None
+        if (true := number_in(reference, find, behind)) is not None
     ]
     if not pairs:
         raise ValueError(
             f"no reference is a number with find={find!r} and behind={behind!r}; the first of {len(references)} is "
             f"{shortened(references[0])!r}"
         )
-    guessed = [None if prediction is None else float(prediction) for prediction, _ in pairs]
-    runs_on = sum(digits_before_point(prediction) > digits_before_point(reference) for prediction, reference in pairs)
+    runs_on = sum(guess is not None and digits_before_point(guess) > digits_before_point(true) for guess, true in pairs)
     return {
         "number_references": float(len(pairs)),
-        **value_metrics(guessed, [float(reference) for _, reference in pairs]),
+        **value_metrics(*zip(*pairs, strict=True)),
         "run_on": runs_on / len(pairs),
     }
 
@@ -128,7 +138,7 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
     """Errors of predicted numbers, computed in float64.
 
     Args:
-        predictions: numbers; None, NaN and infinity count as no number.
+        predictions: numbers; None, NaN and infinity count as no number. A number beyond float64 is infinite.
         references: the true numbers, one per prediction.
 
     Returns:
@@ -148,9 +158,12 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         For these metrics, numbers beyond 1e100, including infinite references, are clipped to 1e100.
 
     Raises:
+        TypeError: a prediction or reference is not a number.
         ValueError: the sequences are empty or differ in length, or a reference is NaN.
     """
     check_lengths(len(predictions), len(references))
+    predictions = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
+    references = [float64_of("references", reference) for reference in references]
     for index, reference in enumerate(references):
         if math.isnan(reference):
             raise ValueError(f"references must be numbers; references[{index}] is NaN")
@@ -225,27 +238,16 @@ class NumberMetrics:
 
     def texts_of(self, name: str, ids: Any) -> list[str]:
         """The decoded texts of token ids [B, T]."""
-        texts: list[str] = self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True)
-        return texts
+        return list(self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True))
 
 
-def written_number(text: str, find: str, behind: str | None) -> str | None:
-    """The selected number of a text, in a form that ``float`` accepts; None if there is none."""
-    if behind is not None:
-        text = text.rsplit(behind, 1)[-1]
-    if find == "whole":
-        text = text.strip()
-        return text if PLAIN.fullmatch(text) else None
-    numbers = written_numbers(text)
-    return next(numbers if find == "first" else iter(deque(numbers, maxlen=1)), None)
-
-
-def written_numbers(text: str) -> Iterator[str]:
-    """All numbers in a text, in a form that ``float`` accepts."""
+def written_numbers(text: str) -> Iterator[float]:
+    """All numbers in a text."""
+    text = POWER.sub("}", text.replace("−", "-").replace("–", "-"))  # "}", so that the "-" of "m^2-5" is no sign
     for found in WRITTEN.finditer(text):
         if found["inside"] is None:
-            is_negative = not {"-", "−", "–"}.isdisjoint(found["sign"] or "")
-            yield from split_at_commas(f"{'-' if is_negative else ''}{found['digits']}{found['exponent'] or ''}")
+            sign = "-" if "-" in (found["sign"] or "") else ""
+            yield from map(float, split_at_commas(f"{sign}{found['digits']}{found['exponent'] or ''}"))
 
 
 def split_at_commas(digits: str) -> list[str]:
@@ -255,11 +257,19 @@ def split_at_commas(digits: str) -> list[str]:
     return [number for number in numbers if number.count(".") <= 1]
 
 
-def digits_before_point(written: str | None) -> int:
-    """How many digits a number has before its decimal point; 0 if there is no number."""
-    found = DIGITS_BEFORE_POINT.match(written or "")
-    assert found is not None
-    return len(found[1])
+def digits_before_point(value: float) -> int:
+    """How many digits a number has before its decimal point, at least 1; two for 9.9999999999, which counts as 10."""
+    return 1 + math.floor(math.log10(max(abs(within_largest(value)), 1)) + 1e-9)
+
+
+def float64_of(name: str, value: Any) -> float:
+    """The nearest float64, infinite for an int or fraction beyond float64."""
+    try:
+        return value.__float__()  # not float(value), which would parse a str
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # e.g. of several elements
+        raise TypeError(f"{name} must be numbers; got {value!r}") from error
 
 
 def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:

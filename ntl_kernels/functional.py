@@ -49,15 +49,18 @@ def cross_entropy_ntl(
             of -inf then makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, a penalty that keeps the logsumexp near 0.
         softcap: replace the scaled logits by ``softcap * tanh(logits / softcap)``. For bfloat16 and float16 logits on
-            NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4.
+            NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4. With label smoothing, a
+            label's logit of 4 times the softcap then puts the row's gradient off by up to 3/4 of its largest entry;
+            with float32 logits, by up to 6e-4 of it.
         logit_scale: factor of the logits, above 0.
-        token_weights: [...] finite, non-negative weight w of each row; a row of weight 0 is ignored, as by
-            ``ignore_index``.
+        token_weights: [...] finite, non-negative weight w of each row, in the range of the loss's dtype; a row of
+            weight 0 is ignored, as by ``ignore_index``.
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
             the sum of the weights of the rows that are not ignored. For exact gradient accumulation, pass the count of
             the whole accumulation window.
-        num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token. Pass
-            both denominators or neither, except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
+        num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token (even
+            if all number tokens have a logit of -inf, which makes their NTL 0). Pass both denominators or neither,
+            except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
             use ``logits`` afterwards: if a later use is part of the autograd graph, the backward pass raises an error
             (on a GPU the gradients become NaN); a metric or other code outside the graph silently reads the gradient.

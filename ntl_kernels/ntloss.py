@@ -9,8 +9,7 @@ Differences from ``ntloss``:
   logits, raises a ValueError.
 - A batch without numbers returns a zero on which ``backward`` can be called.
 - For half-precision logits, losses are float32, and softmax and sums are computed in float32.
-- A row whose label is not a number may have -inf for all number tokens; in ``ntloss`` such a row makes the whole
-  gradient NaN.
+- A row may have -inf for all number tokens: its loss is 0. In ``ntloss`` it makes the whole gradient NaN.
 - Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
   labels cannot be checked, they give NaN. Label -1 is not the last token.
 - Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.
@@ -244,10 +243,10 @@ class AbstractNTLoss:
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
 
-        With ``reweigh``, the losses are first reweighed by the mass [B, T].
+        With ``reweigh``, the losses are first reweighed by the mass [B, T]. Where that is 0, the loss is 0, too.
         """
         loss = self.reweighed(loss, mass) if self.reweigh else loss
-        losses = torch.where(weights != 0, loss * weights, 0.0)
+        losses = torch.where((weights != 0) & (mass != 0), loss * weights, 0.0)
         if reduction == "none":
             return losses
         return losses.sum() if reduction == "sum" else divide(losses.sum(), weights.sum())
@@ -331,7 +330,8 @@ class NTLossDotProduct(AbstractNTLoss):
         weights = weighted(counts, batch)
         expected_values, mass = number_statistics(batch.logits, self.numbers)
         # Positions that do not count get a harmless pair of ones; the function's result for them is not used.
-        pair = (torch.where(weights != 0, values, 1.0).flatten() for values in (expected_values, targets))
+        is_used = (weights != 0) & (mass != 0)
+        pair = (torch.where(is_used, values, 1.0).flatten() for values in (expected_values, targets))
         loss = self.loss_function(*pair, reduction="none").view(weights.shape)
         return self.reduce(loss, mass, weights, batch.reduction)
 
@@ -418,7 +418,8 @@ class NumberLevelLoss(NTLossDotProduct):
         is_digit = counts > 0  # False for NaN, the count of labels out of range
         runs = number_runs(is_digit, self.joints(batch.labels, batch.ignore_index))
         expected_values, mass = number_statistics(batch.logits, self.numbers)
-        digits = torch.where(is_digit, torch.stack([targets, expected_values]), 0.0)
+        expected = torch.where(mass != 0, expected_values, targets)  # a digit without probabilities has no error
+        digits = torch.where(is_digit, torch.stack([targets, expected]), 0.0)
         before, after = digits_around_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
         y, yhat = run_sums(digits * power_of_tenth(before, digits.dtype), runs.number)
         # The epsilon of ``ntloss``, rescaled like the digits.

@@ -21,7 +21,7 @@ from torch import Tensor
 from . import expectation, linear
 from .backends import NUM_PARTS, Field, Forward, NumberField, load_backend, normalisers_of
 from .backends.layout import gradient_like, loss_dtype
-from .checks import check_values
+from .checks import checked_rows
 from .linear import Chunking
 from .problem import Problem, as_tensor
 from .spec import LossSpec
@@ -39,7 +39,10 @@ NUM_OPERANDS = 11
 
 
 def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
-    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers."""
+    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers.
+
+    They do not contain ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
+    """
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     scalars = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
     return (
@@ -71,16 +74,15 @@ def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
 @define("losses", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor)")
 def losses(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     """(loss, parts, fields) of logits [B, T, V], as :class:`ntl_kernels.backends.Forward` has them."""
-    problem = problem_of(operands)
-    check_values(problem, logits.shape[-1])
+    problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
     return tuple(load_backend(problem.backend).forward(logits, problem, None))
 
 
 @define("one_pass", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)")
 def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     """(loss, parts, fields, gradient [B, T, V]) of reduction "mean" or "sum"."""
-    problem, gradient = problem_of(operands), gradient_like(logits)
-    check_values(problem, logits.shape[-1])
+    gradient = gradient_like(logits)
+    problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
     return *load_backend(problem.backend).forward(logits, problem, gradient), gradient
 
 
@@ -98,7 +100,7 @@ def gradients(logits: Tensor, *operands: Any) -> Tensor:
 def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     """(loss, parts, fields, hidden_grad, weight_grad, bias_grad, scale) of :func:`ntl_kernels.linear.forward`."""
     problem, chunking, needs = linear_arguments(rest)
-    check_values(problem, weight.shape[0])
+    checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype))
     result = linear.forward(hidden, weight, bias, problem, chunking, needs)
     scale = result.forward.parts.new_ones(()) if result.scale is None else result.scale
     return *result.forward, *result.gradients, scale

@@ -69,10 +69,11 @@ class Problem(NamedTuple):
         labels, weights = self.labels, self.token_weights
         if weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
             return self
-        return self.changed(
-            labels=labels.reshape(-1).contiguous(),
-            token_weights=None if weights is None else weights.reshape(-1).to(dtype).contiguous(),
-        )
+        if weights is not None:
+            given, weights = weights.reshape(-1), weights.reshape(-1).to(dtype).contiguous()
+            if given.dtype == torch.float64 != dtype:  # one too small for float32 would silently ignore its row
+                weights = weights.masked_fill((weights == 0) & (given != 0), torch.nan)
+        return self.changed(labels=labels.reshape(-1).contiguous(), token_weights=weights)
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
         """A copy with missing denominators filled in: the sums of w over all rows and over the number rows."""
@@ -129,7 +130,7 @@ class Field(IntEnum):
     TOTAL = 4  # the sum of exp(x - PEAK); both are the row's normaliser, in the backend's units
     NTL = 5  # w * NTL, without lambda; this and all following are 0 outside number rows
     ABSOLUTE_ERROR = 6  # |yhat - v_y|
-    MASS = 7  # probability on number tokens
+    MASS = 7  # probability on number tokens; 0 if all are -inf: then NTL and ABSOLUTE_ERROR are 0, too
     NUMBER_WEIGHT = 8  # w
 
 

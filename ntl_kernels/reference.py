@@ -65,17 +65,17 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
     values = table.values.to(x.dtype)
     number_logits = x[:, table.ids.long()]
     q = number_logits.softmax(-1)  # eq. 4
-    expected_value = (q * values).sum(-1)  # eq. 5
+    error = (q * (values - targets[:, None])).sum(-1)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":
-        loss = value_loss(expected_value - targets, spec)
+        loss = value_loss(error, spec)
     elif spec.label_sigma > 0:
         loss = cumulative_distance(q, values, targets, spec.label_sigma)
     else:
         loss = (q * costs(values, targets, spec)).sum(-1)
-    mass = x.softmax(-1)[:, table.ids.long()].sum(-1)  # eq. 5
+    mass = x.softmax(-1)[:, table.ids.long()].sum(-1).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
         loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
-    return loss, (expected_value - targets).abs(), mass
+    return loss, error.abs(), mass
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
@@ -96,8 +96,9 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     weights = weights * validity
     x = transform_logits(torch.where(counts[:, None], logits * validity[:, None], 0.0), problem.spec)
     ce = cross_entropy(x, labels, problem.spec)
-    terms = number_losses(torch.where(is_number[:, None], x, 0.0), targets, table, problem.spec)
-    ntl, absolute_error, mass = (torch.where(is_number, term, 0.0) for term in terms)
+    is_measured = is_number & ~(x[:, table.ids.long()] == -torch.inf).all(-1)  # else q does not exist
+    terms = number_losses(torch.where(is_measured[:, None], x, 0.0), targets, table, problem.spec)
+    ntl, absolute_error, mass = (torch.where(is_measured, term, 0.0) for term in terms)
     peak = x.amax(-1)
     is_correct = counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)
     weights = torch.where(counts, weights, 0.0)
@@ -148,7 +149,7 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
         tokens,
         numbers,
         divide(sums[Field.IS_CORRECT], counts[Field.WEIGHT]),
-        divide(sums[Field.ABSOLUTE_ERROR], counts[Field.NUMBER_WEIGHT]),
-        divide(sums[Field.MASS], counts[Field.NUMBER_WEIGHT]),
+        divide(sums[Field.ABSOLUTE_ERROR], counts[Field.MASS]),
+        divide(sums[Field.MASS], counts[Field.MASS]),
     ]
     return Forward(loss, torch.stack(parts).detach(), fields.detach())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from numbers import Integral
 from typing import Any, TypeAlias, Union
 
-from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number, shown
+from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
 from .tokens import Distances, NumberTokens
+from .tokens.values import check_ignore_index
 from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
 
@@ -166,16 +166,6 @@ def check_options(
             f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
             f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
         )
-
-
-def check_ignore_index(ignore_index: int) -> None:
-    """Raise unless ``ignore_index`` is an integer that fits int64."""
-    if is_symbolic(ignore_index):
-        return
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
-    if not -(2**63) <= ignore_index < 2**63:
-        raise ValueError(f"ignore_index must fit int64, the widest dtype of labels; got {shown(ignore_index)}")
 
 
 def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:

@@ -55,5 +55,7 @@ def reference_statistics(logits: Tensor, table: NumberTable) -> NumberStatistics
     """The same in plain PyTorch, differentiated by autograd."""
     x = logits.to(loss_dtype(logits.dtype))
     ids = table.ids.long()
-    expected_value = (x[..., ids].softmax(-1) * table.values.to(x.dtype)).sum(-1)
+    q, values = x[..., ids].softmax(-1), table.values.to(x.dtype)
+    centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
+    expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
     return NumberStatistics(expected_value, x.softmax(-1)[..., ids].sum(-1))

@@ -1,13 +1,16 @@
-"""Rows in which a label, or what label smoothing gives a share of the target to, has a logit of -inf."""
+"""Rows in which a label, what label smoothing gives a share of the target to, or every number token is at -inf."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels.config import KINDS
 
-from .problems import Answer, Problem
+from .problems import Answer, Problem, solve
 
 SMOOTHINGS = (0.0, 0.1, 0.5, 0.9, 1.0)
 """At 1.0 torch itself multiplies the label's infinite loss by 0, which is NaN; the gradient stays finite."""
@@ -39,3 +42,57 @@ def check_impossible(answer: Answer, problem: Problem) -> None:
         torch.testing.assert_close(got.view_as(loss), loss, equal_nan=True, rtol=1e-5, atol=1e-5)
     rounding = max(1e-6, 2 * torch.finfo(problem.logits.dtype).eps)
     torch.testing.assert_close(answer.gradient.to(dtype).view_as(gradient), gradient, rtol=rounding, atol=rounding)
+
+
+UNMEASURED_CONFIGS = [
+    *(NTLConfig(kind=kind, weight=2.0, reweigh=reweigh) for kind in KINDS for reweigh in (False, True)),
+    NTLConfig(weight=0.0, mean_over="tokens"),
+    NTLConfig(label_sigma=1.3),
+    NTLConfig(label_sigma=1.3, reweigh=True),
+    NTLConfig(squash_factor=3.0, reweigh=True),
+]
+
+
+def unmeasured_problem(dtype: torch.dtype, reduction: str, config: NTLConfig) -> Problem:
+    """In rows 0 and 3, whose labels are numbers, all number tokens are at -inf; in row 4, half of them."""
+    torch.manual_seed(0)
+    logits, labels = (torch.randn(7, 203) * 3).to(dtype), torch.tensor([7, 5, 52, 99, 3, -100, 12])
+    numbers = NumberTokens.from_mapping({**{i + 3: i - 4.5 for i in range(10)}, 99: 20.0}, 203)
+    logits[[[0], [3]], numbers.ids] = -torch.inf
+    logits[4, 8:13] = -torch.inf
+    logits[6, numbers.ids] -= 300  # a probability that underflows in float32, and a distribution all the same
+    options = {"config": config, "reduction": reduction, "token_weights": torch.linspace(0.5, 2.0, 7)}
+    upstream = torch.linspace(0.5, 2.0, 7) if reduction == "none" else torch.tensor(1.5)
+    return Problem(logits, labels, numbers, options, upstream)
+
+
+def check_unmeasured(answer: Answer, problem: Problem) -> None:
+    """Hold rows 0 and 3 to cross-entropy alone, and the others to the reference, with denominators of all rows."""
+    options, rest = problem.options, torch.tensor([1, 2, 4, 5, 6], device=problem.labels.device)
+    weights, is_number = options["token_weights"], problem.numbers.is_number(problem.labels)
+    given = {"token_weights": weights[rest]}
+    if options["reduction"] == "mean":
+        given |= {"num_tokens": weights[problem.labels >= 0].sum(), "num_numbers": weights[is_number].sum()}
+    upstream = problem.upstream[rest] if options["reduction"] == "none" else problem.upstream
+    others = replace(problem, logits=problem.logits[rest], labels=problem.labels[rest], upstream=upstream)
+    truth = solve(replace(others, options={**options, **given}).in_dtype(torch.float64), "reference")
+
+    logits = problem.logits.detach().double().requires_grad_()
+    loss = F.cross_entropy(logits, problem.labels, reduction="none")
+    (gradient,) = torch.autograd.grad(loss, logits, weights * problem.upstream / given.get("num_tokens", 1.0))
+    gradient[rest] = truth.gradient
+    single, rounding = torch.finfo(torch.float32).eps, torch.finfo(problem.logits.dtype).eps
+    limit = 2 * rounding * gradient.abs() + 40 * single * gradient.abs().max()
+    assert ((answer.gradient.double() - gradient).abs() <= limit).all(), problem
+    ntl = answer.output.ntl[rest] if options["reduction"] == "none" else answer.output.ntl
+    for got, want in (
+        (ntl, truth.output.ntl),
+        (answer.output.ntl.sum(), truth.output.ntl.sum()),
+        (answer.output.number_mae, truth.output.number_mae),
+        (answer.output.number_mass, truth.output.number_mass),
+        (answer.output.num_numbers, weights[is_number].sum()),
+    ):
+        torch.testing.assert_close(got.double(), want.double(), rtol=2e-5, atol=1e-6)
+    assert torch.equal(
+        answer.output.loss.isinf(), loss.isinf() if loss.ndim == answer.output.loss.ndim else loss.sum().isinf()
+    )

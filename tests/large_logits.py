@@ -63,6 +63,21 @@ def large_problem(
     return Problem(logits, labels, NUMBERS, options, upstream)
 
 
+def masked_start_problem(vocab_size: int, first: int = 0) -> Problem:
+    """Label smoothing of rows whose columns from ``first`` on have a mask by a large finite number: one, 64 or half."""
+    generator = torch.Generator().manual_seed(0)
+    noise, columns = torch.randn(vocab_size, generator=generator) * 2, torch.arange(vocab_size)
+    rows = [
+        torch.where((columns >= first) & (columns < first + width), mask, noise)
+        for width in (1, 64, vocab_size // 2)
+        for mask in (-1e4, -1e6, -1e9, -2e9)
+    ]
+    numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
+    options = {"reduction": "none", "label_smoothing": 0.1, "config": NTLConfig(weight=0.0)}
+    labels = torch.full((len(rows),), vocab_size - 1 if first == 0 else 0)
+    return Problem(torch.stack(rows), labels, numbers, options, torch.ones(len(rows)))
+
+
 def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Of F.cross_entropy, computed in a dtype."""
     logits = problem.logits.detach().to(dtype).requires_grad_()
@@ -94,7 +109,7 @@ def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
     limits = limits + single * truth[1].abs().amax(-1, keepdim=True).clamp_min(1e-6)
     weight = problem.upstream / len(problem.labels) if problem.options["reduction"] == "mean" else problem.upstream
     # At the label it is p - 1; and the derivative of a softcap, 1 - tanh², cancels, too.
-    is_cancelled = F.one_hot(problem.labels, VOCAB_SIZE) + bool(problem.options.get("softcap"))
+    is_cancelled = F.one_hot(problem.labels, problem.logits.shape[-1]) + bool(problem.options.get("softcap"))
     limits = limits + 2 * single * weight.double().view(-1, 1) * is_cancelled
     limits = limits + 2 * tanh * (size + 1) * weight.double().view(-1, 1)
     rounding = torch.finfo(answer.gradient.dtype)

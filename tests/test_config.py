@@ -29,6 +29,10 @@ def test_is_frozen_and_comparable() -> None:
     ("options", "error", "message"),
     [
         ({"kind": "l2"}, ValueError, "wasserstein, mse, mae, huber.*l2"),
+        ({"kind": 0.5}, ValueError, r"kind must be one of .*; got 0\.5 \(weight=0\.5\?\)$"),
+        ({"kind": torch.tensor(0.5)}, ValueError, r"kind must be .* \(weight=tensor\(0\.5000\)\?\)$"),
+        ({"kind": np.array(["mse", "mae"])}, ValueError, r"kind must be one of .*; got array.*'mae'.*\)$"),
+        ({"kind": None}, ValueError, "kind must be one of .*; got None$"),
         ({"weight": -0.1}, ValueError, "weight.*at least 0.*-0.1"),
         ({"weight": float("inf")}, ValueError, "weight.*inf"),
         ({"weight": "1"}, TypeError, "weight.*'1'"),

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,12 +71,17 @@ def test_a_whole_text_that_is_no_number(text: str) -> None:
         ("(12) and (-13), [x]-14, f(x)-15, 50%-60%", [12, -13, 14, 15, 50, 60]),
         (r"\boxed{-42} and $43$ and **-44**", [-42, 43, -44]),
         (".5 -.25 $.75 word.5 ...6 7. 8", [0.5, -0.25, 0.75, 5, 6, 7, 8]),
-        ("2.5e-3 1E+5 1,000e2 3e 4em", [2.5e-3, 1e5, 1e5, 3, 4]),
+        ("2.5e-3 1E+5 1,000e2 3e 4em 5e−6", [2.5e-3, 1e5, 1e5, 3, 4, 5e-6]),
         ("+5 --6 +-7 x=-8 a:-9", [5, 6, 7, -8, -9]),
         ("1,2,3 12,34.5 1,2345 0,5 0,123 1,,2", [1, 2, 3, 12, 34.5, 1, 2345, 0, 5, 0, 123, 1, 2]),
         ("1,234,5 -1,2 -1,234", [1, 234, 5, -1, 2, -1234]),
         ("12% 12kg 3rd 3/4 12:30 2024-05-06", [12, 12, 3, 3, 4, 12, 30, 2024, 5, 6]),
         ("H2O m2 x_1 GPT4 x1,200.5 m^2 10^{23} é5 ٣5", [10]),
+        ("5 kg m^-3 s^−2 K^–1, 3 x 10^-5 or 4 x 10^+5 or 6 x^ 7", [5, 3, 10, 4, 10, 6]),
+        (r"10^{-5} m^{−2} x^{ -3} x^{n+1} x^{1/2} x^{\frac{1}{2}} 5^(-2) y^( 3 ) 2^3^2", [10, 5, 2]),
+        ("m**-3\n2**10\n(x)**(1/2)\ny**{3}\nm⁻³ 10⁻⁵", [2, 10]),
+        ("It is**44** or **45** 46, 答案是**47**\n**-48**", [44, 45, 46, 47, -48]),
+        ("m^2-5 m^{2}-6 10^{23}7 30^{\\circ} -8 m^2, 9 ^{4 is 10", [5, 6, 10, 7, 30, -8, 9, 10]),
         ("42. See 1.2.3, 192.168.0.1 or 1.2.3,4", [42, 4]),
         ("GPT-4", [4]),
         ("nan inf - $ . , e five ٣ ５ ² ½", []),
@@ -82,7 +89,7 @@ def test_a_whole_text_that_is_no_number(text: str) -> None:
     ],
 )
 def test_numbers_written_in_a_text(text: str, values: list[float]) -> None:
-    assert [float(number) for number in written_numbers(text)] == values
+    assert list(written_numbers(text)) == values
     assert number_in(text, "first") == (values[0] if values else None)
     assert number_in(text, "last") == (values[-1] if values else None)
 
@@ -110,7 +117,7 @@ def test_every_way_to_write_a_number_is_read_exactly(number: int, places: int) -
         assert number_in(f"It is {scaled!r}!", find) == scaled
 
 
-@given(st.text("-−+.,$0123456789eE^{x٣ #", max_size=40))
+@given(st.text("-−+.,$0123456789eE^{}*(x٣ #", max_size=40))
 def test_any_text_has_a_number_or_none(text: str) -> None:
     whole, first, last = (number_in(text, find) for find in ("whole", "first", "last"))
     assert whole is None or first == last == whole
@@ -119,6 +126,7 @@ def test_any_text_has_a_number_or_none(text: str) -> None:
 
 
 HOSTILE = ["1", "1,", "1.", "1,234", ",234", "-", "$-", "-$", "x1", "e", "1e", "^{", ".", ".1", " ", "#", "####"]
+HOSTILE += ["^", "^(", "^{1", "^{x{}", "^{ -", "m**", "a**1", "−"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -239,7 +247,41 @@ def test_answers_that_run_on_are_counted() -> None:
     assert number_metrics(predictions, references, behind="####")["run_on"] == 3 / 5
     assert number_metrics(["many"] * 6, references, behind="####")["run_on"] == 0
     loose = number_metrics(["1,234", "1,234", "12e5", ".5"], ["$1234.99", "$123", "12", "5"], find="last")
-    assert loose["run_on"] == 1 / 4
+    assert loose["run_on"] == 2 / 4
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "runs_on"),
+    [
+        *[("0.5", ".5", 0), ("007", "7", 0), ("100000", "1e5", 0), ("1,000", "1000", 0), ("1e2", "100.0", 0)],
+        *[("1e5", "5", 1), ("5e1", "5", 1), ("070", "7", 1), ("-70", "7", 1), ("1e400", "5", 1), ("1e400", "1e300", 0)],
+        *[("10", "9.99999999999", 0), ("5", "0.5", 0), ("50", ".5", 1), ("5e-1", "0", 0), ("0.0005", "5e-5", 0)],
+    ],
+)
+def test_numbers_run_on_by_their_values(prediction: str, reference: str, runs_on: int) -> None:
+    found = number_metrics([prediction, "1"], [reference, "1"], find="first")
+    assert found["run_on"] == runs_on / 2
+
+
+@pytest.mark.parametrize("huge", [10**400, Fraction(10**400), Decimal("1e400"), torch.tensor(math.inf)])
+def test_numbers_beyond_float64_are_infinite(huge: Any) -> None:
+    """As those in texts."""
+    found = value_metrics([huge, -huge, 3.0], [1.0, 2.0, huge])
+    assert found == value_metrics([math.inf, -math.inf, 3.0], [1.0, 2.0, math.inf])
+    assert found["no_number"] == pytest.approx(2 / 3) and found["mae"] == 1e100
+    assert value_metrics([2, 3], [huge, -huge])["mae"] == 1e100
+    kinds = [Decimal(1), Fraction(1, 2), np.float32(2.0), torch.tensor(4), True]
+    assert value_metrics(kinds, kinds[::-1]) == value_metrics([*map(float, kinds)], [*map(float, kinds[::-1])])
+
+
+@pytest.mark.parametrize("wrong", ["5", b"5", 1j, [1.0], torch.ones(2), np.ones(2), Decimal("sNaN"), object()])
+def test_what_is_no_number_is_named(wrong: Any) -> None:
+    right, values = [1.0, 2.0], [1.0, wrong]
+    for name, pair in (("predictions", (values, right)), ("references", (right, values))):
+        with pytest.raises(TypeError, match=f"{name} must be numbers; got {re.escape(repr(wrong))}"):
+            value_metrics(*pair)
+    with pytest.raises(TypeError, match="references must be numbers; got None"):
+        value_metrics([1.0], [None])  # type: ignore[list-item]
 
 
 def test_sentences_are_read_alike_on_both_sides() -> None:

@@ -16,15 +16,30 @@ from ntl_kernels import (
     NTLConfig,
     NTLOutput,
     NumberTokens,
+    checks,
     cross_entropy_ntl,
     linear_cross_entropy_ntl,
 )
 from ntl_kernels.backends.eager import blocks
 
-from .impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from .large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from .impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from .large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
 from .problems import Problem, check, random_problem, solve
-from .wrong_numbers import LARGEST, every_wrong_number
+from .wrong_numbers import LARGEST, every_unfit_weight, every_wrong_number, unfit, weights_with
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 SEEDS_PER_TEST = 50
@@ -337,10 +352,42 @@ def test_labels_out_of_range(label: int, backend: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_weights_out_of_range(weight: float, backend: str, dtype: torch.dtype) -> None:
     weights = torch.tensor([1, weight, 1, 1], dtype=dtype)
-    with pytest.raises(ValueError, match=f"token_weights must not be negative, infinite or NaN; got {weight}"):
+    with pytest.raises(ValueError, match=f"token_weights must not be negative, infinite or NaN.*; got {weight}"):
         cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=weights, backend=backend)
-    with pytest.raises(ValueError, match="token_weights must not be"):  # in the losses' dtype
-        cross_entropy_ntl(LOGITS, LABELS, DIGITS, token_weights=torch.tensor([1, 1e39, 1, 1], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_unfit_weight
+def test_weights_that_do_not_fit_are_named(
+    weight: float, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a row that is silently ignored."""
+    options = weights_with(weight, backend=backend)
+    hidden, head = torch.randn(4, 8, dtype=dtype), torch.randn(50, 8, dtype=dtype)
+    for reduction, needs_gradient in (("mean", True), ("none", True), ("sum", False)):
+        logits = LOGITS.to(dtype).requires_grad_(needs_gradient)
+        given = {"reduction": reduction, **options}
+        with pytest.raises(ValueError, match=unfit(weight)):
+            cross_entropy_ntl(logits, LABELS, DIGITS, **given)
+        with pytest.raises(ValueError, match=unfit(weight)):
+            linear_cross_entropy_ntl(hidden.requires_grad_(needs_gradient), head, LABELS, DIGITS, **given)
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):  # a traced call
+        if backend == "eager":
+            with pytest.raises(ValueError, match="token_weights must .*; got (-?inf|nan)$"):
+                cross_entropy_ntl(logits, LABELS, DIGITS, **options)
+    monkeypatch.setattr(checks, "can_look", lambda _: False)  # as on a GPU
+    losses = cross_entropy_ntl(logits, LABELS, DIGITS, reduction="none", **options)
+    assert losses.isfinite().tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_weights_of_float64_logits_have_their_range(backend: str) -> None:
+    logits, weights = LOGITS.double(), torch.tensor([1.0, 0.5, 0.0, 2.0], dtype=torch.float64)
+    expected = cross_entropy_ntl(logits, LABELS, DIGITS, token_weights=weights)
+    for scale in (1e300, 1e-60):
+        loss = cross_entropy_ntl(logits, LABELS, DIGITS, token_weights=weights * scale, backend=backend)
+        torch.testing.assert_close(loss, expected)
 
 
 @pytest.mark.parametrize(
@@ -560,6 +607,24 @@ def test_impossible_labels_have_the_loss_that_torch_gives_them(
     for label_smoothing in SMOOTHINGS:
         problem = impossible_problem(dtype, reduction, label_smoothing)
         check_impossible(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("vocab_size", [203, 32_000])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_label_smoothing_of_rows_that_start_with_a_mask(backend: str, vocab_size: int) -> None:
+    problem = masked_start_problem(vocab_size)
+    check_large(solve(problem, backend), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_number_tokens_without_probability_have_no_number_loss(
+    reduction: str, backend: str, dtype: torch.dtype
+) -> None:
+    for config in UNMEASURED_CONFIGS:
+        problem = unmeasured_problem(dtype, reduction, config)
+        check_unmeasured(solve(problem, backend), problem)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -13,7 +13,7 @@ import triton
 from ntl_kernels.inspect import __main__ as command
 from ntl_kernels.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
 from ntl_kernels.inspect.control_flow import Unrecognised, kernel_of
-from ntl_kernels.inspect.executed import Counts, counts_of, executed_code
+from ntl_kernels.inspect.counts import Counts, counts_of, executed_code
 from ntl_kernels.inspect.machine_code import disassembled, parsed
 from ntl_kernels.inspect.model import KERNEL, Estimate, estimates_of
 from ntl_kernels.inspect.pipes import PIPE_OF, PIPES

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import Field
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.inspect import Launch, Recorder
+from ntl_kernels.inspect import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels.kernels import fields
 from ntl_kernels.problem import Problem
 from ntl_kernels.spec import LossSpec
@@ -41,6 +42,34 @@ def test_no_function_of_a_kernel_is_long() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None and node.end_lineno - node.lineno < 60, f"{file}: {node.name}"
+
+
+def test_optional_arguments_are_given_by_name() -> None:
+    """By position, a parameter that is added before them would take their values."""
+    trees = [ast.parse(file.read_text()) for file in KERNELS.glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    required = {
+        node.name: len(node.args.args) - len(node.args.defaults)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.args.defaults
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    calls = [call for call in calls if call.func.id in required]
+    assert {call.func.id for call in calls} == {"store_field", "store_fields"}
+    assert [ast.unparse(call) for call in calls if len(call.args) > required[call.func.id]] == []
+
+
+@pytest.mark.parametrize("kernel", ["losses_and_gradients", "gradients", "merge_shards", "shard_gradients"])
+def test_a_kind_without_a_formula_does_not_compile(kernel: str) -> None:
+    launch = record(Case(kernel, "sm_90", "fp32", "aligned", 10, "huber"))
+    compile_launch(launch, "sm_90")
+    launch.keywords["OPTIONS"] = launch.keywords["OPTIONS"]._replace(kind="new")
+    with pytest.raises(CompilationError) as refused:
+        compile_launch(launch, "sm_90")
+    reason: BaseException | None = refused.value
+    while reason is not None and "this kind has no" not in str(reason):
+        reason = reason.__cause__
+    assert reason is not None, refused.value
 
 
 class NoDevice:

@@ -25,7 +25,7 @@ from .problems import (
     random_labels,
     random_numbers,
 )
-from .wrong_numbers import every_wrong_number
+from .wrong_numbers import every_mixed_operand, every_wrong_number
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -181,6 +181,20 @@ def test_autocast_is_that_of_linear(reduction: str) -> None:
     ):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, want, rtol=0.05, atol=0.02 * want.abs().max().item())
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+@every_mixed_operand
+def test_autocast_leaves_float64_as_it_is(wide: list[str], message: str, backend: str) -> None:
+    operands = {"hidden": HIDDEN, "weight": WEIGHT, "bias": torch.randn(50)}
+    given = {name: tensor.double() if name in wide else tensor for name, tensor in operands.items()}
+    for is_cast, cause in ((True, r" \(autocast does not cast float64\)$"), (False, "$")):
+        with torch.autocast("cpu", torch.bfloat16, is_cast), pytest.raises(TypeError, match=message + cause):
+            linear_cross_entropy_ntl(**given, labels=LABELS, numbers=DIGITS, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        doubles = {name: tensor.double() for name, tensor in operands.items()}
+        loss = linear_cross_entropy_ntl(**doubles, labels=LABELS, numbers=DIGITS, backend=backend)
+    assert loss.dtype == torch.float64
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -403,6 +417,40 @@ def test_impossible_labels_have_the_loss_that_torch_gives_them(reduction: str, l
     got, want = (torch.autograd.grad(total.sum(), (hidden, weight)) for total in (loss, expected))
     assert all(gradient.isfinite().all() for gradient in got)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9])
+def test_label_smoothing_of_a_vocabulary_that_starts_with_a_mask(mask: float) -> None:
+    """A bias that takes 64 columns out costs no more digits than in F.cross_entropy."""
+    hidden, weight, bias = torch.randn(4, 8), torch.randn(2000, 8), torch.zeros(2000)
+    bias[:64], labels = mask, torch.tensor([70, 80, 1999, 90])
+    losses = [
+        F.cross_entropy(F.linear(*(part.to(dtype) for part in (hidden, weight, bias))), labels, label_smoothing=0.1)
+        for dtype in (torch.float64, torch.float32)
+    ]
+    numbers = NumberTokens.from_mapping({70 + i: float(i) for i in range(10)}, 2000)
+    options = {"bias": bias, "label_smoothing": 0.1, "config": NTLConfig(weight=0.0), "chunk_size": 2}
+    got = linear_cross_entropy_ntl(hidden, weight, labels, numbers, **options)
+    allowed = 4 * (losses[1].double() - losses[0]).abs() + 4 * torch.finfo(torch.float32).eps * losses[0]
+    assert (got.double() - losses[0]).abs() <= allowed
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_number_tokens_without_probability_have_no_number_loss(reduction: str) -> None:
+    """With infinite losses and finite gradients, those of cross-entropy alone."""
+    bias, labels = torch.randn(50), torch.tensor([4, 20, 30, 5])
+    bias[DIGITS.ids] = -torch.inf
+    hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    for config in (NTLConfig(), NTLConfig(kind="mse", reweigh=True), NTLConfig(label_sigma=1.0)):
+        output = linear_cross_entropy_ntl(
+            hidden, weight, labels, DIGITS, bias=bias, config=config, reduction=reduction, return_parts=True
+        )
+        expected = F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction=reduction)
+        torch.testing.assert_close(output.loss, expected)
+        assert not output.ntl.any() and output.number_mae == 0 and output.num_numbers == 2
+        got, want = (torch.autograd.grad(total.sum(), (hidden, weight)) for total in (output.loss, expected))
+        assert all(gradient.isfinite().all() for gradient in got)
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("changed", ["labels", "token_weights", "hidden", "weight"])

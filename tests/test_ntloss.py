@@ -370,17 +370,21 @@ def test_an_ignored_point_joins_nothing() -> None:
     assert losses[0, 0] > 0 and losses[0, 2] > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_word_without_number_logits_does_not_matter(name: str) -> None:
-    """The package's gradient is NaN where a word's row has -inf for every number."""
-    options = {"loss_function": twice_mse} if name == "NTLossDotProduct" else {}
-    logits = torch.randn(1, 3, len(WORDS))
-    logits[0, 2, 3:13] = -torch.inf
+@pytest.mark.parametrize("reweigh", [True, False])
+@pytest.mark.parametrize("name", [*NAMES, "custom"])
+def test_rows_without_number_logits_have_no_loss(name: str, reweigh: bool) -> None:
+    """A word and a number. The package's gradient is NaN where a row has -inf for every number."""
+    options = {"loss_function": twice_mse} if name == "custom" else {}
+    loss = getattr(ours, "NTLossDotProduct" if name == "custom" else name)(
+        tokenizer_of(WORDS), reweigh=reweigh, **options
+    )
+    logits = torch.randn(1, 4, len(WORDS))
+    logits[0, 2:, loss.numbers.ids] = -torch.inf
     logits.requires_grad_()
-    result = getattr(ours, name)(tokenizer_of(WORDS), **options)(logits, torch.tensor([[4, 5, 0]]))
-    result.backward()
-    assert result.isfinite() and logits.grad is not None and logits.grad.isfinite().all()
-    assert logits.grad[0, 0].any() and not logits.grad[0, 2].any()
+    losses = loss(logits, torch.tensor([[4, 5, 0, 6]]), reduction="none")
+    losses.sum().backward()
+    assert losses.isfinite().all() and losses[0, 0] > 0 and not losses[0, 2:].any()
+    assert logits.grad is not None and logits.grad[0, 0].any() and not logits.grad[0, 2:].any()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -40,10 +40,21 @@ def operands(labels: torch.Tensor, reduction: str, num_tokens: float | None = No
 
 
 def test_operands_carry_the_whole_problem() -> None:
-    problem = Problem(LABELS, None, None, 2.0, 0.3, DIGITS.table("cpu"), SPEC, "mean", "eager")
+    """Every field but ``wants_parts``, each other than its default and than every other."""
+    weights, table = torch.rand(LABELS.shape), DIGITS.table("cpu")
+    config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
+    options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
+    spec = LossSpec.resolve(config, DIGITS, ignore_index=-7, **options)
+    problem = Problem(LABELS, weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
     back = ops.problem_of(ops.operands_of(problem, torch.float32))
-    assert back._replace(num_numbers=2.0, ntl_weight=0.3) == problem
-    assert float(back.num_numbers) == 2.0 and abs(float(back.ntl_weight) - 0.3) < 1e-7
+    assert back.wants_parts
+    for name in set(Problem._fields) - {"wants_parts"}:
+        got, given = getattr(back, name), getattr(problem, name)
+        assert got is given or got == given, name
+    for absent in (None, torch.tensor(3.0)):
+        assert (
+            ops.problem_of(ops.operands_of(problem._replace(num_numbers=absent), torch.float32)).num_numbers is absent
+        )
 
 
 @pytest.mark.parametrize("name", ["one_pass", "losses", "losses of rows", "gradients"])

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import symtable
 import sys
 import sysconfig
 import tarfile
@@ -50,6 +51,14 @@ def test_triton_language_stays_in_kernels() -> None:
 def test_public_names() -> None:
     assert all(hasattr(ntl_kernels, name) for name in ntl_kernels.__all__)
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_no_package_hides_one_of_its_modules() -> None:
+    """`from package import name` imports a submodule only if the package's own code has not bound its name."""
+    for init in [*PACKAGE.rglob("__init__.py"), *(ROOT / "benchmarks").rglob("__init__.py")]:
+        symbols = symtable.symtable(init.read_text(), str(init), "exec").get_symbols()
+        bound = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+        assert not bound & {path.stem for path in init.parent.iterdir()}, init
 
 
 def built(kind: str, folder: Path, out: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from ntl_kernels import NumberTokens, ops
 from ntl_kernels.backends import NumberField
+from ntl_kernels.ntloss import NTLossDotProduct
 from ntl_kernels.statistics import number_statistics
 
 from .large_logits import large_problem
@@ -76,6 +77,35 @@ def test_one_result_alone_has_a_gradient() -> None:
         got = torch.autograd.grad(number_statistics(logits, NUMBERS)[index].sum(), logits)[0]
         want = torch.autograd.grad(number_statistics(logits, NUMBERS, backend="reference")[index].sum(), logits)[0]
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6, -1e7])
+@pytest.mark.parametrize("function", ["eager", "reference", "ntloss"])
+def test_the_gradient_of_large_values_keeps_its_digits(function: str, offset: float) -> None:
+    """An offset of all values changes nothing; nor do values far away that have no probability."""
+    numbers = NumberTokens.from_mapping({**{i: offset + i for i in range(10)}, 11: -3e7}, 13)
+    logits = torch.randn(4, 13)
+    logits[:, 11] = -torch.inf
+    logits.requires_grad_()
+    if function == "ntloss":
+        loss = NTLossDotProduct(TenDigits(), vocab_size=13, reweigh=False, loss_function=first_of_two)
+        loss.numbers = numbers
+        expected_value = loss(logits[None], torch.zeros(1, 4, dtype=torch.int64), reduction="sum")
+    else:
+        expected_value = number_statistics(logits, numbers, backend=function).expected_value
+    (gradient,) = torch.autograd.grad(expected_value.sum(), logits)
+    q, steps = logits.detach().double()[:, :10].softmax(-1), torch.arange(10, dtype=torch.float64)
+    truth = q * (steps - (q * steps).sum(-1, keepdim=True))
+    torch.testing.assert_close(gradient[:, :10].double(), truth, rtol=1e-5, atol=1e-6)
+
+
+def first_of_two(expected: torch.Tensor, values: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    return expected + 0 * values
+
+
+class TenDigits:
+    def get_vocab(self) -> dict[str, int]:
+        return {**{str(i): i for i in range(10)}, "a": 10, "b": 11, "c": 12}
 
 
 def test_operators() -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
@@ -85,6 +85,7 @@ def word_level() -> Tokenizer:
 
 
 TOKENIZERS = [byte_level, byte_level_with_digit_groups, sentencepiece_unigram, sentencepiece_digits, word_level]
+LABELS = torch.tensor([0, 1, 7])
 DIGIT_VALUES = [float(digit) for digit in range(10)]
 
 
@@ -320,6 +321,110 @@ def test_options_that_count_half_of_the_numbers_do_not_warn(texts: list[str]) ->
         assert len(NumberTokens.from_tokenizer(FakeTokenizer(*texts))) == 10
 
 
+def word_piece() -> Tokenizer:
+    """BERT: the start of a word, and what follows in it."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tokenizer.train_from_iterator(TEXT, trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"]))
+    return tokenizer
+
+
+def ends_of_words() -> Tokenizer:
+    """GPT-1: the end of a word is marked."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    options = {"vocab_size": 200, "special_tokens": SPECIAL, "end_of_word_suffix": "</w>"}
+    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(**options))
+    return tokenizer
+
+
+def advice(tokenizer: Any, **options: bool) -> tuple[str, str]:
+    """(what from_tokenizer warns of, what describe() notes)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        numbers = NumberTokens.from_tokenizer(tokenizer, **options)
+    notes = [line for line in numbers.describe(most=0).splitlines()[2:] if "values with several tokens" not in line]
+    return " ".join(str(warning.message) for warning in caught), " ".join(notes)
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["tokenizers", "transformers"])
+@pytest.mark.parametrize("is_normalized", [False, True])
+@pytest.mark.parametrize(
+    "build", [byte_level, byte_level_with_digit_groups, sentencepiece_unigram, word_piece, ends_of_words]
+)
+def test_number_tokens_that_can_never_be_labels_are_not_advised(
+    build: Any, is_normalized: bool, is_wrapped: bool
+) -> None:
+    """Where digits were added as tokens, a tokenizer uses none of the other number tokens of its vocabulary."""
+    raw = build()
+    assert any(advice(raw)) or build in (word_piece, ends_of_words)
+    raw.add_tokens([AddedToken(digit, normalized=is_normalized) for digit in "0123456789"])
+    raw.enable_truncation(400)
+    raw.enable_padding(pad_token="a", pad_id=raw.token_to_id("a"), length=500)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw) if is_wrapped else raw
+    before = snapshot(tokenizer)
+    for options in ({}, {"space_prefixed": True}):
+        assert advice(tokenizer, **options) == ("", "")
+    assert snapshot(tokenizer) == before
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (byte_level, "digits_only=False, space_prefixed=True\\) counts them all"),
+        (byte_level_with_digit_groups, "digits_only=False\\) counts them all"),
+        (sentencepiece_unigram, "other options: .*digits_only=False with space_prefixed=True counts"),
+        (word_piece, "look like numbers that are written differently \\('##"),
+        (ends_of_words, "look like numbers that are written differently \\('[0-9]+</w>'"),
+    ],
+)
+def test_number_tokens_that_are_labels_are_advised(build: Any, said: str) -> None:
+    assert re.search(said, " ".join(advice(build())))
+
+
+def test_forms_that_a_tokenizer_does_not_use_are_not_advised() -> None:
+    """One form can be a label and another not: here no space goes with digits."""
+    tokenizer = byte_level()
+    assert "Ġ42" in tokenizer.get_vocab()
+    tokenizer.pre_tokenizer = byte_level_with_digit_groups().pre_tokenizer
+    warned, notes = advice(tokenizer)
+    assert "space_prefixed" not in warned + notes and "other options: digits_only=False counts" in notes
+    tokenizer.add_tokens(["<num_7>"])  # only a text that spells it has this label
+    assert "written differently ('<num_7>'" in advice(tokenizer)[0]
+
+
+class Encoder(FakeTokenizer):
+    """Like Llama 3, with an ``encode`` of its own."""
+
+    def __init__(self, encode: Callable[..., Any]) -> None:
+        super().__init__(*LIKE_LLAMA_3, "Ġ7")
+        self.encode = encode
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: [],  # takes no options
+        lambda text, add_special_tokens: [],
+        lambda text, add_special_tokens: None,
+        lambda text, add_special_tokens: [10**9, {}],
+        lambda text, add_special_tokens: [7] * len(text),
+        lambda text, add_special_tokens: [int(character) for character in text if character.isdigit()][:50],  # cut off
+        None,
+    ],
+)
+def test_objects_whose_encode_tells_nothing_are_taken_at_their_vocabulary(encode: Any) -> None:
+    assert advice(Encoder(encode)) == advice(FakeTokenizer(*LIKE_LLAMA_3, "Ġ7")) and advice(Encoder(encode))[0]
+
+
+def test_ids_and_tokens_of_bytes_tell_as_much() -> None:
+    digits = Encoder(lambda text, add_special_tokens: [int(character) for character in text if character.isdigit()])
+    assert advice(digits) == ("", "")
+    digits.vocab = {text.encode(): token for text, token in digits.vocab.items()}  # type: ignore[misc]
+    assert advice(digits) == ("", "")
+    assert advice(ByT5Tokenizer(), digits_only=False) == ("", "")
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
 def test_labels_may_be_too_narrow_for_the_vocabulary(dtype: torch.dtype) -> None:
     numbers = NumberTokens.from_mapping({3: 1.0, 70000: 2.0}, 128256)
@@ -362,8 +467,17 @@ def test_what_is_no_label_is_named() -> None:
         numbers.count([3, 5])
     with pytest.raises(TypeError, match="labels must be a tensor of integers; got tuple"):
         numbers.tokens_per_number([(torch.ones(3), torch.ones(3))])
-    with pytest.raises(ValueError, match=r"weights must have the labels' shape \(3,\); got \(2,\)"):
-        numbers.count(torch.ones(3, dtype=torch.int64), torch.ones(2))
+    labels = torch.ones(3, dtype=torch.int64)
+    wrong_weights: list[tuple[Any, type[Exception], str]] = [
+        (torch.ones(2), ValueError, r"weights must have the labels' shape \(3,\); got \(2,\)"),
+        ([1.0] * 3, TypeError, "weights must be a real tensor; got list"),
+        (np.ones(3), TypeError, "weights must be a real tensor; got ndarray"),
+        (torch.ones(3) * 1j, TypeError, "weights must be a real tensor; got torch.complex64"),
+        (torch.ones(3, device="meta"), ValueError, "weights must be on the labels' device cpu; got meta"),
+    ]
+    for weights, error, message in wrong_weights:
+        with pytest.raises(error, match=message):
+            numbers.count(labels, weights)
 
 
 def test_a_weight_over_tokens_is_found_from_batches() -> None:
@@ -385,16 +499,24 @@ def test_labels_that_are_ignored_are_no_tokens_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
+    ("batches", "options", "error", "message"),
     [
-        ([torch.tensor([7, 8, -100])], "none of 2 labels is a number token of NumberTokens.2 tokens"),
-        ([], "none of 0 labels"),
-        ([{"input_ids": torch.tensor([1])}], "a batch has no labels; got the keys input_ids"),
+        ([torch.tensor([7, 8, -100])], {}, ValueError, "none of 2 labels is a number token of NumberTokens.2 tokens"),
+        ([], {}, ValueError, "none of 0 labels"),
+        ([{"input_ids": torch.tensor([1])}], {}, ValueError, "a batch has no labels; got the keys input_ids"),
+        ([{1: torch.tensor([1]), None: 2}], {}, ValueError, "a batch has no labels; got the keys 1, None"),
+        ([LABELS], {"ignore_index": "a"}, TypeError, "ignore_index must be an int; got 'a'"),
+        ([LABELS], {"ignore_index": None}, TypeError, "ignore_index must be an int; got None"),
+        ([LABELS], {"ignore_index": 1.0}, TypeError, r"ignore_index must be an int; got 1\.0"),
+        ([LABELS], {"ignore_index": 2**63}, ValueError, "ignore_index must fit int64.*; got 9223372036854775808"),
+        ([LABELS], {"ignore_index": 10**400}, ValueError, "ignore_index must fit int64.*; got an int of 1329 bits"),
     ],
 )
-def test_batches_without_a_number_are_an_error(batches: list[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30).tokens_per_number(batches)
+def test_batches_that_cannot_be_counted_are_named(
+    batches: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 30).tokens_per_number(batches, **options)
 
 
 def test_missing_digits_warn_and_are_described() -> None:
@@ -544,8 +666,23 @@ def test_tokens_that_are_bytes() -> None:
     wider = NumberTokens.from_tokenizer(tokenizer, digits_only=False, space_prefixed=True)
     assert {256: 7.0, 257: 42.0}.items() <= dict(zip(wider.ids.tolist(), wider.values.tolist(), strict=True)).items()
     assert len(wider) == 12
-    tokenizer.vocab = {7: 0, 8: 1}  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match=r"str or bytes.*got the token 7"):
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        ({7: 0, 8: 1}, "got 7: 0"),
+        ({"7": "0", "8": "1"}, "got '7': '0'"),
+        ({"7": 0, b"x": None}, "got b'x': None"),
+        ({"7": 0, "8": 1.0}, r"got '8': 1\.0"),
+        (["7", "8"], "got list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_vocabularies_that_are_none_are_named(vocab: Any, message: str) -> None:
+    tokenizer = FakeTokenizer()
+    tokenizer.vocab = vocab
+    with pytest.raises(TypeError, match=rf"get_vocab\(\) must map tokens \(str or bytes\) to ids \(ints\); {message}$"):
         NumberTokens.from_tokenizer(tokenizer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -56,14 +57,39 @@ DENOMINATORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_tokens": torch.tensor(True)}, TypeError, "num_tokens must be a real number.*bool"),
     ({"num_numbers": torch.tensor(False)}, TypeError, "num_numbers must be a real number.*bool"),
     ({"num_tokens": True}, TypeError, "num_tokens must be a number; got True"),
-    ({"config": NTLConfig(weight=torch.tensor(torch.inf))}, ValueError, "ntl_weight must be finite.*inf"),
-    ({"config": NTLConfig(weight=torch.tensor(torch.nan))}, ValueError, "ntl_weight must be finite.*nan"),
-    ({"config": NTLConfig(weight=torch.tensor(-1.0).half())}, ValueError, "ntl_weight must be finite and at least 0"),
-    ({"config": NTLConfig(weight=torch.tensor(1e38))}, ValueError, "ntl_weight must be at most.*largest number loss"),
+    ({"config": NTLConfig(weight=torch.tensor(torch.inf))}, ValueError, "config.weight must be finite.*inf"),
+    ({"config": NTLConfig(weight=torch.tensor(torch.nan))}, ValueError, "config.weight must be finite.*nan"),
+    ({"config": NTLConfig(weight=torch.tensor(-1.0).half())}, ValueError, "config.weight must be .*at least 0; got -1"),
+    ({"config": NTLConfig(weight=torch.tensor(1e38))}, ValueError, "config.weight must be at most.*largest number"),
 ]
 """Those of a call, and lambdas that a call looks at."""
 BOTH = {"num_tokens": 1, "num_numbers": 1}
 DENOMINATORS = [({**BOTH, **options}, error, message) for options, error, message in DENOMINATORS]
+every_unfit_weight = pytest.mark.parametrize("weight", [1e300, 3.5e38, -1e300, 1e-60, -1e-60, 5e-324])
+"""float64 weights that become infinite or 0 beside logits of a narrower dtype."""
+
+
+def weights_with(weight: float, **options: Any) -> dict[str, Any]:
+    """Weights of four rows; the second is unfit."""
+    return {"token_weights": torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64), **options}
+
+
+def unfit(weight: float) -> str:
+    """What is said of it."""
+    limits = re.escape("(0, or 1.4013e-45 to 3.40282e+38)")
+    return rf"token_weights must .* fit torch\.float32.*{limits}; got {re.escape(str(weight))}$"
+
+
+every_mixed_operand = pytest.mark.parametrize(
+    ("wide", "message"),
+    [
+        (["hidden"], "weight must have .* dtype torch.float64; got torch.float32"),
+        (["weight"], "weight must have .* dtype torch.float32; got torch.float64"),
+        (["bias"], "bias must have .* dtype torch.float32; got torch.float64"),
+        (["hidden", "weight"], "bias must have .* dtype torch.float64; got torch.float32"),
+    ],
+)
+"""Operands of a product of which some are float64, which autocast leaves as they are."""
 every_wrong_number = pytest.mark.parametrize(("options", "error", "message"), OPTIONS + DENOMINATORS)
 LARGEST: list[dict[str, Any]] = [
     {"softcap": 8e37},

@@ -12,17 +12,17 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainerCallback
 
 from ..environment import describe
-from ..errors import WRONG_INPUT, InputError
-from .configuration import CONFIGURATIONS, METRICS, check, claim, plain
+from ..errors import WRONG_INPUT, InputError, naming
+from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, plain
 from .data import Pair, Splits, load
 from .decoding import Draw, median_answers, split_name
 from .metrics import answer_metrics
 from .overrides import meant
 from .tasks import make_task
-from .training import Answering, checkpoint_of, training_arguments
+from .training import Answering, Patience, checkpoint_of, training_arguments
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
@@ -78,6 +78,17 @@ def shortened(splits: Splits, questions: int | None) -> Splits:
     return splits._replace(validation=splits.validation[:questions], tests=tests)
 
 
+def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    """The content of ``metrics.json`` if it holds what this run would measure and save; otherwise None."""
+    path = folder / METRICS
+    if not path.is_file():
+        return None
+    with naming(str(path)):
+        result: dict[str, Any] = json.loads(path.read_text())
+    others = set(differences(result["config"], plain(config))) - {"device", "trainer.resume", *SILENT}
+    return None if others else result
+
+
 def run(
     config: DictConfig,
     folder: Path,
@@ -86,11 +97,15 @@ def run(
 ) -> dict[str, Any]:
     """Train and evaluate one configuration; write ``metrics.json``, predictions and, if configured, checkpoints.
 
-    ``trainer.resume``: true or a checkpoint's path; training continues from it, or it is evaluated if nothing is
-    trained. ``shows_answering`` is as in :class:`Answering`.
+    ``trainer.resume``: true or a checkpoint's path; training continues from it, or it is evaluated if nothing is left
+    to train. A finished run is not repeated: true then returns what its ``metrics.json`` holds. ``shows_answering`` is
+    as in :class:`Answering`.
     """
     check(config)
     claim(folder, config)
+    if config.trainer.resume is True and (result := finished(config, folder)):
+        print(f"{folder}: this run is finished", file=sys.stderr)
+        return result
     arguments = training_arguments(config, folder)
     splits = shortened(load_splits(config), config.trainer.max_questions)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
@@ -104,7 +119,7 @@ def run(
         train_dataset=splits.train,
         eval_dataset=splits.validation,
         data_collator=task.collate,
-        callbacks=[*callbacks, *([EarlyStoppingCallback(patience)] if patience else [])],
+        callbacks=[*callbacks, *([Patience(patience)] if patience else [])],
         shows_answering=shows_answering,
         **task.trainer_arguments,
     )

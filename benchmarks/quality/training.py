@@ -14,7 +14,15 @@ from accelerate.utils import gather_object
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from tqdm import tqdm
-from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
@@ -45,6 +53,28 @@ class Stopwatch(TrainerCallback):
         return self.before + time.perf_counter() - self.started
 
 
+class EndsWithItsCheckpoint(TrainerCallback):
+    """Ends a resumed run at once if its checkpoint has all of its steps. The Trainer alone would train another one."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step > state.max_steps:
+            raise InputError(
+                f"trainer.resume: the checkpoint was trained for {state.global_step} steps, more than the "
+                f"{state.max_steps} of this run"
+            )
+        control.should_training_stop |= state.global_step == state.max_steps
+
+
+class Patience(EarlyStoppingCallback):
+    """Early stopping that counts on where the checkpoint of a resumed run stopped counting."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        saved = state.stateful_callbacks.get(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+
+
 class Answering:
     """A Trainer whose evaluations ask for answers, too, and measure them; ``answers`` keeps the last ones.
 
@@ -66,7 +96,14 @@ class Answering:
         self.stopwatch = Stopwatch()
         super().__init__(*args, **kwargs)
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
-        self.add_callback(self.stopwatch)  # type: ignore[attr-defined]
+        for callback in (self.stopwatch, EndsWithItsCheckpoint()):
+            self.add_callback(callback)  # type: ignore[attr-defined]
+
+    def get_batch_samples(self, *args: Any) -> Any:
+        """The Trainer's, but nothing where training has ended: it looks only after a step."""
+        if self.control.should_training_stop:  # type: ignore[attr-defined]
+            return [], None
+        return super().get_batch_samples(*args)  # type: ignore[misc]
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """The Trainer's, with the metrics of the answers and the perplexity among its own."""
@@ -154,10 +191,20 @@ def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
         options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **options}
     check_device(config.device)
     check_arguments(options)
-    with naming("trainer.arguments"):
-        return TrainingArguments(
+    with naming(ARGUMENTS):
+        arguments = TrainingArguments(
             str(folder), seed=config.seed, remove_unused_columns=False, use_cpu=config.device == "cpu", **options
         )
+    check_reporters(arguments.report_to)
+    return arguments
+
+
+def check_reporters(names: list[str]) -> None:
+    """Raise if a reporter is unknown or lacks its library, before the data are read and the model is made."""
+    with naming(f"{ARGUMENTS}.report_to", ImportError, RuntimeError):
+        for reporter in get_reporting_integration_callbacks(names):
+            # A __del__ of their own would print a traceback after an __init__ that failed (MLflow, Neptune).
+            type(reporter.__name__, (reporter,), {"__del__": lambda _: None})()
 
 
 def check_device(device: object) -> None:

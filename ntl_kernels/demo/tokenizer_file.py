@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..tokens import NumberTokens
+from ..tokens.texts import count_numbers, possible_labels, vocab_of
 from .charts import round_step
 
 MOST_BARS = 24
@@ -117,11 +118,12 @@ class Verdict(NamedTuple):
 
 
 def judge(tokenizer: Any, chosen: Choice) -> Verdict | None:
-    """Whether the chosen options count all number tokens that any options count; None if there are none at all."""
+    """Whether the chosen options count all number tokens that can be labels; None if there are none at all."""
     nearest = sorted(CHOICES, key=lambda choice: sum(map(ne, choice, chosen)))
-    found = {choice: numbers_of(tokenizer, choice) for choice in nearest}
-    best = max(found, key=lambda choice: len(found[choice] or ()))
-    numbers, most, counted = found[best], len(found[best] or ()), len(found[chosen] or ())
+    labels = possible_labels(tokenizer, vocab_of(tokenizer))
+    found = {choice: count_numbers(labels, *choice) for choice in nearest}
+    best = max(found, key=lambda choice: found[choice])
+    numbers, most, counted = numbers_of(tokenizer, best), found[best], found[chosen]
     if numbers is None:
         return None
     if counted < most:

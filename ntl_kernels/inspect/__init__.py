@@ -13,7 +13,7 @@ from .cases import Launch as Launch
 from .cases import Recorder as Recorder
 from .cases import compile_launch as compile_launch
 from .cases import record as record
-from .executed import Counts as Counts
-from .executed import executed as executed
+from .counts import Counts as Counts
+from .counts import executed as executed
 from .model import Estimate as Estimate
 from .report import Report as Report

@@ -1,6 +1,6 @@
 """A model, not a measurement, of what limits ``row_losses_kernel`` with its gradient: ``--model``.
 
-The counts are for a row that counts and starts at a multiple of 16 bytes. :mod:`.executed` explains how they are made,
+The counts are for a row that counts and starts at a multiple of 16 bytes. :mod:`.counts` explains how they are made,
 and :mod:`.roofline` contains the published figures that they are compared with.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .cases import DTYPES, VOCAB_SIZES, Case, compile_launch, in_parallel, record
-from .executed import Counts, executed_code
+from .counts import Counts, executed_code
 from .machine_code import disassembled, registers_of
 from .roofline import GPU, GPUS, floor_seconds, l2_bytes_of, next_limit, resident_programs, shares_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .executed import WARP, Counts
+from .counts import WARP, Counts
 
 SCHEDULERS = 4
 """Schedulers per multiprocessor, each of which issues one instruction per clock (whitepapers of A100 and H100)."""

@@ -3,4 +3,4 @@
 from ..extras import needs
 
 with needs(__name__, "transformers", "[transformers]"):
-    import transformers  # noqa: F401 - every module here needs it
+    __import__("transformers")  # every module here needs it; `import transformers` would hide our package of that name

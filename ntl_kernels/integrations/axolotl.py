@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field, model_validator
 
-from ..config import DEFAULT_CONFIG, NTLConfig
+from ..config import DEFAULT_CONFIG, KINDS, MEANS, NTLConfig
 from ..extras import needs
 
 with needs(__name__, "Axolotl", "axolotl>=0.19"):
@@ -57,10 +57,10 @@ class NTLArgs(BaseModel):
     """
 
     ntl_weight: float = Field(default=float(DEFAULT_CONFIG.weight), ge=0)
-    ntl_kind: Literal["wasserstein", "mse", "mae", "huber"] = "wasserstein"
+    ntl_kind: Literal[KINDS] = DEFAULT_CONFIG.kind  # type: ignore[valid-type]
     ntl_reweigh: bool = DEFAULT_CONFIG.reweigh
     ntl_squash_factor: float | None = None
-    ntl_mean_over: Literal["numbers", "tokens"] = "numbers"
+    ntl_mean_over: Literal[MEANS] = DEFAULT_CONFIG.mean_over  # type: ignore[valid-type]
     ntl_digits_only: bool = True
     ntl_space_prefixed: bool = False
 

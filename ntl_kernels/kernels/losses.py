@@ -177,15 +177,15 @@ def cross_entropy(normaliser, distance, u, vocab_size, how, scalars, SMOOTHING: 
 @triton.jit
 def store_fields(fields, n, label, cross_entropy, is_correct, normaliser, number, inside=None):
     """Write all fields of row n, or of a block of rows n; ``number`` is a NumberRow."""
-    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy, inside)
-    store_field(fields, IS_CORRECT, n, is_correct, inside)
-    store_field(fields, WEIGHT, n, label.weight, inside)
-    store_field(fields, PEAK, n, normaliser.peak, inside)
-    store_field(fields, TOTAL, n, normaliser.total, inside)
-    store_field(fields, NTL, n, label.weight * number.ntl, inside)
-    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error, inside)
-    store_field(fields, MASS, n, number.mass, inside)
-    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0), inside)
+    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy, inside=inside)
+    store_field(fields, IS_CORRECT, n, is_correct, inside=inside)
+    store_field(fields, WEIGHT, n, label.weight, inside=inside)
+    store_field(fields, PEAK, n, normaliser.peak, inside=inside)
+    store_field(fields, TOTAL, n, normaliser.total, inside=inside)
+    store_field(fields, NTL, n, label.weight * number.ntl, inside=inside)
+    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error, inside=inside)
+    store_field(fields, MASS, n, number.mass, inside=inside)
+    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0), inside=inside)
 
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "losses"])
@@ -216,7 +216,9 @@ def row_losses_kernel(
         ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
         is_correct = (own.u >= normaliser.peak).to(tl.float32)
         columns, number = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
-        store_fields(field, n, label, ce, is_correct, normaliser, number)
+        store_fields(
+            field, n, label=label, cross_entropy=ce, is_correct=is_correct, normaliser=normaliser, number=number
+        )
         if losses is not None:
             tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
         if gradient is not None:
@@ -225,8 +227,8 @@ def row_losses_kernel(
                 tl.debug_barrier()
             write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
     else:
-        nothing = Normaliser(peak=0.0, total=0.0)
-        store_fields(field, n, label, 0.0, 0.0, nothing, NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0))
+        nothing, number = Normaliser(peak=0.0, total=0.0), NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0)
+        store_fields(field, n, label=label, cross_entropy=0.0, is_correct=0.0, normaliser=nothing, number=number)
         if losses is not None:
             tl.store(losses + n, 0.0)
         if gradient is not None:

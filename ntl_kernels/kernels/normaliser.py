@@ -15,6 +15,8 @@ import triton.language as tl
 LN_2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32."""
+TRACE = tl.constexpr(1e-37)
+"""A probability that does not matter, and does not underflow."""
 HUGE = tl.constexpr(2147483648.0)
 """2**31: from here on, the rounding error of x2 reaches 64, and different columns are at least 64 apart. For much
 larger values, the exponential of the rounding error would overflow."""
@@ -131,6 +133,30 @@ def online_normaliser(peak, total, u, inside, how, POLYNOMIAL: tl.constexpr):
 
 
 @triton.jit
+def moved_distance(distance, count, peak, new_peak):
+    """sum(u - new_peak) of ``count`` columns from their sum(u - peak); the new peak is at least as large.
+
+    No term is positive, so nothing cancels, however far apart the columns are.
+    """
+    return distance + count * (anchor(peak) - anchor(new_peak))
+
+
+@triton.jit
+def online_distance(distance, count, peak, new_peak, u, inside):
+    """Add u [U, R, C] to (sum(u - peak) [R], the number of columns [R]) of R threads; ``new_peak`` is that of all.
+
+    ``inside`` [U, R]: the vectors to add; None for all.
+    """
+    sums = tl.sum(u - anchor(new_peak)[None, :, None], 2)
+    if inside is not None:
+        sums = tl.where(inside, sums, 0.0)
+        added = tl.sum(inside.to(tl.float32), 0) * u.shape[2]
+    else:
+        added = 1.0 * (u.shape[0] * u.shape[2])
+    return moved_distance(distance, count, peak, new_peak) + tl.sum(sums, 0), count + added
+
+
+@triton.jit
 def merge_normalisers(peak, total, how):
     """The normaliser of the whole row from those of its parts [R]."""
     whole_peak = tl.max(peak, 0)
@@ -148,8 +174,12 @@ def add_columns(normaliser, u, how):
 
 @triton.jit
 def share_of(part, whole, how):
-    """The probability of a part of the columns, from the normalisers of the part and of the whole."""
-    return product(part.total, rescale(part.peak, exponent_at(whole.peak, how))) / whole.total
+    """The probability of a part of the columns, from the normalisers of the part and of the whole.
+
+    It is 0 only if all columns of the part are -inf; a share that would underflow is a trace.
+    """
+    share = product(part.total, rescale(part.peak, exponent_at(whole.peak, how))) / whole.total
+    return tl.fma(part.total, TRACE, share)
 
 
 @triton.jit

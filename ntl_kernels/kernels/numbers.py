@@ -64,10 +64,16 @@ def number_powers(u, how):
 
 
 @triton.jit
+def divisor(normaliser):
+    """The total, or 1 if it is 0, so that powers of 0 stay 0."""
+    return tl.where(normaliser.total == 0.0, 1.0, normaliser.total)
+
+
+@triton.jit
 def number_softmax(u, how):
-    """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
+    """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]; q is 0 if all of them are -inf."""
     columns, normaliser = number_powers(u, how)
-    return columns / normaliser.total, normaliser
+    return columns / divisor(normaliser), normaliser
 
 
 @triton.jit
@@ -85,6 +91,7 @@ def value_loss(error, scalars, KIND: tl.constexpr):
     elif KIND == "mae":
         loss = size
     else:
+        tl.static_assert(KIND == "huber", "this kind has no loss")
         delta = scalars.huber_delta
         loss = tl.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
     return loss
@@ -103,6 +110,7 @@ def value_slope(error, scalars, KIND: tl.constexpr):
     elif KIND == "mae":
         slope = sign(error)
     else:
+        tl.static_assert(KIND == "huber", "this kind has no slope")
         slope = tl.minimum(tl.maximum(error, -scalars.huber_delta), scalars.huber_delta)
     return slope
 
@@ -189,7 +197,10 @@ def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
 
 @triton.jit
 def reweighed(loss, mass, scalars, REWEIGH: tl.constexpr):
-    """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens."""
+    """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens.
+
+    It is 0 if the number tokens have no probability, and so no distribution.
+    """
     if REWEIGH:
         loss = scalars.worst_loss + mass * (loss - scalars.worst_loss)
-    return loss
+    return tl.where(mass == 0.0, 0.0, loss)

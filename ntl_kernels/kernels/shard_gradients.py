@@ -9,7 +9,7 @@ from .arguments import VARYING, Shares
 from .labels import coefficients, read_labels
 from .losses import cross_entropy_pulls, number_columns
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, number_gradient, value_offsets, value_terms
+from .numbers import NumberTerms, costs, divisor, number_gradient, value_offsets, value_terms
 from .shards import own_column, read_all_numbers, read_own_numbers, smooth_terms
 from .softcap import transform
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
@@ -86,7 +86,7 @@ def shard_columns(
         terms = own_terms(columns, numbers, number_logits, n, label.index, effect, how, scalars, KIND, BLOCK)
         over_numbers = merged_number_normaliser(merged, row_count, n)
         at_numbers = exponent_at(over_numbers.peak, how)
-        q = powers(columns.u, at_numbers.factor, at_numbers.shift) / over_numbers.total
+        q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
         mass = share_of(over_numbers, normaliser, how)
         excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
         slope = (slope + excess) / normaliser.total

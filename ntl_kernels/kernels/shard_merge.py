@@ -4,9 +4,9 @@ import triton
 import triton.language as tl
 
 from .arguments import VARYING, Fields
-from .labels import Label, read_labels
+from .labels import Label, divide, read_labels
 from .losses import NumberRow, cross_entropy, store_fields
-from .normaliser import Normaliser, anchor, exponent_at, rescale, share_of
+from .normaliser import Normaliser, exponent_at, moved_distance, rescale, share_of
 from .numbers import reweighed, value_loss
 from .shard_fields import (
     COST,
@@ -64,12 +64,12 @@ def merge_shards_kernel(
     store_fields(
         Fields(pointer=fields, stride=row_count),
         rows,
-        Label(id=label.id, counts=counts, weight=weight, index=label.index),
-        tl.where(counts, ce, 0.0),
-        (counts & (label_u >= peak)).to(tl.float32),
-        Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
-        number,
-        inside,
+        label=Label(id=label.id, counts=counts, weight=weight, index=label.index),
+        cross_entropy=tl.where(counts, ce, 0.0),
+        is_correct=(counts & (label_u >= peak)).to(tl.float32),
+        normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
+        number=number,
+        inside=inside,
     )
     normaliser = Normaliser(peak=tl.where(is_whole, peak, float("nan")), total=total)  # also makes every gradient NaN
     store_merged(merged, row_count, rows, inside, normaliser, number_normaliser, effect)
@@ -81,9 +81,9 @@ def merged_numbers(gathered, cumulative, how, scalars, rows, inside, KIND: tl.co
     peak = largest(gathered, NUMBER_PEAK, rows, inside)
     exponent = exponent_at(peak, how)
     total = summed_powers(gathered, NUMBER_TOTAL, NUMBER_PEAK, exponent, rows, inside)
-    error = summed_powers(gathered, OFFSET, NUMBER_PEAK, exponent, rows, inside) / total
+    error = divide(summed_powers(gathered, OFFSET, NUMBER_PEAK, exponent, rows, inside), total)
     if KIND == "wasserstein":
-        effect = summed_powers(gathered, COST, NUMBER_PEAK, exponent, rows, inside) / total
+        effect = divide(summed_powers(gathered, COST, NUMBER_PEAK, exponent, rows, inside), total)
         loss = effect
     elif KIND == "cumulative":
         effect = tl.load(cumulative + rows, mask=inside, other=0.0)
@@ -115,7 +115,7 @@ def summed_distances(gathered, peak, rows, inside):
         width = tl.load(pointer + WIDTH * gathered.stride + gathered.stride - 1)
         rank_peak = load_statistic(pointer, gathered.stride, PEAK, rows, inside, 0.0)
         own = load_statistic(pointer, gathered.stride, LOGIT_SUM, rows, inside, 0.0)
-        total += own + width * (anchor(rank_peak) - peak)
+        total += moved_distance(own, width, rank_peak, peak)
         pointer += gathered.rank_stride
     return total
 

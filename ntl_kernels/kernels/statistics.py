@@ -6,7 +6,7 @@ import triton.language as tl
 
 from .arguments import VARYING
 from .normaliser import dot, exponent_at, powers, share_of
-from .numbers import number_softmax, read_number_logits
+from .numbers import number_powers, read_number_logits
 from .walk import column_gradient, read_kept, row_normaliser, row_of, write_gradient
 
 
@@ -22,7 +22,8 @@ def number_statistics_kernel(
     row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
     normaliser, _ = row_normaliser(row, how, False, False, "evict_first", TILE)
     columns = read_number_logits(row.start, numbers, numbers.size, how, False, BLOCK)
-    q, number_normaliser = number_softmax(columns.u, how)
+    number_columns, number_normaliser = number_powers(columns.u, how)
+    q = number_columns / number_normaliser.total  # NaN if all are -inf, and so is the expected value
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
     tl.store(statistics + n, normaliser.peak)
     tl.store(statistics + row_count + n, normaliser.total)
@@ -53,7 +54,9 @@ def number_statistics_gradients_kernel(
     columns = read_number_logits(row.start, numbers, numbers.size, how, False, BLOCK)
     q = powers(columns.u, at_numbers.factor, at_numbers.shift) / tl.load(statistics + 3 * row_count + n)
     values = tl.load(numbers.value + columns.lanes, mask=columns.inside, other=0.0)
-    pull = q * (mass_pull + tl.load(upstreams + n) * (values - expected_value))
+    # The expected value is rounded. Relative to it, large values do not lose precision.
+    offsets = values - expected_value
+    pull = q * (mass_pull + tl.load(upstreams + n) * (offsets - dot(q, offsets)))
     number_columns = column_gradient(columns.u, exponent, slope, pull, False)
 
     kept = read_kept(row, TILE)

@@ -75,7 +75,7 @@ def finish_kernel(
     tokens = given_or(num_tokens, field_sum(field, WEIGHT, row_count, BLOCK))
     numbers = given_or(num_numbers, field_sum(field, NUMBER_WEIGHT, row_count, BLOCK))
     token_count = field_count(field, WEIGHT, row_count, BLOCK)
-    number_count = field_count(field, NUMBER_WEIGHT, row_count, BLOCK)
+    number_count = field_count(field, MASS, row_count, BLOCK)
     ce = field_sum(field, CROSS_ENTROPY, row_count, BLOCK)
     ntl = field_sum(field, NTL, row_count, BLOCK)
     if MEAN:

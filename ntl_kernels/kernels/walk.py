@@ -17,7 +17,16 @@ import triton
 import triton.language as tl
 
 from .assembly import IS_COMPILED, widen_pairs, xor_pairs
-from .normaliser import add_columns, anchor, is_huge, merge_normalisers, online_normaliser, powers, product
+from .normaliser import (
+    add_columns,
+    anchor,
+    merge_normalisers,
+    moved_distance,
+    online_distance,
+    online_normaliser,
+    powers,
+    product,
+)
 from .softcap import HARDWARE, softcap_grad, transform
 
 VECTOR_BYTES = tl.constexpr(16)
@@ -43,10 +52,10 @@ class Front(NamedTuple):
 
     peak: Any
     total: Any
-    sums: Any
-    """sum(u - origin), if needed."""
-    origin: Any
-    """See :func:`row_origin`."""
+    distance: Any
+    """sum(u - peak), if needed."""
+    count: Any
+    """The number of columns, if the distance is needed."""
 
 
 class Kept(NamedTuple):
@@ -140,17 +149,14 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     GROUP: tl.constexpr = UNROLL * THREADS * VECTOR
     peak = tl.full([THREADS], float("-inf"), tl.float32)
     total = tl.zeros([THREADS], tl.float32)
-    sums = tl.zeros([THREADS], tl.float32)
-    origin = 0.0
-    if SUM:
-        origin = row_origin(row, how, SOFTCAP)
+    distance = tl.zeros([THREADS], tl.float32)
+    count = tl.zeros([THREADS], tl.float32)
     size = front_size(row, TILE)
     whole = size // GROUP * GROUP
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
         u = transform_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how, SOFTCAP)
-        sums += sum_of_distances(u, None, origin, SUM)
-        peak, total = online_normaliser(peak, total, u, None, how, SOFTCAP == HARDWARE)
+        distance, count, peak, total = add_vectors(distance, count, peak, total, u, None, how, SUM, SOFTCAP == HARDWARE)
     columns = group_columns(1, THREADS, VECTOR)
     for offset in tl.range(whole, size, THREADS * VECTOR):
         z = tl.load(
@@ -160,9 +166,10 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size - offset, 0, 1, TILE)
-        sums += sum_of_distances(u, inside, origin, SUM)
-        peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE)
-    return Front(peak=peak, total=total, sums=sums, origin=origin)
+        distance, count, peak, total = add_vectors(
+            distance, count, peak, total, u, inside, how, SUM, SOFTCAP == HARDWARE
+        )
+    return Front(peak=peak, total=total, distance=distance, count=count)
 
 
 @constexpr_function
@@ -207,43 +214,39 @@ def read_kept(row, TILE: tl.constexpr):
 @triton.jit
 def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the kept part: (the normaliser, sum(u - peak) if needed) of the whole row."""
-    peak, total, sums, origin = front.peak, front.total, front.sums, front.origin
+    peak, total, distance, count = front.peak, front.total, front.distance, front.count
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE.keep)):
         u = transform_vectors(kept.body[part], how, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
-        sums += sum_of_distances(u, inside, origin, SUM)
         # With a softcap, the special-function unit only has time for one part in four.
-        peak, total = online_normaliser(peak, total, u, inside, how, SOFTCAP == HARDWARE and part % 4 != 0)
+        distance, count, peak, total = add_vectors(
+            distance, count, peak, total, u, inside, how, SUM, SOFTCAP == HARDWARE and part % 4 != 0
+        )
     normaliser = merge_normalisers(peak, total, how)
-    distance = tl.sum(sums, 0)
+    whole_distance = 0.0
+    if SUM:
+        whole_distance = tl.sum(moved_distance(distance, count, peak, normaliser.peak), 0)
     if not TILE.aligned:
         _, is_edge = edge_columns(row, TILE.vector)
         u = transform(kept.edges, how.inner, SOFTCAP)
+        body_peak = normaliser.peak
         normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), how)
-        distance += tl.sum(tl.where(is_edge, u - origin, 0.0), 0)
-    return normaliser, distance + row.size * (origin - anchor(normaliser.peak))
+        if SUM:
+            whole_distance = moved_distance(whole_distance, row.body_size, body_peak, normaliser.peak)
+            whole_distance += tl.sum(tl.where(is_edge, u - anchor(normaliser.peak), 0.0), 0)
+    return normaliser, whole_distance
 
 
 @triton.jit
-def sum_of_distances(u, inside, origin, SUM: tl.constexpr):
-    """sum(u - origin) [R] over the vectors [U, R] that are inside (None for all); 0 if not needed."""
-    total = 0.0
+def add_vectors(distance, count, peak, total, u, inside, how, SUM: tl.constexpr, POLYNOMIAL: tl.constexpr):
+    """Add u [U, R, C] to what each of R threads knows: (distance, count, peak, total), as in :class:`Front`."""
+    new_peak, total = online_normaliser(peak, total, u, inside, how, POLYNOMIAL)
     if SUM:
-        sums = tl.sum(u - origin, 2)
-        if inside is not None:
-            sums = tl.where(inside, sums, 0.0)
-        total = tl.sum(sums, 0)
-    return total
-
-
-@triton.jit
-def row_origin(row, how, SOFTCAP: tl.constexpr):
-    """The origin for sums of a row's u, so that a common offset costs no precision: its first column, unless masked."""
-    u = transform(tl.load(row.start, mask=row.size > 0, other=0.0), how.inner, SOFTCAP)
-    return tl.where(is_huge(u, how), 0.0, u)
+        distance, count = online_distance(distance, count, peak, new_peak, u, inside)
+    return distance, count, new_peak, total
 
 
 @triton.jit

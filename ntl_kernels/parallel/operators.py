@@ -12,7 +12,7 @@ from torch import Tensor
 from ..backends import NUM_PARTS, Field, load_backend, load_shard_backend
 from ..backends.layout import gradient_like, loss_dtype
 from ..backends.shards import Merge, Merged, num_statistics
-from ..checks import check_values
+from ..checks import checked_rows
 from ..ops import NUM_OPERANDS, PROBLEM, define, problem_of
 from .headers import check_headers
 
@@ -24,7 +24,7 @@ def shard_statistics(logits: Tensor, *rest: Any) -> Tensor:
     """[S, N + 1] of logits [B, T, W]."""
     *operands, first = rest
     problem = problem_of(operands)
-    check_values(problem, problem.vocab_size)
+    checked_rows(problem, problem.vocab_size, loss_dtype(logits.dtype))
     return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
 
 

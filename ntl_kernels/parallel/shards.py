@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..backends import Forward
 from ..backends.layout import loss_dtype, rows_of
-from ..checks import check_inplace, check_values
+from ..checks import check_inplace, checked_rows
 from ..dispatch import autocast, is_capturing, reference_loss
 from ..linear import Chunking, default_chunk_size
 from ..problem import Problem
@@ -28,9 +28,7 @@ def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool 
     if problem.backend == "reference":
         return reference_loss(all_columns(logits, problem, split), problem)
     rows = rows_of(logits) if logits.shape[-1] else logits.reshape(1, problem.labels.numel(), 0)
-    problem = problem.of_rows(loss_dtype(logits.dtype))
-    if is_plain(logits):
-        check_values(problem, problem.vocab_size)
+    problem = checked_rows(problem, problem.vocab_size, loss_dtype(logits.dtype), is_plain(logits))
     if inplace and torch.is_grad_enabled() and logits.requires_grad:
         check_inplace(logits)
     return Forward(*VocabParallelCrossEntropyNTL.apply(rows, problem, split, inplace))
@@ -53,10 +51,8 @@ def loss_of_head_shard(
         states = summed_gradient(hidden, split) if sums_hidden else hidden
         return reference_loss(all_columns(torch.nn.functional.linear(states, weight, bias), problem, split), problem)
     rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    problem = problem.of_rows(loss_dtype(hidden.dtype))
     plain = is_plain(hidden)
-    if plain:
-        check_values(problem, problem.vocab_size)
+    problem = checked_rows(problem, problem.vocab_size, loss_dtype(hidden.dtype), plain)
     skip_ignored = skip_ignored and plain and not is_capturing(hidden)
     chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
     return Forward(*VocabParallelLinearCrossEntropyNTL.apply(rows, weight, bias, problem, split, chunking, sums_hidden))

@@ -178,7 +178,8 @@ def local_operands(
 
 def local_rows(problem: Problem, layout: Layout) -> Problem:
     """The problem of this rank's rows."""
-    scalars = {name: local_scalar(name, getattr(problem, name)) for name in ("num_tokens", "num_numbers", "ntl_weight")}
+    names = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
+    scalars = {field: local_scalar(name, getattr(problem, field)) for field, name in names.items()}
     return problem.changed(
         labels=local_row("labels", problem.labels, layout),
         token_weights=None
@@ -263,18 +264,18 @@ def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: L
     sums, counts = fields.sum(-1), fields.count_nonzero(-1)
     means = (Field.IS_CORRECT, Field.ABSOLUTE_ERROR, Field.MASS)
     own = [output.cross_entropy.sum(), output.ntl.sum(), sums[Field.WEIGHT], sums[Field.NUMBER_WEIGHT]]
-    own += [*(sums[field] for field in means), counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]]
+    own += [*(sums[field] for field in means), counts[Field.WEIGHT], counts[Field.MASS]]
     total = torch.stack([part.to(fields.dtype) for part in own])
     for group in layout.row_groups:
         total = finished(sum_ranks(total, group))
-    ce, ntl, tokens, numbers, correct, error, mass, rows, number_rows = total.unbind()
+    ce, ntl, tokens, numbers, correct, error, mass, rows, measured_rows = total.unbind()
     if problem.reduction == "none":
         ce, ntl = output.cross_entropy, output.ntl
     if problem.reduction == "mean":
         tokens = output.num_tokens
         numbers = numbers if problem.num_numbers is None else output.num_numbers
     accuracy = correct / rows.clamp_min(1)
-    error, mass = (part / number_rows.clamp_min(1) for part in (error, mass))
+    error, mass = (part / measured_rows.clamp_min(1) for part in (error, mass))
     return NTLOutput(output.loss, ce, ntl, tokens, numbers, accuracy, error, mass)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..backends.eager.shard_headers import are_consistent, header_of, is_unchecked
 from ..backends.layout import loss_dtype
-from ..checks import check_values
+from ..checks import checked_rows
 from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from .collectives import finished, gather_ranks, sum_ranks
@@ -54,7 +54,7 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
-    check_values(problem, vocab_size)
+    checked_rows(problem, vocab_size, loss_dtype(logits.dtype))
     header = header_of(problem, split.first, logits.shape[-1], loss_dtype(logits.dtype))
     headers = finished(gather_ranks(header[:, None], split.group))
     check_headers(headers, problem)

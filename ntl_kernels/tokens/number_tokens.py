@@ -16,15 +16,15 @@ from .texts import (
     NO_OPTION_HELPS,
     id_count,
     is_number,
-    more_numbers,
     most_left_out,
     numbers_too_large,
     numbers_written_differently,
-    text_of,
+    possible_labels,
+    vocab_of,
     wider_options,
     without_mark,
 )
-from .values import LARGEST_SPAN, checked_mapping, checked_size, shorten
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, shorten
 
 CPU = torch.device("cpu")
 
@@ -120,7 +120,8 @@ class NumberTokens:
         - Tokens are numbers written differently (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``), or their values
           are too large for float32 losses (1.6e38). :meth:`from_mapping` accepts any token with a smaller value.
 
-        :meth:`describe` repeats these warnings and lists how many tokens other options would count.
+        :meth:`describe` repeats these warnings and lists how many tokens other options would count. Tokens that cannot
+        be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some numbers.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -135,17 +136,18 @@ class NumberTokens:
                 such tokens for the start of a number after a space.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, or its tokens are neither str nor bytes.
+            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
             ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
                 ``vocab_size``.
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
-        vocab = [(text_of(token), identity) for token, identity in tokenizer.get_vocab().items()]
+        vocab = vocab_of(tokenizer)
         names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
-        wider = wider_options(vocab, digits_only, space_prefixed)
-        more, other_forms = more_numbers(wider), numbers_written_differently(vocab)
-        large = numbers_too_large(vocab, digits_only, space_prefixed)
+        labels = possible_labels(tokenizer, vocab)
+        wider = wider_options(labels, digits_only, space_prefixed)
+        more = ", ".join(f"{option} counts {count}" for option, count in wider)
+        other_forms, large = numbers_written_differently(labels), numbers_too_large(labels, digits_only, space_prefixed)
         ways = "; ".join(way for way in (more or NO_OPTION_HELPS, other_forms, large) if way)
         if not names:
             kind = "digit" if digits_only else "number"
@@ -165,7 +167,7 @@ class NumberTokens:
         gaps = f"digits without a token: {absent}" if absent else ""
         if gaps and digits_only:
             warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for left_out in (most_left_out(len(names), wider), other_forms, large):
+        for left_out in (most_left_out(sum(token in names for _, token in labels), wider), other_forms, large):
             if left_out:
                 warnings.warn(left_out, stacklevel=2)
         notes = [gaps, other_forms, large, more and f"other options: {more}"]
@@ -242,14 +244,13 @@ class NumberTokens:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
 
         Raises:
-            TypeError: the labels are not a tensor of integers.
-            ValueError: the weights have another shape.
+            TypeError: the labels are not a tensor of integers, or the weights not a tensor of real numbers.
+            ValueError: the weights have another shape or device.
         """
         is_number = self.is_number(labels)
         if weights is None:
             return is_number.sum()
-        if weights.shape != labels.shape:
-            raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}; got {tuple(weights.shape)}")
+        check_row_weights("weights", weights, labels)
         dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
         return torch.where(is_number, weights, 0).sum(dtype=dtype)
 
@@ -267,14 +268,15 @@ class NumberTokens:
             ignore_index: the value of ignored labels.
 
         Raises:
-            TypeError: labels are not a tensor of integers.
-            ValueError: a batch has no labels, or no label is a number.
+            TypeError: labels are not a tensor of integers, or ``ignore_index`` is not an int.
+            ValueError: a batch has no labels, no label is a number, or ``ignore_index`` does not fit int64.
         """
+        check_ignore_index(ignore_index)
         tokens = numbers = 0
         for batch in batches:
             labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
             if labels is None:
-                raise ValueError(f"a batch has no labels; got the keys {', '.join(batch)}")
+                raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from .values import LARGEST_SPAN, to_float32
@@ -21,8 +22,6 @@ WRITTEN_DIFFERENTLY = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """Tokens for a number that is written differently. "<0x37>", "<extra_id_7>" and "[unused7]" are not numbers."""
-LARGEST_DIGITS = 39
-"""A number with fewer characters is never beyond LARGEST_SPAN."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 DIGITS = tuple(float(digit) for digit in range(10))
@@ -44,8 +43,6 @@ def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> boo
 
 def is_too_large(text: str) -> bool:
     """Whether a number, rounded to float32, is too large for the losses."""
-    if len(text) < LARGEST_DIGITS:
-        return False
     value = float(without_mark(text))
     return value > LARGEST_SPAN or to_float32(value, 0) > LARGEST_SPAN
 
@@ -55,23 +52,57 @@ def without_mark(text: str) -> str:
     return text[1:] if text.startswith(SPACE_MARKS) else text
 
 
-def text_of(token: Any) -> str:
-    """A token as text. Each byte becomes the character with its code, so that different tokens of bytes stay different.
+def vocab_of(tokenizer: Any) -> Vocab:
+    """The tokens of a tokenizer as text. Each byte becomes the character with its code, so that different tokens of
+    bytes stay different.
 
     Raises:
-        TypeError: the token is neither str nor bytes.
+        TypeError: ``get_vocab()`` does not return a mapping from str or bytes to int.
     """
-    if isinstance(token, bytes):
-        return token.decode("latin-1")
-    if not isinstance(token, str):
-        raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids; got the token {token!r}")
-    return token
+    given = tokenizer.get_vocab()
+    if not isinstance(given, Mapping):
+        raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids (ints); got {type(given).__name__}")
+    for token, identity in given.items():
+        if not isinstance(token, (str, bytes)) or not isinstance(identity, Integral):
+            raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids (ints); got {token!r}: {identity!r}")
+    return [(token if isinstance(token, str) else token.decode("latin-1"), id) for token, id in given.items()]
 
 
 def id_count(tokenizer: Any, vocab: Vocab) -> int:
     """How many ids a tokenizer has, gaps included."""
     length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
     return max(length, max((token for _, token in vocab), default=-1) + 1)
+
+
+def form_of(text: str) -> str | None:
+    """Which form of a number a token is, such as "Ġ0" or "00"; "" for one written differently, None for none."""
+    number = without_mark(text)
+    if NUMBER.fullmatch(number):
+        return text.removesuffix(number) + "00"[: len(number)]
+    return "" if WRITTEN_DIFFERENTLY.fullmatch(text) else None
+
+
+def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
+    """The tokens for numbers, without the forms that can never be labels: if digits were added as tokens, all others.
+
+    The tokenizer is given samples of all forms. If number tokens spell every digit of them, only the forms of these
+    tokens stay. Otherwise, and for an object that cannot encode, all do.
+    """
+    known = {token: (form, text) for text, token in vocab if (form := form_of(text)) is not None}
+    forms, given = sorted({form for form, _ in known.values()}), ""
+    for form in forms:
+        texts = sorted(text for other, text in known.values() if other == form)
+        for text in texts[:: -(-len(texts) // 8)]:
+            number = re.sub("[^0-9.]", "", text)
+            given += f" {number} x{number} {text}"
+    try:  # through the tokenizer of transformers, the call would change the padding and truncation of its backend
+        ids = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(given, add_special_tokens=False)
+        found = [known[token] for token in getattr(ids, "ids", ids) if token in known]
+    except Exception:  # whatever it raises, the object cannot encode
+        found = []
+    if re.sub("[^0-9]", "", "".join(text for form, text in found if form)) == re.sub("[^0-9]", "", given):
+        forms = [form for form, _ in found]
+    return [(text, token) for token, (form, text) in known.items() if form in forms]
 
 
 def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
@@ -88,16 +119,10 @@ def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list
     }
     most, wider = count_numbers(vocab, digits_only, space_prefixed), []
     for option, arguments in options.items():
-        count = count_numbers(vocab, *arguments)
-        if count > most:
+        if (count := count_numbers(vocab, *arguments)) > most:
             wider.append((option, count))
             most = count
     return wider
-
-
-def more_numbers(wider: list[tuple[str, int]]) -> str:
-    """A phrase that lists how many tokens wider options count; empty if there are none."""
-    return ", ".join(f"{option} counts {count}" for option, count in wider)
 
 
 def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:

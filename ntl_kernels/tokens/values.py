@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from torch import Tensor
+
+from ..tracing import is_symbolic
+
 LARGEST_SPAN = 1.6e38
 """Half of the float32 range: a loss is up to 1.01 times the distance of two values, and sums need headroom."""
 
@@ -36,6 +40,28 @@ def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
     if beyond:
         raise ValueError(f"token ids must be in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
     return {int(token): to_float32(value, token) for token, value in mapping.items()}
+
+
+def check_row_weights(name: str, weights: Any, labels: Tensor) -> None:
+    """Raise unless weights of labels are a real tensor of their shape, on their device."""
+    if not isinstance(weights, Tensor) or weights.is_complex():
+        got = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
+        raise TypeError(f"{name} must be a real tensor; got {got}")
+    if weights.shape != labels.shape:
+        raise ValueError(f"{name} must have the labels' shape {tuple(labels.shape)}; got {tuple(weights.shape)}")
+    if weights.device != labels.device:
+        raise ValueError(f"{name} must be on the labels' device {labels.device}; got {weights.device}")
+
+
+def check_ignore_index(ignore_index: int) -> None:
+    """Raise unless ``ignore_index`` is an integer that fits int64."""
+    if is_symbolic(ignore_index):
+        return
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index must be an int; got {ignore_index!r}")
+    if not -(2**63) <= ignore_index < 2**63:
+        got = ignore_index if abs(ignore_index) < 2**128 else f"an int of {ignore_index.bit_length()} bits"
+        raise ValueError(f"ignore_index must fit int64, the widest dtype of labels; got {got}")
 
 
 def to_float32(value: Any, token: int) -> float:

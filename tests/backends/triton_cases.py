@@ -26,8 +26,22 @@ from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 from ntl_kernels.statistics import number_statistics
 
-from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from ..impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from ..large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
 from ..parallel.shards import checked
 from ..problems import (
     Answer,
@@ -240,6 +254,15 @@ class TritonCases:
             )
             assert_as_good_as_plain(gradient, plain_gradient, expected_gradient, "gradient", scale=8.0)
 
+    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6, -1e7])
+    def test_the_gradient_of_an_expected_value_of_large_values(self, offset: float) -> None:
+        numbers = NumberTokens.from_mapping({i + 3: offset + i for i in range(10)}, 50)
+        logits = torch.randn(4, 50, device=self.device).requires_grad_()
+        (gradient,) = torch.autograd.grad(number_statistics(logits, numbers, "triton").expected_value.sum(), logits)
+        q, steps = logits.detach().double()[:, 3:13].softmax(-1), torch.arange(10, device=self.device).double()
+        truth = q * (steps - (q * steps).sum(-1, keepdim=True))
+        torch.testing.assert_close(gradient[:, 3:13].double(), truth, rtol=1e-5, atol=1e-6)
+
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_columns_of_minus_infinity(self, dtype: torch.dtype) -> None:
         logits = torch.randn(4, 50)
@@ -293,6 +316,18 @@ class TritonCases:
         for label_smoothing in SMOOTHINGS if dtype == torch.float32 else SMOOTHINGS[1::3]:
             problem = moved(impossible_problem(dtype, reduction, label_smoothing), self.device)
             check_impossible(solve(problem, "triton"), problem)
+
+    @pytest.mark.parametrize("vocab_size", [203, 32_000])
+    def test_label_smoothing_of_rows_that_start_with_a_mask(self, vocab_size: int) -> None:
+        problem = moved(masked_start_problem(vocab_size), self.device)
+        check_large(solve(problem, "triton"), problem)
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_number_tokens_without_probability_have_no_number_loss(self, reduction: str) -> None:
+        for config in UNMEASURED_CONFIGS:
+            for dtype in (torch.float32, torch.float16):  # a gradient of the forward pass, and one of the backward pass
+                problem = moved(unmeasured_problem(dtype, reduction, config), self.device)
+                check_unmeasured(solve(problem, "triton"), problem)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_the_number_loss_of_large_logits(self, dtype: torch.dtype) -> None:

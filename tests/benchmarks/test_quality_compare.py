@@ -63,7 +63,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
 
 
 def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
-    rows = "".join(f"{n},{'red' if n % 2 else 'green'},{n * 3}\n" for n in range(60))
+    rows = "".join(f"{n}.5,{'red' if n % 2 else 'green'},{n * 3}\n" for n in range(60))
     (tmp_path / "stones.csv").write_text(f"size,colour,price\n{rows}")
     table = ["dataset=table", f"dataset.file={tmp_path / 'stones.csv'}", "dataset.target=price"]
     assert main(["compare", *table, *SMALL, "--out", str(tmp_path / "out")]) == 0

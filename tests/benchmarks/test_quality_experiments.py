@@ -17,6 +17,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, TrainerState
+from transformers.integrations.integration_utils import (
+    INTEGRATION_TO_CALLBACK,
+    get_available_reporting_integrations,
+)
 
 from benchmarks.errors import InputError
 from benchmarks.quality import experiment, tasks, timing, training
@@ -28,7 +32,7 @@ from benchmarks.quality.data import Pair, Splits
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import CodecNumberLevelLoss
 from benchmarks.quality.models import NumericEmbedding, RegressionModel, transformer
-from benchmarks.quality.training import token_metrics, token_scores
+from benchmarks.quality.training import token_metrics, token_scores, training_arguments
 
 ROOT = Path(__file__).parents[2]
 DATASETS = ("arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "debug")
@@ -212,6 +216,35 @@ def test_resume_continues_the_same_curve(model: str, tmp_path: Path) -> None:
         assert resumed["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
 
 
+HALF_AN_EPOCH = ["model=xval", "~trainer.arguments.max_steps", "+trainer.arguments.num_train_epochs=0.5"]
+STOPPED_EARLY = ["trainer.early_stopping=1", "trainer.arguments.max_steps=8", "trainer.arguments.learning_rate=0.0"]
+
+
+@pytest.mark.parametrize(("options", "last"), [(["samples=1"], 2), (HALF_AN_EPOCH, 4), (STOPPED_EARLY, 4)])
+def test_a_finished_run_is_not_trained_on(options: list[str], last: int, tmp_path: Path) -> None:
+    config = [*SMALL, *LIMITS, *SAVE, "trainer.arguments.lr_scheduler_type=constant", "dataset.limits.train=32"]
+    whole = run(configure(*config, *options), tmp_path)
+    written = (tmp_path / "metrics.json").read_bytes()
+    assert run(configure(*config, *options, "trainer.resume=true", "device=cpu"), tmp_path) == json.loads(written)
+    assert (tmp_path / "metrics.json").read_bytes() == written
+    (tmp_path / "metrics.json").unlink()
+    with_model = run(configure(*config, *options, "trainer.resume=true", "trainer.save_model=true"), tmp_path)
+    assert losses_of(with_model) == losses_of(whole) and max(losses_of(whole)) == last
+    for split, metrics in whole["metrics"].items():
+        assert with_model["metrics"][split] == pytest.approx(metrics, nan_ok=True), split
+    assert (tmp_path / "model").is_dir() and json.loads((tmp_path / "metrics.json").read_text())
+    longer = [f"trainer.resume={tmp_path}/checkpoint-{last}", "++trainer.arguments.max_steps=1"]
+    with pytest.raises(InputError, match=rf"checkpoint was trained for {last} steps, more than the 1 of this run"):
+        run(configure(*config, *options, *longer), tmp_path / "shorter")
+
+
+def test_early_stopping_counts_on_in_a_resumed_run(tmp_path: Path) -> None:
+    config = [*SMALL, *LIMITS, *SAVE, *STOPPED_EARLY, "trainer.early_stopping=2"]
+    assert max(losses_of(run(configure(*config), tmp_path / "whole"))) == 6
+    shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
+    assert max(losses_of(run(configure(*config, "trainer.resume=true"), tmp_path / "resumed"))) == 6
+
+
 def test_a_resumed_runs_seconds_count_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that gains a second whenever it is read."""
     clock = itertools.count()
@@ -345,6 +378,18 @@ def test_overrides_that_cannot_work_are_told_in_one_line(override: str, said: st
     with pytest.raises(InputError, match=said) as caught:
         small_run(tmp_path, override)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "ignore::FutureWarning")
+def test_reporters_that_are_missing_are_told_in_one_line() -> None:
+    missing = sorted({*INTEGRATION_TO_CALLBACK} - {*get_available_reporting_integrations()})
+    config = configure(*SMALL)
+    for names in ("pigeon", ["pigeon"], *missing, ["none", "pigeon"]):
+        config.trainer.arguments.report_to = names
+        with pytest.raises(InputError, match="^trainer.arguments.report_to: [^\n]+$"):
+            training_arguments(config, Path())
+    config.trainer.arguments.report_to = ["tensorboard"]
+    assert training_arguments(config, Path()).report_to == ["tensorboard"]
 
 
 def test_a_checkpoint_can_be_evaluated_alone(tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ def test_the_verdict_changes_no_more_options_than_it_must() -> None:
     assert judge(Tokenizer(models.WordLevel({"the": 0}, unk_token="the")), Choice()) is None
 
 
+def test_the_verdict_is_on_tokens_that_can_be_labels() -> None:
+    """Where digits were added as tokens, no other number token can."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "x": 1, "42": 2, "43": 3}, unk_token="the"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_tokens([*"0123456789"])
+    good = (True, "All 10 number tokens get NTL.", "NumberTokens.from_tokenizer(tokenizer)")
+    assert judge(tokenizer, Choice()) == good and examine(tokenizer, None, True, False).warnings == []
+
+
 def test_warnings_of_others_are_left_alone() -> None:
     before = list(warnings.filters)
     examine(example("some digits missing"), None, True, False)

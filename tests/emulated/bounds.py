@@ -113,8 +113,8 @@ class Bounds:
         options = self.options
         loss = (self.row.peak - self.label_column(self.u)) * self.outer + self.log_total
         if options.label_smoothing:
-            mean = self.u.sum(self.additions) / exact(self.u.value.shape[-1])
-            smooth = (self.row.peak - mean) * self.outer + self.log_total
+            distance = (self.row.peak - self.u).sum(self.additions) / exact(self.u.value.shape[-1])
+            smooth = distance * self.outer + self.log_total
             loss = loss * rounded(1 - options.label_smoothing) + smooth * rounded(options.label_smoothing)
         return loss + self.lse * self.lse * rounded(options.z_loss) if options.z_loss else loss
 

@@ -90,7 +90,7 @@ def totals() -> None:
     loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
     total = fields.sum(1)
     tokens, numbers = total[Field.WEIGHT], total[Field.NUMBER_WEIGHT]
-    rows, number_rows = (fields[[Field.WEIGHT, Field.NUMBER_WEIGHT]] != 0).sum(1)
+    rows, number_rows = (fields[[Field.WEIGHT, Field.MASS]] != 0).sum(1)
     ce, ntl = total[Field.CROSS_ENTROPY] / tokens, total[Field.NTL] / numbers
     means = total[Field.IS_CORRECT] / rows, total[Field.ABSOLUTE_ERROR] / number_rows, total[Field.MASS] / number_rows
     torch.testing.assert_close(loss, ce + 0.7 * ntl)

@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, cross_entropy_ntl
 
-from ..impossible_labels import check_impossible, impossible_problem
-from ..problems import Problem
+from ..impossible_labels import (
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from ..problems import Answer, Problem
 from .gpu import DTYPES
 from .problems import check, digits, problem_of, solve
 
@@ -43,6 +49,18 @@ def test_masked_columns(fill: float, vocab_size: int, reduction: str) -> None:
         is_hidden[problem.numbers.ids] = False
         is_hidden[problem.labels.clamp_min(0)] = False
         logits[..., is_hidden] = fill
+        check(with_logits(problem, logits))
+
+
+@pytest.mark.parametrize("fill", [-1e4, -1e9, -2e9, -1e20])
+@pytest.mark.parametrize("columns", [1, 64, 16_000])
+def test_label_smoothing_of_rows_that_start_with_a_mask(columns: int, fill: float) -> None:
+    """The sum over the other columns keeps its digits."""
+    for dtype in FLOATS:
+        problem = problem_of(dtype, 32_003, shape=(1, 3), label_smoothing=0.1, scale=1.0)
+        problem.labels[:] = 32_002
+        logits = problem.logits.clone()
+        logits[..., :columns] = fill
         check(with_logits(problem, logits))
 
 
@@ -157,9 +175,25 @@ def test_an_ignore_index_that_int32_does_not_hold(ignore_index: int, label_dtype
 def test_impossible_labels_under_smoothing(reduction: str, label_smoothing: float) -> None:
     """Their loss is infinite, and their gradient finite, as torch's are."""
     problem = impossible_problem(torch.float32, reduction, label_smoothing)
-    upstream = problem.upstream[None] if reduction == "none" else problem.upstream
-    batch = replace(problem, logits=problem.logits[None], labels=problem.labels[None], upstream=upstream)
-    check_impossible(solve(batch), problem)
+    check_impossible(solved_as_batch(problem), problem)
+
+
+@pytest.mark.parametrize("config", UNMEASURED_CONFIGS, ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_number_tokens_without_probability_have_no_number_loss(reduction: str, config: NTLConfig) -> None:
+    problem = unmeasured_problem(torch.float32, reduction, config)
+    check_unmeasured(solved_as_batch(problem), problem)
+
+
+def solved_as_batch(problem: Problem) -> Answer:
+    """The answer to a problem of rows [N, V], solved as [1, N, V]."""
+    upstream = problem.upstream[None] if problem.upstream.ndim else problem.upstream
+    options, weights = problem.options, problem.options.get("token_weights")
+    options = options if weights is None else {**options, "token_weights": weights[None]}
+    batch = Problem(problem.logits[None], problem.labels[None], problem.numbers, options, upstream)
+    answer = solve(batch)
+    parts = (part.squeeze(0) if part.ndim else part for part in answer.output)
+    return Answer(NTLOutput(*parts), answer.gradient[0])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -3,6 +3,8 @@ its own in CI has it), else with a stand-in of its plugin's base class and a Tra
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, config, cross_entropy_ntl, integrations
 
 from ..stand_ins import is_installed, standing_in
 from .loops import error
@@ -60,10 +62,10 @@ def keys(plugin: Any, **given: Any) -> Any:
     [
         ({"ntl_weight": -1.0}, "ntl_weight"),
         ({"ntl_wieght": 0.1}, "unknown ntl_wieght: NTLPlugin's keys are ntl_weight"),
-        ({"ntl_kind": "l2"}, "ntl_kind"),
+        ({"ntl_kind": "l2"}, "ntl_kind\n.*'wasserstein', 'mse', 'mae' or 'huber'.*input_value='l2'"),
         ({"ntl_kind": "mse", "ntl_squash_factor": 2.0}, "squash_factor"),
         ({"ntl_squash_factor": 0.5}, "squash_factor"),
-        ({"ntl_mean_over": "rows"}, "ntl_mean_over"),
+        ({"ntl_mean_over": "rows"}, "ntl_mean_over\n.*'numbers' or 'tokens'.*input_value='rows'"),
         ({"chunked_cross_entropy": True}, "cannot be combined with chunked_cross_entropy"),
         ({"rl": "dpo"}, "cannot be combined with rl"),
         ({"context_parallel_size": 2}, "context_parallel_size"),
@@ -79,6 +81,16 @@ def test_keys_have_defaults_of_the_library(plugin: Any) -> None:
     assert config == NTLConfig(mean_over="tokens") and config.reweigh is False
     assert plugin.ntl_config(keys(plugin, ntl_reweigh=True)) == NTLConfig(mean_over="tokens", reweigh=True)
     assert plugin.NTLPlugin().get_input_args() == "ntl_kernels.integrations.axolotl.NTLArgs"
+
+
+def test_keys_accept_whatever_the_library_does(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind or mean that the library gains is listed in one place."""
+    monkeypatch.setattr(config, "KINDS", (*config.KINDS, "cubic"))
+    monkeypatch.setattr(config, "MEANS", (*config.MEANS, "rows"))
+    monkeypatch.setattr(integrations, "axolotl", plugin)  # restores it after the import below
+    sys.modules.pop(plugin.__name__, None)
+    given = importlib.import_module(plugin.__name__).NTLArgs(ntl_kind="cubic", ntl_mean_over="rows")
+    assert (given.ntl_kind, given.ntl_mean_over) == ("cubic", "rows")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

@@ -38,6 +38,7 @@ from ntl_kernels.integrations.transformers import (
 from ntl_kernels.integrations.transformers.model_classes import TRANSFORMS
 from ntl_kernels.integrations.transformers.patched import PATCH
 
+from ..versions import needs
 from .models import (
     CASES,
     NUMBERS,
@@ -584,6 +585,12 @@ class TestHooksOfAccelerate:
         assert torch.equal(model(**batch).loss, expected)
 
 
+NAMED = "remove the head from PEFT's target_modules, modules_to_save and trainable_token_indices, or"
+TIED = "PEFT ties it to the embeddings that it trains, so"
+KEPT = {"ensure_weight_tying": True}
+KEEPS_TIED = needs("peft", 0, 19, to="wrap a tied head with its embeddings on request")
+
+
 class TestLoRA:
     def wrap(self, model: Any, **options: Any) -> Any:
         torch.manual_seed(1)
@@ -610,13 +617,31 @@ class TestLoRA:
         remove_ntl_from_model(model)
         assert model(**batch).logits is not None
 
-    @pytest.mark.parametrize("options", [{"target_modules": ["lm_head"]}, {"modules_to_save": ["lm_head"]}])
-    def test_head_with_adapter_is_an_error(self, options: dict[str, Any]) -> None:
-        with pytest.raises(TypeError, match="head of LlamaForCausalLM must be an nn.Linear without adapter.*peft"):
-            apply_ntl_to_model(self.wrap(make_model(), **options), NUMBERS)
-        model = self.wrap(apply_ntl_to_model(make_model(), NUMBERS), **options)
-        with pytest.raises(TypeError, match="must be an nn.Linear without adapter.*peft"):
-            model(**make_batch())
+    @pytest.mark.parametrize(
+        ("case", "options", "advice"),
+        [
+            ("llama", {"target_modules": ["lm_head"]}, NAMED),
+            ("llama", {"target_modules": ["lm_head"], "use_dora": True}, NAMED),
+            ("llama", {"modules_to_save": ["lm_head"]}, NAMED),
+            ("llama-tied", {"trainable_token_indices": [20, 21]}, TIED),
+            ("t5", {"trainable_token_indices": [20, 21], "target_modules": ["q"]}, TIED),
+            pytest.param("llama-tied", {"modules_to_save": ["embed_tokens"]} | KEPT, TIED, marks=KEEPS_TIED),
+            pytest.param("llama-tied", {"target_modules": ["embed_tokens"]} | KEPT, TIED, marks=KEEPS_TIED),
+            pytest.param(
+                "llama-tied", {"target_modules": ["embed_tokens"], "use_dora": True} | KEPT, TIED, marks=KEEPS_TIED
+            ),
+        ],
+    )
+    def test_head_with_adapter_is_an_error_that_says_what_works(
+        self, case: str, options: dict[str, Any], advice: str
+    ) -> None:
+        batch = make_batch()
+        said = rf"head of \w+ must be an nn.Linear without adapter.*peft[^:]*: {advice} train on full logits with NTLTr"
+        with pytest.raises(TypeError, match=said):
+            apply_ntl_to_model(self.wrap(make_model(case), **options), NUMBERS)
+        model = self.wrap(apply_ntl_to_model(make_model(case), NUMBERS), **options)
+        with pytest.raises(TypeError, match=said):
+            model(**batch)
 
 
 class TestErrors:

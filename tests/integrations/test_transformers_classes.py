@@ -15,7 +15,8 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from torch.nn.functional import cross_entropy
+from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, ModelOutput
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import (
@@ -243,6 +244,146 @@ def test_loss_of_other_labels(steps: int, tmp_path: Path) -> None:
     trainer = NTLTrainer(model, args, eval_dataset=[batch], **options)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected_loss.item(), rel=1e-5)
     assert_same_gradients(step_of(trainer), {name: grad for name, grad in expected.items() if grad is not None})
+
+
+class Silent(transformers.PreTrainedModel):
+    """A model as they come with ``trust_remote_code``, of which nothing says that position t predicts label t."""
+
+    config_class = transformers.LlamaConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = transformers.LlamaModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> Any:
+        return self.lm_head
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
+        logits = self.lm_head(self.model(input_ids, attention_mask).last_hidden_state)
+        loss = None if labels is None else cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return ModelOutput(loss=loss, logits=logits)
+
+
+class Denoiser(Silent):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
+        return MaskedLMOutput(**super().forward(input_ids, attention_mask, labels))
+
+
+class CausalByItsLoss(Silent):
+    """Its loss function shifts labels, whatever its outputs are called."""
+
+    def forward(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+        logits = super().forward(*args, **kwargs).logits
+        loss = None if labels is None else self.loss_function(logits, labels, VOCAB, **kwargs)
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+TOKEN_CLASSES: dict[str, Any] = {"num_labels": VOCAB, "classifier_dropout": 0.0}
+SHIFTS = {
+    "denoiser": lambda: Denoiser(transformers.LlamaConfig(**DECODER)),
+    "causal by its loss": lambda: CausalByItsLoss(transformers.LlamaConfig(**DECODER)),
+    "classes of tokens": lambda: transformers.LlamaForTokenClassification(
+        transformers.LlamaConfig(**DECODER, **TOKEN_CLASSES)
+    ),
+    "classes of tokens, cross-entropy inside": lambda: transformers.BertForTokenClassification(
+        transformers.BertConfig(**BERT, **TOKEN_CLASSES)
+    ),
+    "bert as a decoder": lambda: transformers.BertLMHeadModel(transformers.BertConfig(**BERT, is_decoder=True)),
+}
+ROADS = {
+    "set_ntl_loss_function": lambda model: set_ntl_loss_function(model, NUMBERS, NO_NTL),
+    "apply_ntl_to_model": lambda model: apply_ntl_to_model(model, NUMBERS, NO_NTL, transform=LogitTransform()),
+}
+
+
+class TestShift:
+    """Labels are shifted as the model's own loss does it."""
+
+    def make(self, case: str) -> tuple[Any, dict[str, Tensor]]:
+        torch.manual_seed(0)
+        return SHIFTS[case]().train(), make_batch(rows=4)
+
+    def trainer(self, model: Any, batch: dict[str, Tensor], folder: Path, **options: Any) -> NTLTrainer:
+        rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(4)]
+        options = {"train_dataset": rows, "eval_dataset": rows, "numbers": NUMBERS, "ntl_config": NO_NTL} | options
+        return NTLTrainer(model, arguments(folder, 2, 2, remove_unused_columns=False), **options)
+
+    @pytest.mark.parametrize("case", SHIFTS)
+    def test_trainer(self, case: str, tmp_path: Path) -> None:
+        model, batch = self.make(case)
+        loss, expected = the_models_own(model, batch)
+        trainer = self.trainer(model, batch, tmp_path)
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
+        expected = {name: grad for name, grad in expected.items() if grad is not None}
+        assert_same_gradients(step_of(trainer), expected)
+
+    @pytest.mark.parametrize("case", SHIFTS)
+    def test_compute_loss_func(self, case: str) -> None:
+        model, batch = self.make(case)
+        expected = model(**batch).loss
+        labels = batch.pop("labels")
+        by_its_outputs = () if "bert" in case or "causal" in case else (None,)
+        for given in (model, *by_its_outputs):
+            actual = ntl_compute_loss_func(NUMBERS, NO_NTL, model=given)(model(**batch), labels)
+            torch.testing.assert_close(actual, expected)
+
+    @pytest.mark.parametrize(
+        ("case", "road"),
+        [
+            ("causal by its loss", "set_ntl_loss_function"),
+            ("causal by its loss", "apply_ntl_to_model"),
+            ("classes of tokens", "set_ntl_loss_function"),
+            ("bert as a decoder", "set_ntl_loss_function"),
+            ("bert as a decoder", "apply_ntl_to_model"),
+        ],
+    )
+    def test_installed(self, case: str, road: str) -> None:
+        model, batch = self.make(case)
+        expected_loss, expected = the_models_own(copy.deepcopy(model), batch)
+        loss, actual = the_models_own(ROADS[road](model), batch)
+        torch.testing.assert_close(loss, expected_loss)
+        assert_same_gradients(actual, expected)
+
+    def test_nothing_tells(self, tmp_path: Path) -> None:
+        config, batch = transformers.LlamaConfig(**DECODER), make_batch(rows=4)
+        roads = (
+            lambda model: self.trainer(model, batch, tmp_path),
+            lambda model: ntl_compute_loss_func(NUMBERS, model=model),
+            *ROADS.values(),
+        )
+        for road in roads:
+            with pytest.raises(ValueError, match="^Silent does not say whether labels .* pass shift=True"):
+                road(Silent(config))
+        for shift in (True, False):
+            model = Silent(config).train()
+            loss, expected = self.plain(model, batch, shift)
+            trainer = self.trainer(model, batch, tmp_path, shift=shift)
+            assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
+            assert_same_gradients(step_of(trainer), expected)
+
+    def plain(self, model: Any, batch: dict[str, Tensor], shift: bool) -> tuple[Tensor, dict[str, Any]]:
+        logits, labels = model(**batch).logits, batch["labels"]
+        logits, labels = (logits[:, :-1], labels[:, 1:]) if shift else (logits, labels)
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        return loss.detach(), gradients(model)
+
+    @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
+    def test_installed_with_another(self, put: Any, tmp_path: Path) -> None:
+        """The Trainer takes it over, and refuses a third one."""
+        model, batch = small("LlamaForCausalLM", DECODER), make_batch(rows=4)
+        loss, expected = self.plain(model, batch, shift=False)
+        put(model, NUMBERS, NO_NTL, shift=False)
+        torch.testing.assert_close(model(**batch).loss, loss)
+        with pytest.raises(ValueError, match=f"given shift=True, but {put.__name__} was given False"):
+            self.trainer(model, batch, tmp_path, shift=True)
+        trainer = self.trainer(model, batch, tmp_path)
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
+        assert_same_gradients(step_of(trainer), expected)
+        with pytest.raises(TypeError, match="shift must be True, False or None; got 'no'"):
+            put(model, NUMBERS, shift="no")
 
 
 class TestRefused:

@@ -28,7 +28,7 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.model_classes import UNSHIFTED
+from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES
 from ntl_kernels.integrations.transformers.patch import options_on
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
@@ -303,6 +303,8 @@ UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 
 UNSHIFTED_CONFIG |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
 UNSHIFTED_CONFIG |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "n_layers": 1, "n_heads": 2, "block_size": 4}
 UNSHIFTED_CONFIG |= {"pad_token_id": 0, "is_decoder": True, "is_encoder_decoder": False, "attention_dropout": 0.0}
+UNSHIFTED = {name for name, row in MODEL_CLASSES.items() if not row.shifts_labels}
+UNSHIFTED |= {"FlaubertWithLMHeadModel", "XLMWithLMHeadModel"}  # which return MaskedLMOutput
 UNTESTED = {"CpmAntForCausalLM", "ProphetNetForCausalLM", "XLNetLMHeadModel"}  # with configurations of their own
 
 

@@ -20,7 +20,7 @@ import transformers
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor
-from transformers import Seq2SeqTrainingArguments, Trainer
+from transformers import Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import (
@@ -46,13 +46,14 @@ from .training import (
     all_rows,
     arguments,
     counts_targets,
+    exact_loss,
     large_batch,
     settings,
     step_of,
     to_rows,
 )
 from .two_processes import CASES as DISTRIBUTED
-from .two_processes import numbers_in_one_row
+from .two_processes import UNEQUAL, UNEQUAL_ROWS, numbers_in_one_row
 
 ROOT = Path(__file__).parent.parent.parent
 EXACT = 1e-6
@@ -117,7 +118,7 @@ def test_evaluation(case: str, patched: bool, tmp_path: Path) -> None:
     if patched:
         apply_ntl_to_model(model, NUMBERS)
     seen = []
-    trainer = make_trainer(model, tmp_path, batch=ROWS, numbers=NUMBERS)
+    trainer = make_trainer(model, tmp_path, batch=ROWS if case == "mixtral" else 3, numbers=NUMBERS)
     for wants_logits in (False, True):
         trainer.compute_metrics = (lambda result: seen.append(result.predictions) or {}) if wants_logits else None
         metrics = trainer.evaluate()
@@ -148,7 +149,7 @@ def test_evaluation_that_generates(patched: bool, tmp_path: Path) -> None:
     parts = large_batch(model, label_smoothing=0.1)[0]
     if patched:
         apply_ntl_to_model(model, NUMBERS, label_smoothing=0.1)
-    trainer = seq2seq_trainer(model, tmp_path, label_smoothing_factor=0.1)
+    trainer = seq2seq_trainer(model, tmp_path, label_smoothing_factor=0.1, per_device_eval_batch_size=3)
     trainer.compute_metrics = lambda result: seen.append(result) or {"exact": 1.0}
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
@@ -231,14 +232,105 @@ def test_virtual_tokens(kind: Any, patched: bool, tmp_path: Path) -> None:
     assert log_of(trainer, "loss")["token_accuracy"] == pytest.approx(parts.token_accuracy.item(), rel=1e-5)
 
 
-def test_evaluation_averages_batches(tmp_path: Path) -> None:
-    model = make_model()
-    rows = to_rows(model)
-    losses = [stock_output(model, torch.utils.data.default_collate(rows[i : i + 2])).loss for i in range(0, ROWS, 2)]
-    totals = large_batch(model)[0]
-    metrics = make_trainer(model, tmp_path, numbers=NUMBERS).evaluate()
-    assert metrics["eval_loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
-    assert metrics["eval_number_mae"] == pytest.approx(totals.number_mae.item(), rel=1e-5)
+class TestLoggedLoss:
+    """Of all rows, however they are divided into batches and steps; those without any label do not count."""
+
+    ROWS_WITHOUT_LABELS = 3
+
+    def rows(self, model: Any) -> list[dict[str, Tensor]]:
+        rows = to_rows(model)
+        return (
+            rows + [{**rows[0], "labels": torch.full_like(rows[0]["labels"], IGNORE_INDEX)}] * self.ROWS_WITHOUT_LABELS
+        )
+
+    def trainer(self, patched: bool, mean_over: str, args: Any) -> NTLTrainer:
+        model, config = make_model(), NTLConfig(mean_over=mean_over)
+        rows = self.rows(model)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS, config)
+        options = {"numbers": NUMBERS, "ntl_config": config, "train_dataset": InOrder(rows[:ROWS])}
+        return NTLTrainer(model, args, eval_dataset={"all": rows, "few": rows[:3], "none": rows[-1:]}, **options)
+
+    @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    @pytest.mark.parametrize("batch", [1, 2, 3, 11])
+    def test_evaluation(self, batch: int, patched: bool, mean_over: str, tmp_path: Path) -> None:
+        trainer = self.trainer(patched, mean_over, arguments(tmp_path, batch, 1))
+        model, rows = make_model(), self.rows(make_model())
+        expected = {name: exact_loss(model, rows[:count], mean_over) for name, count in (("all", ROWS), ("few", 3))}
+        for wants_logits in (False, True):
+            trainer.compute_metrics = (lambda _: {}) if wants_logits else None
+            metrics = trainer.evaluate()
+            assert math.isnan(metrics["eval_none_loss"])
+            for name, value in expected.items():
+                ce, ntl, loss = (metrics[f"eval_{name}_{part}"] for part in ("ce", "ntl", "loss"))
+                assert [loss, ce + 0.3 * ntl] == pytest.approx([value, value], rel=1e-6)
+        legacy = trainer.prediction_loop(trainer.get_eval_dataloader("all"), "Evaluation").metrics
+        assert legacy["eval_loss"] == pytest.approx(expected["all"], rel=1e-6)
+        for only_loss in (False, True):
+            trainer.args.prediction_loss_only = only_loss
+            assert trainer.predict(rows).metrics["test_loss"] == pytest.approx(expected["all"], rel=1e-6)
+
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    def test_what_the_model_adds_is_weighted_by_tokens(self, patched: bool, tmp_path: Path) -> None:
+        model = make_model("mixtral").eval()
+        rows, added, tokens = self.rows(model), 0.0, 0
+        for start in range(0, len(rows), 2):
+            batch = torch.utils.data.default_collate(rows[start : start + 2])
+            count = int((batch["labels"][:, 1:] != IGNORE_INDEX).sum())
+            with torch.no_grad():
+                added += model.router_aux_loss_coef * model(**batch).aux_loss.item() * count
+            tokens += count
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        metrics = NTLTrainer(model, arguments(tmp_path, 2, 1), eval_dataset=rows, numbers=NUMBERS).evaluate()
+        expected = metrics["eval_ce"] + 0.3 * metrics["eval_ntl"] + added / tokens
+        assert metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
+
+    @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
+    @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+    @pytest.mark.parametrize(("batch", "steps"), [(1, 1), (1, 2), (2, 1)])
+    def test_training(self, batch: int, steps: int, patched: bool, mean_over: str, tmp_path: Path) -> None:
+        in_one_log = {"max_steps": ROWS // batch // steps, "logging_steps": ROWS // batch // steps}
+        trainer = self.trainer(patched, mean_over, arguments(tmp_path, batch, steps, learning_rate=0.0, **in_one_log))
+        trainer.train()
+        log, expected = log_of(trainer, "loss"), exact_loss(make_model(), to_rows(make_model()), mean_over)
+        assert log["ce"] + 0.3 * log["ntl"] == pytest.approx(expected, rel=1e-6)
+        assert log["loss"] == pytest.approx(expected, rel=1e-6, abs=LOG_ERROR)
+
+    def test_each_step_has_the_weight_of_its_time(self, tmp_path: Path) -> None:
+        model, weights, ce, ntl, tokens, numbers = make_model(), (0.5, 0.0, 2.0, 1.0), 0.0, 0.0, 0.0, 0.0
+        for step, weight in enumerate(weights):
+            batch = torch.utils.data.default_collate(to_rows(model)[2 * step : 2 * step + 2])
+            parts = stock_output(make_model().double(), batch)
+            ce, tokens = ce + parts.cross_entropy * parts.num_tokens, tokens + parts.num_tokens
+            ntl, numbers = ntl + weight * parts.ntl * parts.num_numbers, numbers + parts.num_numbers
+        args = arguments(tmp_path, 2, 1, max_steps=4, logging_steps=4, learning_rate=0.0)
+        schedule = lambda progress: weights[round(4 * progress)]  # noqa: E731
+        options = {"train_dataset": InOrder(to_rows(model)), "numbers": NUMBERS, "ntl_weight_schedule": schedule}
+        trainer = NTLTrainer(model, args, **options)
+        trainer.train()
+        expected = (ce / tokens + ntl / numbers).item()
+        assert log_of(trainer, "loss")["loss"] == pytest.approx(expected, rel=1e-6, abs=LOG_ERROR)
+
+    def test_step_that_the_trainer_filters(self, tmp_path: Path) -> None:
+        """The second of two, of a loss of NaN, in whose place it adds half of the first."""
+
+        class NoGradients(TrainerCallback):
+            def on_pre_optimizer_step(self, *args: Any, model: Any, **kwargs: Any) -> None:
+                model.zero_grad()
+
+        model = make_model()
+        rows = to_rows(model)[:4]
+        expected = exact_loss(model, rows[:2])
+        rows[3]["input_ids"] = torch.full_like(rows[3]["input_ids"], VOCAB - 1)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[VOCAB - 1] = math.nan
+        args = arguments(tmp_path, 2, 1, max_steps=2, logging_steps=2)
+        options = {"train_dataset": InOrder(rows), "numbers": NUMBERS, "callbacks": [NoGradients()]}
+        trainer = NTLTrainer(model, args, **options)
+        trainer.train()
+        assert log_of(trainer, "loss")["loss"] == pytest.approx(0.75 * expected, rel=1e-6, abs=LOG_ERROR)
 
 
 def test_logs_cover_what_was_trained_since_the_last(tmp_path: Path) -> None:
@@ -252,11 +344,19 @@ def test_logs_cover_what_was_trained_since_the_last(tmp_path: Path) -> None:
     assert min(log["ce"] for log in logs) <= totals.cross_entropy.item() <= max(log["ce"] for log in logs)
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_lora(patched: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "patched", "options"),
+    [
+        ("llama", True, {}),
+        ("llama", False, {}),
+        ("llama", False, {"target_modules": ["lm_head"]}),
+        ("llama-tied", False, {"trainable_token_indices": [10, 20]}),  # the head, too, without being asked
+    ],
+)
+def test_lora(case: str, patched: bool, options: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(1)
-    config = LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
-    model = get_peft_model(make_model(), config).train()
+    config = LoraConfig(r=2, init_lora_weights=False, **{"target_modules": ["q_proj", "v_proj"]} | options)
+    model = get_peft_model(make_model(case), config).train()
     expected = {name: grad for name, grad in large_batch(model)[1].items() if grad is not None}
     if patched:
         apply_ntl_to_model(model, NUMBERS)
@@ -386,18 +486,18 @@ class TestLossOfTheirs:
             assert log[name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
 
     @pytest.mark.parametrize("wants_logits", [True, False])
+    @pytest.mark.parametrize("cls", [MixinFirst, MixinBehind])
     @pytest.mark.parametrize("case", ["llama", "t5"])
-    def test_evaluation(self, case: str, wants_logits: bool, tmp_path: Path) -> None:
+    def test_evaluation(self, case: str, cls: Any, wants_logits: bool, tmp_path: Path) -> None:
         model, seen = apply_ntl_to_model(make_model(case), NUMBERS), []
-        trainer = MixinFirst(model, arguments(tmp_path, 2, 1), eval_dataset=to_rows(model))
+        trainer = cls(model, arguments(tmp_path, 2, 1), eval_dataset=to_rows(model))
         if wants_logits:
             trainer.compute_metrics = lambda result: seen.append(result.predictions) or {}
         metrics = trainer.evaluate()
         rows, reference = self.flipped_rows(case), make_model(case).eval()
         batches = [torch.utils.data.default_collate(rows[start : start + 2]) for start in range(0, ROWS, 2)]
-        losses = [stock_output(reference, batch).loss.item() for batch in batches]
-        assert metrics["eval_loss"] == pytest.approx(sum(losses) / 4 + MixinFirst.PENALTY, rel=1e-5)
         parts = self.expected(case)[0]
+        assert metrics["eval_loss"] == pytest.approx(parts.loss.item() + cls.PENALTY, rel=1e-5)
         for name, field in METRICS.items():
             assert metrics[f"eval_{name}"] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
         if wants_logits:
@@ -737,19 +837,16 @@ def test_averaging_processes_instead_of_tokens(two_processes: dict[str, Any]) ->
     assert log["ce"] == pytest.approx(large_batch(make_model())[0].cross_entropy.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_evaluation_counts_no_row_twice(patched: bool, two_processes: dict[str, Any], tmp_path: Path) -> None:
-    """Seven rows for two processes: the eighth only fills up the last batch."""
-    metrics, model = two_processes[f"unequal rows-{patched}"], make_model()
-    rows = to_rows(model)[:7]
-    parts = stock_output(model, torch.utils.data.default_collate(rows))
+@pytest.mark.parametrize("count", UNEQUAL_ROWS)
+@pytest.mark.parametrize("kind", UNEQUAL)
+def test_evaluation_counts_no_row_twice(kind: str, count: int, two_processes: dict[str, Any]) -> None:
+    """In batches of three for each of two processes: of the last, some rows of the second or of the first count."""
+    metrics, model = two_processes[f"{kind}, {count} rows"], make_model(num_hidden_layers=0)
+    parts = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:count]))
     for name, field in METRICS.items():
         assert metrics[f"eval_{name}"] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
-    batches = [rows[start : start + 2] for start in range(0, 7, 2)]
-    losses = [
-        stock_output(model, torch.utils.data.default_collate(batch)).loss.item() * len(batch) for batch in batches
-    ]
-    assert metrics["eval_loss"] == pytest.approx(sum(losses) / 7, rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(exact_loss(model, to_rows(model)[:count]), rel=1e-6)
+    assert metrics["eval_number_share"] == pytest.approx((parts.num_numbers / parts.num_tokens).item())
 
 
 @pytest.mark.parametrize("kind", ["True", "False", "per process"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainingArguments, training_args
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
@@ -79,6 +81,7 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
         "ce": parts.cross_entropy,
         "ntl": parts.ntl,
         "token_accuracy": parts.token_accuracy,
+        "mean_token_accuracy": parts.token_accuracy,
         "number_mae": parts.number_mae,
         "num_tokens": all_rows()["attention_mask"].sum(),
     }
@@ -93,13 +96,17 @@ def test_evaluation(patched: bool, tmp_path: Path) -> None:
     if patched:
         apply_ntl_to_model(model, NUMBERS)
     seen: list[Any] = []
-    trainer = make_trainer(model, tmp_path, ROWS, 1, numbers=NUMBERS)
+    trainer = make_trainer(model, tmp_path, 3, 1, numbers=NUMBERS)
+    names: set[str] = set()
+    model.register_forward_pre_hook(lambda _, args, given: names.update(given), with_kwargs=True)
     for wants_logits in (False, True):
         trainer.compute_metrics = (lambda result: seen.append(result.predictions) or {}) if wants_logits else None
         metrics = trainer.evaluate()
         assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
         assert metrics["eval_number_mae"] == pytest.approx(parts.number_mae.item(), rel=1e-5)
+        assert metrics["eval_mean_token_accuracy"] == pytest.approx(parts.token_accuracy.item(), rel=1e-5)
     assert seen[0].shape == (ROWS, 9, VOCAB)
+    assert names <= {*inspect.signature(model.forward).parameters, "skip_logits"}
 
 
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
@@ -167,7 +174,7 @@ def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) ->
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
-    if has("trl", 1):  # up to 0.27 they give the model no labels, so that nobody can tell
+    if has("trl", 1, 15):  # before they give the model no labels, so that nobody can tell
         with pytest.raises(
             RuntimeError, match=r"DPO, GRPO and others have no .*: call remove_ntl_from_model\(model\) for"
         ):
@@ -183,7 +190,7 @@ def test_activation_offloading_without_a_gpu(tmp_path: Path, monkeypatch: pytest
         make_trainer(make_model("llama-tied"), tmp_path, numbers=NUMBERS, activation_offloading=True)
 
 
-@needs("trl", 1, to="offload activations where torch finds no GPU")
+@needs("trl", 1, 14, to="offload activations where torch finds no GPU")
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
 def test_activation_offloading(patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the CPU were a GPU, every saved tensor goes through TRL's hooks."""
@@ -198,6 +205,29 @@ def test_activation_offloading(patched: bool, tmp_path: Path, monkeypatch: pytes
     trainer.maybe_activation_offload_context = offload
     assert_same_gradients(step_of(trainer), expected, 1e-6)
     assert offload.tensor_id > 10
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+@pytest.mark.parametrize("given", [None, TrainingArguments, SFTConfig, partial(SFTConfig, loss_type="chunked_nll")])
+def test_arguments_that_do_not_select_a_loss(
+    given: Any, patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, TRL 1.7 to 1.14 replace the model's forward by one that computes cross-entropy in chunks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)  # TRL's own arguments ask for it
+    model = make_model()
+    expected = large_batch(model)[0].loss.item()
+    if patched:
+        apply_ntl_to_model(model, NUMBERS)
+    args = given and given("out", report_to=[], bf16=False, use_cpu=True)
+    before = args and vars(args).copy()
+    data, tokenizer = make_dataset(), make_tokenizer()
+    trainer = NTLSFTTrainer(
+        model, args, train_dataset=data, eval_dataset=data, processing_class=tokenizer, numbers=NUMBERS
+    )
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5 if given else 2e-2)  # or bfloat16
+    assert args is None or vars(args) == before
+    assert Path(trainer.args.output_dir).name == ("out" if given else "-SFT")
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -223,7 +253,7 @@ def test_compute_loss_of_theirs(tmp_path: Path) -> None:
         pass
 
     def make(cls: Any, model: Any) -> Any:
-        args = SFTConfig(**settings(tmp_path, 2, 4, bf16=False, gradient_checkpointing=False))
+        args = SFTConfig(**settings(tmp_path, 2, 4, loss_type="nll", bf16=False, gradient_checkpointing=False))
         data, tokenizer = make_dataset(), make_tokenizer()
         return cls(model, args, train_dataset=data, processing_class=tokenizer, numbers=NUMBERS)
 

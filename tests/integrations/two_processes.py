@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import Trainer
 
@@ -20,7 +21,7 @@ from ntl_kernels import linear_cross_entropy_ntl
 from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, NTLWeightCallback, apply_ntl_to_model
 
 from .models import NUMBERS, VOCAB, make_model, make_targets
-from .training import ROWS, TAKES_SHARDED_MODELS, all_rows, arguments, step_of, to_rows
+from .training import ROWS, TAKES_SHARDED_MODELS, InOrder, all_rows, arguments, step_of, to_rows
 
 CASES = ["llama-tied", "gemma2", "t5"]
 
@@ -72,13 +73,42 @@ def weight_in_effect(folder: Path) -> dict[str, float]:
     return trainer.state.log_history[0]
 
 
-def evaluation_of_unequal_rows(patched: bool, folder: Path) -> dict[str, float]:
-    """Of seven rows in batches of two: the last batch of the second process is filled up with a row of the first."""
-    model = make_model()
-    if patched:
+def flatten(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows without padding, one after the other in a single one, as padding-free collators make them; their ends are
+    padded to a multiple of 8 as TRL can do."""
+    rows = [{name: value[: row["attention_mask"].sum()] for name, value in row.items()} for row in rows]
+    ids = torch.cat([row["input_ids"] for row in rows])
+    labels = torch.cat([F.pad(row["labels"][1:], (1, 0), value=-100) for row in rows])
+    pad = -len(ids) % 8
+    return {"input_ids": F.pad(ids, (0, pad))[None], "labels": F.pad(labels, (0, pad), value=-100)[None]}
+
+
+STREAM: dict[str, Any] = {"accelerator_config": {"dispatch_batches": False}}
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "rows": {},
+    "rows, patched": {},
+    "rows, split batches": {"accelerator_config": {"split_batches": True}},
+    "rows of a dispatched stream": {},
+    "rows of a stream": STREAM,
+    "rows of a stream in a worker": STREAM | {"dataloader_num_workers": 1},
+    "flattened": {},
+    "flattened, patched": {},
+    "flattened, split batches": {"accelerator_config": {"split_batches": True}},
+    "flattened stream": STREAM,
+}
+UNEQUAL_ROWS = (4, 7)
+
+
+def evaluation_of_unequal_rows(kind: str, count: int, folder: Path) -> dict[str, float]:
+    """Of some rows, where accelerate repeats others to fill up the last batch of six."""
+    model = make_model(num_hidden_layers=0)  # positions know nothing of each other
+    rows = to_rows(model)[:count]
+    if "patched" in kind:
         apply_ntl_to_model(model, NUMBERS)
-    args = arguments(folder, 2, 1)
-    return NTLTrainer(model, args, eval_dataset=to_rows(model)[:7], numbers=None if patched else NUMBERS).evaluate()
+    args = arguments(folder, 6 if "split" in kind else 3, 1, remove_unused_columns=False, **UNEQUAL[kind])
+    options = {"data_collator": flatten} if "flattened" in kind else {"compute_metrics": lambda _: {}}
+    data = InOrder(rows) if "stream" in kind else rows
+    return NTLTrainer(model, args, eval_dataset=data, numbers=NUMBERS, **options).evaluate()
 
 
 class ContextParallel(NTLTrainer):
@@ -197,8 +227,10 @@ def main(folder: Path) -> None:
     results["theirs"], results["weight in effect"] = step_of_theirs(folder), weight_in_effect(folder)
     results["per process"] = trainer_step("llama", True, folder, average_tokens_across_devices=False)
     for patched in (True, False):
-        results[f"unequal rows-{patched}"] = evaluation_of_unequal_rows(patched, folder)
         results[f"context-{patched}"] = context_parallel_step(patched, folder)
+    for kind in UNEQUAL:
+        for count in UNEQUAL_ROWS:
+            results[f"{kind}, {count} rows"] = evaluation_of_unequal_rows(kind, count, folder)
     results["context-per process"] = context_parallel_step(True, folder, average_tokens_across_devices=False)
     if TAKES_SHARDED_MODELS:
         results["fsdp2 trainer"] = fsdp2_trainer_gradients(folder)

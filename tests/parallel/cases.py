@@ -23,6 +23,7 @@ from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, checks, cross_entrop
 from ntl_kernels.backends import eager_shards
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
+from ..impossible_labels import unmeasured_problem
 from ..problems import Problem, random_problem
 from ..versions import has
 from .shards import random_bounds
@@ -407,13 +408,20 @@ def spread(tensor: Tensor, mesh: DeviceMesh, placements: Any) -> DTensor:
     return whole.redistribute(placements=placements).detach()
 
 
+def tensor_problem(seed: int | tuple[str, NTLConfig]) -> Problem:
+    """A random problem; of (reduction, configuration), the one with rows that have no probability on numbers."""
+    if isinstance(seed, tuple):
+        return unmeasured_problem(torch.float32, *seed)
+    return random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+
+
 def solve_dtensor(
-    group: ProcessGroup, seeds: list[int], shape: tuple[int, ...], placements: Any, backend: str = "eager"
+    group: ProcessGroup, seeds: list[Any], shape: tuple[int, ...], placements: Any, backend: str = "eager"
 ) -> list[Any]:
-    """(parts, gradient, its placements) of random problems with DTensor logits, all in whole."""
+    """(parts, gradient, its placements) of each seed's :func:`tensor_problem` with DTensor logits, all in whole."""
     mesh, answers = mesh_of(group, shape), []
     for seed in seeds:
-        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        problem = tensor_problem(seed)
         logits = spread(problem.logits.contiguous(), mesh, placements).requires_grad_()
         columns = problem.logits.ndim - 1
         row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
@@ -421,7 +429,7 @@ def solve_dtensor(
         if options["token_weights"] is not None:
             options["token_weights"] = spread(options["token_weights"], mesh, row_placements)
         labels = spread(problem.labels, mesh, row_placements)
-        if seed % 2 and all(p == Replicate() for p in row_placements):
+        if seed in range(1, 99, 2) and all(p == Replicate() for p in row_placements):
             labels = problem.labels  # plain, the same on all ranks
         output = cross_entropy_ntl(logits, labels, problem.numbers, return_parts=True, **options)
         assert isinstance(output, NTLOutput) and all(isinstance(part, DTensor) for part in output)
@@ -511,6 +519,9 @@ def tensor_errors(group: ProcessGroup) -> list[str]:
             hidden, spread(weight, mesh, [Shard(0)]), labels, numbers, bias=torch.zeros(12)
         ),
         lambda: linear_cross_entropy_ntl(hidden, weight[:3], labels, numbers),
+        lambda: cross_entropy_ntl(
+            spread(logits, mesh, [Shard(1)]), labels, numbers, config=NTLConfig(weight=partial(torch.tensor(0.3)))
+        ),
     ]
     return value_errors(calls)
 

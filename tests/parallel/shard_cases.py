@@ -13,8 +13,22 @@ from ntl_kernels.backends import load_shard_backend
 from ntl_kernels.backends.shards import Header
 
 from ..backends.triton_cases import moved, poison_allocations
-from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from ..impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from ..large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
 from ..problems import Answer, Problem, check, random_problem, tanh_error
 from .shards import check_headers, checked, random_bounds, solve_in_shards
 
@@ -76,6 +90,17 @@ class ShardCases:
         seen = replace(problem, upstream=torch._neg_view(-problem.upstream))
         found, expected = (solve_in_shards(one, [(0, 30), (30, 20)], "triton") for one in (seen, problem))
         assert torch.equal(found.gradient, expected.gradient)
+
+    def test_label_smoothing_of_shards_that_start_with_a_mask(self) -> None:
+        for first in (0, 16_000):
+            problem = moved(masked_start_problem(32_000, first), self.device)
+            check_large(solve_in_shards(problem, [(0, 16_000), (16_000, 16_000)], "triton"), problem)
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_number_tokens_without_probability_have_no_number_loss(self, reduction: str) -> None:
+        for config in UNMEASURED_CONFIGS:
+            problem = moved(unmeasured_problem(torch.float32, reduction, config), self.device)
+            check_unmeasured(solve_in_shards(problem, [(0, 40), (40, 0), (40, 163)], "triton"), problem)
 
     def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """0 after the header: it is sent to other ranks."""

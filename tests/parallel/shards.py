@@ -99,7 +99,7 @@ def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NT
         ce, ntl = ce.sum(), ntl.sum()
     if task.reduction == "mean":
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if task.spec.mean_over == "tokens" else numbers)
-    counts, number_counts = (weight != 0).sum().to(fields.dtype), (number_weight != 0).sum().to(fields.dtype)
+    counts, number_counts = ((fields[field] != 0).sum().to(fields.dtype) for field in (Field.WEIGHT, Field.MASS))
     means = [
         divide(fields[Field.IS_CORRECT].sum(), counts),
         divide(fields[Field.ABSOLUTE_ERROR].sum(), number_counts),

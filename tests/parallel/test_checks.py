@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
-from ..wrong_numbers import every_wrong_number
+from ..wrong_numbers import every_mixed_operand, every_unfit_weight, every_wrong_number, unfit, weights_with
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 HIDDEN, WEIGHT, LABELS = torch.randn(4, 8), torch.randn(50, 8), torch.tensor([4, 20, 30, 5])
@@ -47,6 +47,14 @@ def test_numbers_beyond_float32_are_named(
 
 
 @pytest.mark.parametrize("backend", ["eager", "reference"])
+@every_unfit_weight
+def test_weights_that_do_not_fit_are_named(weight: float, backend: str, alone: dist.ProcessGroup) -> None:
+    for loss in roads(alone):
+        with pytest.raises(ValueError, match=unfit(weight)):
+            loss(**weights_with(weight, backend=backend))
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_an_ignore_index_is_no_other_label(reduction: str, backend: str, alone: dist.ProcessGroup) -> None:
     labels = torch.tensor([0, 4, 20, 4])
@@ -56,6 +64,16 @@ def test_an_ignore_index_is_no_other_label(reduction: str, backend: str, alone: 
         for dtype in (torch.int32, torch.int64):
             for loss in roads(alone, labels.to(dtype)):
                 torch.testing.assert_close(loss(**given), expected)
+
+
+@every_mixed_operand
+def test_autocast_leaves_float64_as_it_is(wide: list[str], message: str, alone: dist.ProcessGroup) -> None:
+    head = {"hidden": HIDDEN, "weight": WEIGHT, "bias": torch.randn(50)}
+    head = {name: tensor.double() if name in wide else tensor for name, tensor in head.items()}
+    hidden, weight, bias = head.values()
+    where: dict[str, Any] = {"bias_shard": bias, "group": alone, "vocab_start": 0}
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match=message):
+        vocab_parallel_linear_cross_entropy_ntl(hidden, weight, LABELS, DIGITS, **where)
 
 
 def test_a_call_keeps_nothing_alive(alone: dist.ProcessGroup) -> None:

@@ -18,8 +18,22 @@ from ntl_kernels.parallel.headers import check_agreement, check_cover
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.spec import LossSpec
 
-from ..impossible_labels import SMOOTHINGS, check_impossible, impossible_problem
-from ..large_logits import OFFSET_PROBLEMS, check_large, check_offsets, large_problem, offset_problem
+from ..impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from ..large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
 from ..problems import Problem, check, random_problem
 from .shard_cases import ShardCases, check_unequal_problems
 from .shards import checked, random_bounds, solve_in_shards
@@ -61,6 +75,20 @@ def test_impossible_labels_have_the_loss_that_torch_gives_them(reduction: str, d
     for label_smoothing, bounds in product(SMOOTHINGS, ([(0, 203)], [(0, 40), (40, 0), (40, 100), (140, 63)])):
         problem = impossible_problem(dtype, reduction, label_smoothing)
         check_impossible(solve_in_shards(problem, bounds, "eager"), problem)
+
+
+@pytest.mark.parametrize("first", [0, 16_000])
+def test_label_smoothing_of_shards_that_start_with_a_mask(first: int) -> None:
+    problem = masked_start_problem(32_000, first)
+    check_large(solve_in_shards(problem, [(0, 16_000), (16_000, 16_000)], "eager"), problem)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_number_tokens_without_probability_have_no_number_loss(reduction: str, dtype: torch.dtype) -> None:
+    for config, bounds in product(UNMEASURED_CONFIGS, ([(0, 203)], [(0, 40), (40, 0), (40, 163)])):
+        problem = unmeasured_problem(dtype, reduction, config)
+        check_unmeasured(solve_in_shards(problem, bounds, "eager"), problem)
 
 
 @pytest.mark.gpu

@@ -10,9 +10,9 @@ from torch.distributed.tensor import Replicate, Shard
 
 from ntl_kernels import NTLOutput
 
-from ..problems import Answer, check, random_problem
+from ..impossible_labels import UNMEASURED_CONFIGS, check_unmeasured
+from ..problems import Answer, check
 from . import cases
-from .cases import DTYPES
 from .heads import check_head
 from .ranks import Ranks
 
@@ -31,11 +31,22 @@ def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...
     seeds = list(range(25))
     answers = ranks.run(cases.solve_dtensor, seeds, shape, placements, ranks=4)
     for seed, of_ranks in zip(seeds, zip(*answers, strict=True), strict=True):
-        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        problem = cases.tensor_problem(seed)
         first, *others = of_ranks
         assert all(torch.equal(parts[name], first[0][name]) for parts, _ in others for name in parts), seed
         parts, (gradient,) = first
         check(Answer(NTLOutput(**parts), gradient), problem)
+
+
+@pytest.mark.parametrize(("shape", "placements"), LAYOUTS[::2])
+def test_number_tokens_without_probability_have_no_number_loss(
+    ranks: Ranks, shape: tuple[int, ...], placements: list[Any]
+) -> None:
+    seeds = [(reduction, config) for reduction in ("mean", "sum", "none") for config in UNMEASURED_CONFIGS[::3]]
+    for seed, (parts, (gradient,)) in zip(
+        seeds, ranks.run(cases.solve_dtensor, seeds, shape, placements, ranks=4)[0], strict=True
+    ):
+        check_unmeasured(Answer(NTLOutput(**parts), gradient), cases.tensor_problem(seed))
 
 
 @pytest.mark.parametrize("placements", [[Shard(-1)], [Shard(0)]])
@@ -43,7 +54,7 @@ def test_the_reference_equals_itself_on_one_device(ranks: Ranks, placements: lis
     seeds = list(range(8))
     answers = ranks.run(cases.solve_dtensor, seeds, (4,), placements, "reference", ranks=4)
     for seed, (parts, (gradient,)) in zip(seeds, answers[0], strict=True):
-        problem = random_problem(seed, DTYPES, shapes=((7,), (3, 5), (4, 3, 2)))
+        problem = cases.tensor_problem(seed)
         check(Answer(NTLOutput(**parts), gradient), problem)
     of_hidden, of_weight = ([Replicate()], [Shard(0)]) if placements == [Shard(-1)] else (placements, [Replicate()])
     heads = ranks.run(cases.solve_dtensor_head, seeds, (4,), of_hidden, of_weight, "reference", ranks=4)
@@ -75,6 +86,7 @@ def test_what_is_not_served_says_what_is(ranks: Ranks) -> None:
     assert others == [first] * 3
     words = ["Partial", "Shard(dim=1), Shard(dim=1)", "plain tensor", "plain logits", "Shard(dim=0)", "mesh of shape"]
     words += ["ntl_kernels.parallel", "Shard(dim=1)", "Shard(dim=0)", "Shard(dim=0)", "bias", "ntl_kernels.parallel"]
+    words += ["config.weight has placements"]
     for word, error in zip(words, first, strict=True):
         assert word in error and ("Supported" in error or "parallel" in error), (word, error)
 

@@ -13,7 +13,7 @@ from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block
 from .labels import Coefficients, Labels, coefficients, for_each_block, read_labels, weight_sums, weighted
-from .normaliser import Normaliser, normaliser_of, normaliser_of_rows, softmax_and_normaliser
+from .normaliser import Normaliser, normaliser_of, normaliser_of_rows, rounded_up_, softmax_and_normaliser
 from .numbers import NumberLoss, expected_error, number_softmax, solve_numbers
 from .scalars import Scalar
 from .softcap import chain_, transform_logits
@@ -52,7 +52,7 @@ def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstrea
 
     def work(block: Block, part: Labels) -> None:
         x, normaliser = transform_logits(block, spec), normaliser_of_rows(normalisers, block.rows)
-        q = number_softmax(x, part, problem, False)
+        q, part = number_softmax(x, part, problem, False)
         powers = torch.sub(x, normaliser.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         numbers = None
         if part.has_numbers:
@@ -93,7 +93,7 @@ def solve_block(block: Block, labels: Labels, shares: Coefficients, problem: Pro
     x = transform_logits(block, spec)
     label_logits, peak = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
     distance = mean_distance(x, peak, block.buffer("powers")) if spec.label_smoothing else None
-    q = number_softmax(x, labels, problem, problem.wants_parts)
+    q, measured = number_softmax(x, labels, problem, problem.wants_parts)
     number_p = None
     if block.gradient is None:
         powers = block.buffer("powers") if x is block.logits else x
@@ -103,19 +103,19 @@ def solve_block(block: Block, labels: Labels, shares: Coefficients, problem: Pro
         # The softmax may overwrite x, except with a softcap, whose derivative needs x.
         p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
         number_p = p.index_select(-1, ids) if labels.has_numbers else None
-    numbers = None if number_p is None else solve_numbers(number_p, q, labels, problem)
+    numbers = None if number_p is None else solve_numbers(number_p, q, measured, problem)
     if block.gradient is not None:
         block.write(row_gradient(x, p, normaliser, None, labels, numbers, shares, problem))
     ce = weighted(cross_entropy(normaliser, label_logits, distance, spec), labels)
     is_correct = weights = ntl = error = mass = number_weights = torch.zeros_like(ce)
     if numbers is not None:
-        ntl = weighted(numbers.ntl, labels).masked_fill(labels.is_other, 0)
+        ntl = weighted(numbers.ntl, labels).masked_fill(measured.is_other, 0)
     if problem.wants_parts:
         is_correct = (label_logits >= normaliser.peak).to(ce.dtype)
         weights = torch.ones_like(ce) if labels.weights is None else labels.weights
         if number_p is not None and q is not None:
-            error = expected_error(q, labels.targets, problem.table).abs_().masked_fill_(labels.is_other, 0)
-            mass = number_p.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0)
+            error = expected_error(q, labels.targets, problem.table).abs_().masked_fill_(measured.is_other, 0)
+            mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
             number_weights = weights.masked_fill(labels.is_other, 0)
     return torch.stack([ce, is_correct, weights, *normaliser, ntl, error, mass, number_weights]).squeeze(-1)
 

@@ -51,4 +51,10 @@ def softmax_and_normaliser(x: Tensor, peak: Tensor, out: Tensor) -> tuple[Tensor
 
 def share_of(part: Normaliser, whole: Normaliser) -> Tensor:
     """The probability of a part of the columns, from the normalisers of the part and of the whole."""
-    return (part.peak - whole.peak).exp_().mul_(part.total).div_(whole.total)
+    share = (part.peak - whole.peak).exp_().mul_(part.total).div_(whole.total)
+    return rounded_up_(share).masked_fill_(part.total == 0, 0)
+
+
+def rounded_up_(probability: Tensor) -> Tensor:
+    """The probability, or the smallest normal number if it underflows: 0 is left to what has none at all."""
+    return probability.clamp_min_(torch.finfo(probability.dtype).tiny)

@@ -42,15 +42,19 @@ class NumberLoss(NamedTuple):
     """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
 
 
-def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> Tensor | None:
-    """q [n, K] of transformed logits x [n, V]: the softmax over the number tokens alone, or None if no row needs it.
+def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> tuple[Tensor | None, Labels]:
+    """(q [n, K] of transformed logits x [n, V], labels): the softmax over the number tokens alone, or None if no row
+    needs it, and the labels without number rows whose number tokens are all -inf, which have no distribution.
 
     Call it before x is overwritten.
     """
-    spec = problem.spec
-    if not labels.has_numbers or (spec.reweigh and is_linear(spec) and not is_shown):
-        return None
-    return x.index_select(-1, problem.table.ids).softmax(-1)
+    if not labels.has_numbers:
+        return None, labels
+    number_logits = x.index_select(-1, problem.table.ids)
+    has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
+    labels = labels._replace(is_other=labels.is_other | has_none)
+    is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
+    return number_logits.softmax(-1) if is_needed else None, labels
 
 
 def is_linear(spec: LossSpec) -> bool:

@@ -15,7 +15,7 @@ from .losses import cross_entropy_pulls
 from .normaliser import Normaliser, share_of
 from .numbers import NumberTerms, cumulative_terms, drain_of, value_terms
 from .scalars import Scalar
-from .shards import OwnNumbers, number_rows, own_column, own_numbers
+from .shards import OwnNumbers, own_column, own_numbers
 from .softcap import chain_, transform_logits
 
 
@@ -44,7 +44,8 @@ def block_gradient(
     normaliser = Normaliser(peak, total)
     a, b = (spread(share, peak) for share in shares)
     slope, pull, label = cross_entropy_pulls(a, normaliser, problem.vocab_size, spec)
-    rows, pulls = number_rows(labels), None
+    number_peak, number_total, effect = of_numbers
+    rows, pulls = number_total.view(-1).nonzero().view(-1), None  # 0 where there is no NTL
     if rows.numel():
         whole = Normaliser(peak[rows], total[rows])
         number_peak, number_total, effect = (found[rows] for found in of_numbers)

@@ -38,6 +38,8 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         merged[Merged.PEAK].masked_fill_(~is_whole, torch.nan)  # also makes every gradient NaN
 
     rows = number_rows(labels)
+    fields[Field.NUMBER_WEIGHT].index_copy_(0, rows, weights[rows])
+    rows = rows[(gathered[:, Statistic.NUMBER_TOTAL, rows] != 0).any(0)]  # of the others, all number tokens are -inf
     number_normaliser, loss, effect, error = merged_numbers(
         gathered[:, Statistic.NUMBER_PEAK : Statistic.LOGIT_SUM, rows],
         None if number_logits is None else number_logits[rows],
@@ -46,8 +48,8 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     )
     mass = share_of(number_normaliser, Normaliser(*(part[rows] for part in normaliser)))
     ntl = reweighed(drain_of(loss, mass, spec), spec) if spec.reweigh else loss
-    found = torch.stack([weights[rows] * ntl, error.abs(), mass, weights[rows]])
-    fields[Field.NTL :].index_copy_(1, rows, found)
+    found = torch.stack([weights[rows] * ntl, error.abs(), mass])
+    fields[Field.NTL : Field.NUMBER_WEIGHT].index_copy_(1, rows, found)
     merged[Merged.NUMBER_PEAK :].index_copy_(1, rows, torch.stack([*number_normaliser, effect]))
     return fields, Merge(merged, number_logits)
 

@@ -42,7 +42,8 @@ def number_statistics_gradients(
         mass_pull = upstream_mass * mass
         x = block.as_loss_dtype()
         q = (x.index_select(-1, ids) - number_peak).exp() / number_total
-        number_pull = upstream_value * (values - expected_value)
+        offsets = values - expected_value  # a rounded centre, relative to which large values do not lose precision
+        number_pull = upstream_value * (offsets - (q * offsets).sum(-1, keepdim=True))
         g = torch.sub(x, peak, out=block.target(x, keep=False)).exp_().mul_(-mass_pull / total)
         block.write(g.index_add_(-1, ids, q * (mass_pull + number_pull)))
 

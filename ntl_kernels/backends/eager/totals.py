@@ -27,13 +27,8 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         loss = fields.new_full((), loss)
     if not problem.wants_parts:
         return loss, fields.new_empty(0)
-    counts = sums if are_weights_ones(problem) else listed(fields.count_nonzero(-1))
-    token_count, number_count = counts[Field.WEIGHT], counts[Field.NUMBER_WEIGHT]
+    counts = listed(fields.count_nonzero(-1))
+    token_count, number_count = counts[Field.WEIGHT], counts[Field.MASS]
     accuracy = divide(is_correct, token_count)
     error, mass = divide(absolute_error, number_count), divide(mass, number_count)
     return loss, gathered([ce, ntl, num_tokens, num_numbers, accuracy, error, mass], fields.dtype, fields.device)
-
-
-def are_weights_ones(problem: Problem) -> bool:
-    """Whether all weights are known to be 1 or 0: no weights were given, and no label is out of range (NaN)."""
-    return problem.token_weights is None and problem.labels.device.type == "cpu"

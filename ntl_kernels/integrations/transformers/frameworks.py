@@ -149,7 +149,7 @@ FRAMEWORKS = (
         package="peft",
         model_inside=base_model,
         virtual_tokens=prompt_tokens,
-        head_advice="remove the head from PEFT's target_modules and modules_to_save",
+        head_advice="remove the head from PEFT's target_modules, modules_to_save and trainable_token_indices",
     ),
     Framework("torch's data parallelism", model_inside=replica, trainer_problem=threads_problem),
     Framework("FSDP", submodule="_fsdp_wrapped_module"),
@@ -245,11 +245,15 @@ def check_hooks(module: Any, name: str, otherwise: str) -> None:
             )
 
 
-def advice_on_head(kind: str) -> str:
-    """Advice on a head of this class, in parentheses; empty if no framework has any."""
-    return "".join(
-        f" ({framework.head_advice})" for framework in FRAMEWORKS if framework.head_advice and framework.package in kind
-    )
+def advice_on_head(kind: str, model: Any) -> str:
+    """Advice on a model's head of this class, phrased to precede another way to train; empty if there is none."""
+    for framework in FRAMEWORKS:
+        if framework.head_advice and framework.package in kind:
+            embeddings = type(model.get_input_embeddings()).__module__
+            if getattr(model.config, "tie_word_embeddings", False) and framework.package in embeddings:
+                return f"{framework.name} ties it to the embeddings that it trains, so "
+            return f"{framework.head_advice}, or "
+    return ""
 
 
 def check_loss(installer: str) -> None:

@@ -34,10 +34,14 @@ class LossOptions:
     config: NTLConfig = DEFAULT_CONFIG
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    shift: bool | None = None
+    """Whether position t predicts label t + 1; None where the model's outputs tell."""
     estimate: Estimate = field(default_factory=Estimate, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
+        if not isinstance(self.shift, bool | None):
+            raise TypeError(f"shift must be True, False or None; got {self.shift!r}")
 
     def keywords(self) -> dict[str, Any]:
         """The options as keywords of the loss functions."""
@@ -135,7 +139,7 @@ def ntl_loss_function(
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
         shift: shift the labels by one position, as causal models need; False for masked language models.
     """
-    return partial(model_loss, options=LossOptions(numbers, config, label_smoothing, z_loss), shift=shift)
+    return partial(model_loss, options=LossOptions(numbers, config, label_smoothing, z_loss, shift))
 
 
 def model_loss(
@@ -148,17 +152,16 @@ def model_loss(
     num_numbers_in_batch: Count | None = None,
     *,
     options: LossOptions,
-    shift: bool,
     **_: Any,
 ) -> Tensor:
     """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
-    targets = choose_targets(labels, shift_labels, shift)
+    targets = choose_targets(labels, shift_labels, options.shift)
     return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
 
 
-def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool) -> Tensor:
+def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
     """The target of each position."""
     if shift_labels is not None:
         return shift_labels
@@ -199,14 +202,14 @@ def ntl_compute_loss_func(
             loss without a given factor, or router losses of both an encoder and a decoder; or the model's own loss has
             parts that cannot be computed from its logits.
     """
-    options = LossOptions(numbers, config, label_smoothing, z_loss)
     if model is not None:
         base = unwrap_model(model)
         check_own_loss(base)
         shift = shifts_labels(base) if shift is None else shift
         holder = router_factor_of(base)
         aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
-    return partial(trainer_loss, options=options, shift=shift, aux_loss_coef=aux_loss_coef)
+    options = LossOptions(numbers, config, label_smoothing, z_loss, shift)
+    return partial(trainer_loss, options=options, aux_loss_coef=aux_loss_coef)
 
 
 def trainer_loss(
@@ -215,11 +218,10 @@ def trainer_loss(
     num_items_in_batch: Count | None = None,
     *,
     options: LossOptions,
-    shift: bool | None,
     aux_loss_coef: float | None,
 ) -> Tensor:
     """The loss of a model's outputs, with the signature that the Trainer uses for ``compute_loss_func``."""
-    shift = outputs_are_causal(outputs) if shift is None else shift
+    shift = outputs_are_causal(outputs) if options.shift is None else options.shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
     if not isinstance(outputs, dict):

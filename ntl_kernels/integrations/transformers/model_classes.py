@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .functions import names_in
 from .transforms import LogitTransform
 
 
@@ -155,7 +156,6 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "CohereForCausalLM": ModelClass(cohere),
     "CpmAntForCausalLM": ModelClass(shifts_labels=False),
     "EncoderDecoderModel": ModelClass(decoder_mask=mask_padding),
-    "FlaubertWithLMHeadModel": ModelClass(shifts_labels=False),
     "GPT2LMHeadModel": ModelClass(plain),
     "GPTJForCausalLM": ModelClass(plain),
     "GPTNeoXForCausalLM": ModelClass(plain),
@@ -193,18 +193,16 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "TrOCRForCausalLM": ModelClass(shifts_labels=False),
     "UMT5ForConditionalGeneration": ModelClass(plain),
     "WhisperForCausalLM": ModelClass(shifts_labels=False),
-    "XLMWithLMHeadModel": ModelClass(shifts_labels=False),
     "XLNetLMHeadModel": ModelClass(shifts_labels=False),
 }
 
 TRANSFORMS = {name: row.transform for name, row in MODEL_CLASSES.items() if row.transform is not None}
-UNSHIFTED = frozenset(name for name, row in MODEL_CLASSES.items() if not row.shifts_labels)
-OUTPUTS: dict[str, bool | None] = {
+SHIFTS: dict[str, bool | None] = {
     "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
-    ".*CausalLM.*": True,
-    ".*(Seq2Seq|MaskedLM).*": False,
+    ".*CausalLM.*|.*LMHeadModel|.*ForConditionalGeneration": True,
+    ".*(Seq2Seq|MaskedLM|TokenClassif).*": False,
 }
-"""Whether a model that returns a type of this name shifts the labels; the first matching pattern decides."""
+"""Whether a model shifts labels, by its class, loss type or type of outputs; the first matching pattern decides."""
 
 
 def what_is_known(model: Any) -> ModelClass:
@@ -241,18 +239,41 @@ def is_encoder_decoder(model: Any) -> bool:
 
 
 def shifts_labels(base: Any) -> bool:
-    """Whether position t of a bare model predicts label t + 1 in its own loss."""
-    is_masked = "MaskedLM" in type(base).__name__
-    return what_is_known(base).shifts_labels and not (is_encoder_decoder(base) or is_masked)
+    """Whether position t of a bare model predicts label t + 1 in its own loss.
+
+    The first class in the MRO decides that is known, or whose forward calls the model's loss function or names a
+    telling type of outputs; failing these, the first with a telling name.
+    """
+    if is_encoder_decoder(base):
+        return False
+    for cls in type(base).__mro__:
+        if cls.__name__ in MODEL_CLASSES:
+            return MODEL_CLASSES[cls.__name__].shifts_labels
+        names = names_in(vars(cls).get("forward"))  # type: ignore[arg-type]
+        if "loss_function" in names:
+            names = {getattr(base, "loss_type", None) or "ForCausalLM"}  # the default of transformers
+        told = {shifts_by_name(name) for name in names} - {None}
+        if len(told) == 1:
+            return bool(told.pop())
+    return told_or_raise([cls.__name__ for cls in type(base).__mro__])
 
 
 def outputs_are_causal(outputs: Any) -> bool:
     """Whether outputs of this type come from a model whose position t predicts label t + 1."""
-    name = type(outputs).__name__
-    is_causal = next((shifts for pattern, shifts in OUTPUTS.items() if re.fullmatch(pattern, name)), None)
-    if is_causal is not None:
-        return is_causal
+    return told_or_raise([type(outputs).__name__], "model=model, ")
+
+
+def shifts_by_name(name: str) -> bool | None:
+    """What this name of a class or loss type says of shifting labels; None for nothing."""
+    return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
+
+
+def told_or_raise(names: list[str], other_remedy: str = "") -> bool:
+    """What the first of these names that says anything says of shifting labels."""
+    for told in map(shifts_by_name, names):
+        if told is not None:
+            return told
     raise ValueError(
-        f"{name} does not say whether labels must be shifted: pass model=model, or pass shift=True (GPT-2 and other "
-        "causal models) or shift=False (BartForCausalLM and similar models)"
+        f"{names[0]} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
     )

@@ -33,6 +33,7 @@ def apply_ntl_to_model(
     *,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    shift: bool | None = None,
     transform: LogitTransform | None = None,
     chunk_size: int | None = None,
     skip_ignored: bool = True,
@@ -61,6 +62,7 @@ def apply_ntl_to_model(
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
+        shift: whether position t predicts label t + 1; default: as in the model's own loss.
         transform: how the model transforms its head's output; needed only for model classes that are not known here. A
             wrong transform raises an error in the first step (under torch.compile and torch.func, where it cannot be
             checked, the loss is NaN).
@@ -76,7 +78,8 @@ def apply_ntl_to_model(
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
     """
     base = unwrap_model(model)
-    options = LossOptions(numbers, config, label_smoothing, z_loss)
+    shift = shifts_labels(base) if shift is None else shift
+    options = LossOptions(numbers, config, label_smoothing, z_loss, shift)
     check_forward(base)
     check_own_loss(base)
     check_forward_serves_hidden_states(base)

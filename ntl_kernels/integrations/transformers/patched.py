@@ -23,7 +23,7 @@ from ...tracing import has_values
 from .frameworks import advice_on_head, check_hooks
 from .functions import describe, is_ours
 from .losses import Count, LossOptions, choose_targets, denominators
-from .model_classes import is_encoder_decoder, shifts_labels
+from .model_classes import is_encoder_decoder
 from .models import added_loss, find_head, put_decoder_inputs, train_on_logits
 from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes
 from .transforms import NUM_PROBES, LogitTransform, check_probes, make_probes, probes_match
@@ -126,10 +126,10 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
     labels, shift_labels = given.pop("labels", None), given.pop("shift_labels", None)
     num_items, return_dict = given.pop("num_items_in_batch", None), given.pop("return_dict", None)
     if is_encoder_decoder(model):
-        targets = choose_targets(labels, None, shift=False)
-        put_decoder_inputs(model, given, targets)
+        targets = choose_targets(labels, None, patch.options.shift)
+        put_decoder_inputs(model, given, labels)
     else:
-        targets = choose_targets(labels, shift_labels, shifts_labels(model))
+        targets = choose_targets(labels, shift_labels, patch.options.shift)
         given["labels"] = targets  # the model only checks whether there are labels
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
@@ -245,7 +245,8 @@ def check_head(head: Any, model: Any) -> None:
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
         raise TypeError(
-            f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}{advice_on_head(kind)}"
+            f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}: "
+            f"{advice_on_head(kind, model)}{train_on_logits(model)}"
         )
     own = head.__dict__.get("forward")
     is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)

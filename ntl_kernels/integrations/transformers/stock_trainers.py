@@ -35,14 +35,14 @@ class StockTrainer(NamedTuple):
     inputs: Callable[[Any], dict[str, Any]] = no_inputs
     """The inputs that it passes to its model in addition to the batch."""
     count_batch: Callable[[Any, dict[str, Any]], None] = no_count
-    """What it counts in every batch for its log."""
+    """What it counts in every batch for its log. It may remove what is no input of the model."""
 
 
 def set_sft_auxiliary_factor(trainer: Any) -> None:
     """Use the auxiliary loss factor of SFTConfig, which may differ from the model's. (TRL 0.24 has none.)"""
-    if trainer.aux_loss_enabled and hasattr(trainer, "router_aux_loss_coef"):
+    if trainer.aux_loss_enabled and hasattr(trainer.args, "router_aux_loss_coef"):
         base = unwrap_model(trainer.model)
-        setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.router_aux_loss_coef)
+        setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), trainer.args.router_aux_loss_coef)
 
 
 def sft_inputs(trainer: Any) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def sft_inputs(trainer: Any) -> dict[str, Any]:
 
 def count_sft_tokens(trainer: Any, inputs: dict[str, Any]) -> None:
     """Maintain SFTTrainer's ``num_tokens``: the number of tokens other than padding, over all processes."""
+    inputs.pop("_prediction_loss_only", None)  # a note from the prediction step of TRL 1.7 to 1.14
     is_training = trainer.model.training
     if is_training:
         mask = inputs.get("attention_mask")

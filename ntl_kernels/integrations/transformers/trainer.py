@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 
@@ -31,18 +33,6 @@ from .stock_trainers import (
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
-
-
-WHAT_IS_LOGGED = {"train": "training steps", "eval": "evaluation"}
-
-
-class EvalBatch(NamedTuple):
-    """The denominators of an evaluation batch on this process."""
-
-    rows: int
-    """How many of its rows are not repetitions, which fill up the last batch so that all processes get rows."""
-    counts: tuple[Tensor | None, Tensor | None]
-    """The tokens and number tokens of its complete rows if processes share rows, otherwise None."""
 
 
 class Window(NamedTuple):
@@ -77,12 +67,13 @@ class NTLTrainerMixin:
     Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
     tokens), of the whole accumulation window on all processes. Gradients therefore equal those of one large batch,
     including when processes share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes
-    the loss from hidden states, any other model from full logits. In evaluation the loss is the mean over each batch.
+    the loss from hidden states, any other model from full logits.
 
     In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
     tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
     are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
-    first log warns. ``ntl`` has the denominator of the loss, so that ``loss = ce + weight * ntl``.
+    first log warns. ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds), however rows
+    are divided into batches, in evaluation and over several steps. Without any label, ``eval_loss`` is NaN.
 
     If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
     inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
@@ -93,6 +84,7 @@ class NTLTrainerMixin:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
         ntl_config: kind and weight of the Number Token Loss; default: that of the patch, or ``NTLConfig()``.
         z_loss: factor of ``lse ** 2``; default: that of the patch, or 0.
+        shift: whether position t predicts label t + 1; default: that of the patch, or as in the model's own loss.
         ntl_weight_schedule: a function that returns the weight of the Number Token Loss for the progress of training,
             from 0 at the first optimizer step towards 1 at the last. It replaces ``ntl_config.weight``; the value is
             logged as ``ntl_weight``. The weight is a tensor on the training device that changes in place, so nothing is
@@ -115,18 +107,21 @@ class NTLTrainerMixin:
         numbers: NumberTokens | None = None,
         ntl_config: NTLConfig | None = None,
         z_loss: float | None = None,
+        shift: bool | None = None,
         ntl_weight_schedule: Callable[[float], float] | None = None,
         **kwargs: Any,
     ) -> None:
         arguments = args[1] if len(args) > 1 else kwargs.get("args")
         check_stock_arguments(type(self).__name__, self.ntl_stock, arguments)
-        self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss}
+        self.ntl_given: dict[str, Any] = {"numbers": numbers, "config": ntl_config, "z_loss": z_loss, "shift": shift}
         self.ntl_weight_schedule = ntl_weight_schedule
         self.ntl_weight: Tensor | None = None
         self.ntl_totals: dict[str, Tensor] = {}
         self.ntl_seen: set[str] = set()
         """The modes that have logged metrics: "train", "eval"."""
-        self.ntl_eval_batch: EvalBatch | None = None
+        self.ntl_eval_counts: tuple[Tensor | None, Tensor | None] = (None, None)
+        """The tokens and number tokens of an evaluation batch's complete rows if processes share rows."""
+        self.ntl_eval_loss: tuple[Tensor, Tensor] | None = None  # CE + NTL of an evaluation batch, and its tokens
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)
@@ -165,6 +160,8 @@ class NTLTrainerMixin:
             check_own_loss(unwrap_model(self.model))  # type: ignore[attr-defined]
         if installed is None:
             self.ntl_check_given(self.model)  # type: ignore[attr-defined]
+            if "shift" not in given:
+                given["shift"] = shifts_labels(unwrap_model(self.model))  # type: ignore[attr-defined]
             return self.ntl_follow(LossOptions(**given))
         installer, options = installed
         options = self.ntl_follow(options)
@@ -226,7 +223,7 @@ class NTLTrainerMixin:
 
     def ntl_targets(self, batch: Any) -> Tensor:
         """The target of each position of a batch."""
-        if not has_labels(batch):
+        if not label_names(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
         labels, shift_labels = batch.get("labels"), batch.get("shift_labels")
         for framework in FRAMEWORKS:
@@ -236,8 +233,7 @@ class NTLTrainerMixin:
                 raise ValueError(f"the model has {tokens}, for which {framework.name} does not extend shift_labels")
             if virtual:
                 labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
-        base = unwrap_model(self.model)  # type: ignore[attr-defined]
-        return choose_targets(labels, shift_labels, shifts_labels(base))
+        return choose_targets(labels, shift_labels, self.ntl_options().shift)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Count | None = None
@@ -248,8 +244,7 @@ class NTLTrainerMixin:
         num_numbers = inputs.pop(NUM_NUMBERS, None)
         targets = self.ntl_targets(inputs)
         is_training = self.model.training  # type: ignore[attr-defined]
-        batch = self.ntl_eval_batch or EvalBatch(targets.shape[0], (None, None))
-        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers) if is_training else batch.counts)
+        window = self.ntl_window(is_training, (num_items_in_batch, num_numbers))
         if has_own_loss(type(self), NTLTrainerMixin):
             self.ntl_check_own_loss()
             loss, parts, outputs = self.ntl_theirs(model, inputs, window, is_training, return_outputs)
@@ -257,11 +252,12 @@ class NTLTrainerMixin:
             loss, parts, outputs = self.ntl_fused(model, inputs, window)
         else:
             loss, parts, outputs = self.ntl_unfused(model, inputs, targets, window)
-        self.ntl_add("train" if is_training else "eval", loss, batch.rows, parts, targets)
+        self.ntl_add("train" if is_training else "eval", parts, targets, window)
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(self, is_training: bool, counts: tuple[Count | None, Count | None]) -> Window:
-        """The denominators of a batch's loss, and over how many processes and steps it is summed."""
+        """The denominators of a batch's loss (in training the counts), and over what it is summed."""
+        counts = counts if is_training else self.ntl_eval_counts
         if counts[0] is None:
             return Window(*counts, 1, 1)
         if not is_training:
@@ -333,55 +329,56 @@ class NTLTrainerMixin:
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
         """The Trainer's prediction step with our loss. A patched model computes logits only if they are needed."""
-        if has_labels(inputs):
+        if label_names(inputs):
             inputs = self.ntl_begin_batch(inputs)
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
         if getattr(self.args, self.ntl_stock.generates, False) and not prediction_loss_only:  # type: ignore[attr-defined]
             evaluated = model
             model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
+        self.ntl_eval_loss = None
         try:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)  # type: ignore[misc]
+            result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)  # type: ignore[misc]
         finally:
-            self.ntl_eval_batch = None
+            self.ntl_eval_counts = (None, None)
+        if self.ntl_eval_loss is not None:  # result[0] is what the outermost compute_loss has made of it
+            loss, tokens = self.ntl_eval_loss
+            self.ntl_totals["eval"][-2] += (loss - result[0].to(loss.device)) * tokens
+        return result
 
     def ntl_begin_batch(self, inputs: Any) -> dict[str, Any]:
-        """The inputs of an evaluation batch, with the labels of repeated rows removed."""
-        rows = len(next(inputs[name] for name in ("labels", "shift_labels") if inputs.get(name) is not None))
-        own = self.ntl_own_rows(rows)
+        """The inputs of an evaluation batch without the labels of repeated samples, the last over all processes."""
+        state, loader = self.accelerator.gradient_state, self.callback_handler.eval_dataloader  # type: ignore[attr-defined]
         inputs = {**inputs}
-        for name in ("labels", "shift_labels"):
-            if own < rows and inputs.get(name) is not None:
-                inputs[name] = torch.cat([inputs[name][:own], torch.full_like(inputs[name][own:], IGNORE_INDEX)])
-        tokens = numbers = None
+        if state.end_of_dataloader and state.remainder > 0:
+            copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
+            process, samples = self.accelerator.process_index // copies, len(inputs[label_names(inputs)[0]])  # type: ignore[attr-defined]
+            if isinstance(getattr(loader, "batch_sampler", None), BatchSamplerShard):
+                samples = loader.total_batch_size * copies // self.accelerator.num_processes  # type: ignore[attr-defined]
+            inputs = without_repetitions(inputs, samples, process, state.remainder, partial(collate_last, loader))
         if evaluation_shards(self) > 1:
             tokens, numbers = self.ntl_count(self.ntl_targets(inputs))
-        self.ntl_eval_batch = EvalBatch(own, (tokens, numbers))
+            self.ntl_eval_counts = tokens, numbers
         return inputs
 
-    def ntl_own_rows(self, rows: int) -> int:
-        """How many of this process's rows are not repetitions. Repetitions are the last rows over all processes."""
-        state = self.accelerator.gradient_state  # type: ignore[attr-defined]
-        if not state.end_of_dataloader or state.remainder <= 0:
-            return rows
-        copies = cp_size(self) * self.get_tp_size()  # type: ignore[attr-defined]
-        before = self.accelerator.process_index // copies * rows  # type: ignore[attr-defined]
-        return min(max(state.remainder - before, 0), rows)
-
-    def ntl_add(self, mode: str, loss: Tensor, rows: int, parts: NTLOutput, targets: Tensor) -> None:
+    def ntl_add(self, mode: str, parts: NTLOutput, targets: Tensor, window: Window) -> None:
         """Add a batch to the totals for the next log, without waiting for the device."""
-        device = parts.ntl.device
-        tokens, numbers = self.ntl_count(targets).to(device)
+        tokens, numbers = self.ntl_count(targets).to(parts.ntl.device)
+        ntl = parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers)
+        loss, share = parts.loss.detach() * window.processes, torch.full_like(parts.ntl, 1 / window.steps)
+        if mode == "eval":
+            self.ntl_eval_loss, loss, share = (loss, tokens), torch.zeros_like(loss), tokens
         sums = torch.stack(
             [
                 parts.cross_entropy * parts.num_tokens,
-                parts.ntl * self.ntl_mean_over(parts.num_tokens, parts.num_numbers),
+                ntl,
+                self.ntl_options().config.weight * ntl,
                 parts.token_accuracy * tokens,
                 parts.number_mae * numbers,
                 tokens,
                 numbers,
-                loss.detach() * rows,
-                torch.full((), rows, device=device),
+                loss,
+                share,
             ]
         ).float()
         total = self.ntl_totals.get(mode)
@@ -392,32 +389,35 @@ class NTLTrainerMixin:
         return {"tokens": tokens, "numbers": numbers}[self.ntl_options().config.mean_over]
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
-        """The means since the last call over all processes: of the parts if there was a token, of the loss if a row."""
-        nothing = torch.zeros(8, device=self.args.device)  # type: ignore[attr-defined]
+        """The means since the last call over all processes; without tokens only a ``loss`` of NaN.
+
+        ``loss`` is what must be added to the Trainer's mean over steps in training, and the whole loss in evaluation.
+        """
+        nothing = torch.zeros(9, device=self.args.device)  # type: ignore[attr-defined]
         total = self.ntl_totals.pop(mode, nothing)  # every process must gather, even without totals
         total = self.accelerator.gather(total[None]).sum(0)  # type: ignore[attr-defined]
-        cross_entropy, ntl, correct, error, tokens, numbers, loss, rows = total.tolist()
-        metrics = {}
-        if tokens > 0:
-            metrics = {
-                "ce": cross_entropy / tokens,
-                "ntl": ntl / max(self.ntl_mean_over(tokens, numbers), 1),
-                "token_accuracy": correct / tokens,
-                "number_mae": error / numbers if numbers else float("nan"),
-                "number_share": numbers / tokens,
-            }
-            self.ntl_look_for_numbers(mode, numbers)
-        if mode == "eval" and rows > 0:
-            metrics["loss"] = loss / rows
-        return metrics
+        cross_entropy, ntl, weighted, correct, error, tokens, numbers, loss, share = total.tolist()
+        if not tokens > 0:
+            return {"loss": math.nan}
+        self.ntl_look_for_numbers(mode, numbers)
+        over = max(self.ntl_mean_over(tokens, numbers), 1)
+        return {
+            "loss": cross_entropy / tokens + weighted / over - loss / share,
+            "ce": cross_entropy / tokens,
+            "ntl": ntl / over,
+            "token_accuracy": correct / tokens,
+            "number_mae": error / numbers if numbers else math.nan,
+            "number_share": numbers / tokens,
+        }
 
     def ntl_look_for_numbers(self, mode: str, count: float) -> None:
         """Warn if the first log of training or evaluation had no number token among its labels."""
         is_first = mode not in self.ntl_seen
         self.ntl_seen.add(mode)
         if count == 0 and is_first and self.is_world_process_zero():  # type: ignore[attr-defined]
+            logged = {"train": "training steps", "eval": "evaluation"}[mode]
             warnings.warn(
-                f"no label of the first logged {WHAT_IS_LOGGED[mode]} is a number token, so NTL is 0. Likely causes: "
+                f"no label of the first logged {logged} is a number token, so NTL is 0. Likely causes: "
                 "the NumberTokens belong to another tokenizer, the numbers are masked (-100) with the prompt, or the "
                 "tokenizer splits numbers into tokens that are not in the NumberTokens. Check your labels with "
                 "numbers.is_number(labels)",
@@ -427,26 +427,27 @@ class NTLTrainerMixin:
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's log with the parts of the training loss."""
         if "loss" in logs:
-            logs.update(self.ntl_metrics("train"))
+            metrics = self.ntl_metrics("train")
+            correction = metrics.pop("loss")
+            if math.isfinite(correction):  # otherwise the Trainer's, in which logging_nan_inf_filter leaves steps out
+                logs["loss"] += correction
+            logs.update(metrics)
             if self.ntl_weight is not None:
                 logs["ntl_weight"] = self.ntl_weight.item()
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """The Trainer's evaluation loop with the parts of the loss among its metrics."""
         self.ntl_totals.pop("eval", None)
-        arguments = dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        output = super().evaluation_loop(*arguments)  # type: ignore[misc]
+        watch(dataloader)
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        output = super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.ntl_metrics("eval").items()}
-        output.metrics.update(metrics)
+        if f"{metric_key_prefix}_loss" in output.metrics:  # otherwise the data have no labels
+            output.metrics.update(metrics)
         return output
+
+    prediction_loop = evaluation_loop  # which use_legacy_prediction_loop chooses in transformers 4
 
 
 class NTLTrainer(NTLTrainerMixin, Trainer):
@@ -466,9 +467,71 @@ class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     ntl_stock = STOCK_TRAINERS["Seq2SeqTrainer"]
 
 
-def has_labels(batch: Any) -> bool:
-    """Whether a batch has labels."""
-    return batch.get("labels") is not None or batch.get("shift_labels") is not None
+def label_names(batch: Any) -> list[str]:
+    """The names under which a batch has labels."""
+    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
+
+
+def without_repetitions(
+    batch: Any, samples: int, process: int, remainder: int, collate_own: Callable[[int], Any]
+) -> Any:
+    """A process's last batch without the labels of repetitions, the samples beyond ``remainder`` over all processes.
+
+    If a row is not a sample, as with padding-free collators, the batch is made anew without them.
+    """
+    own, names = min(max(remainder - process * samples, 0), samples), label_names(batch)
+    if own == samples or not names:
+        return batch
+    if own > 0 and len(batch[names[0]]) != samples:
+        return collate_own(own)
+    kept = {name: torch.cat([batch[name][:own], torch.full_like(batch[name][own:], IGNORE_INDEX)]) for name in names}
+    return {**batch, **kept}
+
+
+class Watched:
+    """A batch sampler or a stream that counts its items and keeps the last."""
+
+    def __init__(self, inside: Any) -> None:
+        self.inside = inside
+
+    def __iter__(self) -> Iterator[Any]:
+        self.count, self.has_ended = 0, False
+        for item in self.inside:
+            self.count, self.last = self.count + 1, item
+            yield [*item] if isinstance(item, list) else item  # accelerate appends to a batch of indices
+        self.has_ended = True
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # pickle asks for some before there is anything inside
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+
+def watch(loader: Any) -> None:
+    """Make known which samples accelerate repeats so that several processes have the same number of batches."""
+    batches, stream = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+    if isinstance(batches, BatchSamplerShard) and not isinstance(batches.batch_sampler, Watched):
+        batches.batch_sampler = Watched(batches.batch_sampler)
+    if isinstance(stream, IterableDatasetShard) and not isinstance(stream.dataset, Watched):
+        stream.dataset = Watched(stream.dataset)
+        loader.base_dataloader.collate_fn = partial(collate_stream, stream, loader.collate_fn)
+
+
+def collate_stream(stream: Any, collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    """Samples of a watched stream as a batch; in the last one, accelerate repeats samples after the stream's end."""
+    batch, count = collate(samples), len(samples)
+    if not stream.dataset.has_ended:
+        return batch
+    remainder = stream.dataset.count % (count * stream.num_processes)
+    return without_repetitions(batch, count, stream.process_index, remainder, lambda own: collate(samples[:own]))
+
+
+def collate_last(loader: Any, count: int) -> Any:
+    """The last ``count`` samples of a watched loader as a batch."""
+    return loader.collate_fn([loader.dataset[index] for index in loader.batch_sampler.batch_sampler.last[-count:]])
 
 
 def cp_size(trainer: Any) -> int:
