@@ -10,8 +10,9 @@ VECTOR_BYTES = 16
 
 
 def rows_of(logits: Tensor) -> Tensor:
-    """[..., V] as [B, T, V] with last stride 1 and no overlaps; a view if two leading strides can express it."""
-    vocab_size = logits.shape[-1]
+    """[..., V] as [B, T, V] with last stride 1, without overlaps and without the negative bit of ``x.conj().imag``; a
+    view if two leading strides can express it."""
+    logits, vocab_size = logits.resolve_neg(), logits.shape[-1]
     if logits.is_contiguous():
         return logits.view(1, -1, vocab_size) if logits.numel() else logits.reshape(1, 0, vocab_size)
     if logits.stride(-1) != 1 and vocab_size > 1:

@@ -114,7 +114,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 
 def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     stride = upstream.stride(0) if upstream.ndim else 0
-    own = *shares_of(problem), normalisers, upstream, stride
+    own = *shares_of(problem), normalisers, as_argument(upstream), stride
     launch_rows(row_gradients_kernel, 1, logits, problem, gradient, own)
 
 
@@ -156,7 +156,7 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
             gradient.stride(0),
             *gradient.shape[1:],
             count,
-            upstream,
+            as_argument(upstream),
         ),
         {"TILE": tile},
         **how,
@@ -225,7 +225,7 @@ def matrix_of(tensor: Tensor) -> Matrix:
 
 
 def labels_of(problem: Problem) -> Labels:
-    return Labels(problem.labels, problem.token_weights, problem.spec.ignore_index)
+    return Labels(as_argument(problem.labels), as_argument(problem.token_weights), problem.spec.ignore_index)
 
 
 def numbers_of(table: NumberTable) -> Numbers:
@@ -245,9 +245,12 @@ def given_shares(problem: Problem) -> Shares:
     return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
 
 
-def as_argument(scalar: Tensor | float | None) -> Tensor | float | None:
-    """A number as a float; an integer would recompile for its value."""
-    return scalar if scalar is None or isinstance(scalar, Tensor) else float(scalar)
+def as_argument(given: Tensor | float | None) -> Tensor | float | None:
+    """A number as a float, since an integer would recompile for its value; a tensor without the negative bit, since a
+    kernel reads its memory."""
+    if isinstance(given, Tensor):
+        return given.resolve_neg()
+    return None if given is None else float(given)
 
 
 next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)

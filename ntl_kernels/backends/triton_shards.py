@@ -19,6 +19,7 @@ from .launch import launch
 from .shards import Merge, Merged, hash_of_options, num_statistics
 from .tiles import NUMBERS_PER_THREAD_WITH_SUMS, UNROLL_OF_MANY_OPERATIONS
 from .triton import (
+    as_argument,
     block_of,
     given_shares,
     labels_of,
@@ -156,7 +157,7 @@ def shard_gradients(
             numbers_of(problem.table),
             *shares_of(problem),
             *merge,
-            upstream,
+            as_argument(upstream),
             upstream.stride(0) if upstream.ndim else 0,
             transform_of(problem.spec),
             scalars_of(problem.spec),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -208,21 +209,63 @@ def test_callers_in_several_threads_at_once() -> None:
             assert all(map(torch.equal, found, true))
 
 
+@pytest.mark.parametrize("refused", range(THREADS + 2))
+def test_a_system_that_refuses_threads(refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has started so many, and until it is asked again."""
+    logits = torch.randn(ROWS, VOCAB)
+    expected = in_one_thread(lambda: loss_and_gradient(logits))
+    start, started = threading.Thread.start, list[str]()
+
+    def start_few(thread: threading.Thread) -> None:
+        if thread.name.startswith("ntl_kernels"):
+            if len(started) == refused:
+                raise RuntimeError("can't start new thread")
+            started.append(thread.name)
+        start(thread)
+
+    workers.workers.cache_clear()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(threading.Thread, "start", start_few)
+        assert all(map(torch.equal, loss_and_gradient(logits), expected))
+        found: list[int] = []
+        workers.for_each(found.append, range(50), THREADS)
+        assert sorted(found) == list(range(50))
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == THREADS == torch.get_num_threads()
+    assert len(started) == min(refused, THREADS + 1)
+    test_blocks_are_computed_in_several_threads()
+
+
 def in_a_child(connection: Any, logits: Tensor) -> None:
     torch.set_num_threads(THREADS)
     connection.send([each.tolist() for each in loss_and_gradient(logits)])
 
 
+def in_a_thread_that_outlives_the_main_thread(connection: Any, logits: Tensor) -> None:
+    def run() -> None:
+        while threading.main_thread().is_alive():
+            time.sleep(0.01)
+        in_a_child(connection, logits)
+
+    in_a_child(connection, logits)  # the workers have started
+    threading.Thread(target=run).start()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_workers_of_its_own() -> None:
+@pytest.mark.parametrize("target", [in_a_child, in_a_thread_that_outlives_the_main_thread])
+def test_a_forked_process_has_workers_of_its_own(target: Callable[[Any, Tensor], None]) -> None:
     logits = torch.randn(ROWS, VOCAB)
     expected = [each.tolist() for each in loss_and_gradient(logits)]
     parent, child = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=in_a_child, args=(child, logits))
+    process = multiprocessing.get_context("fork").Process(target=target, args=(child, logits))
     process.start()
+    child.close()
     try:
-        assert parent.poll(60), "the child hangs"
-        assert parent.recv() == expected
+        for _ in range(1 + (target is not in_a_child)):
+            assert parent.poll(60), "the child hangs"
+            assert parent.recv() == expected
+        process.join(60)
+        assert process.exitcode == 0
     finally:
         process.kill()
         process.join()

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, dispatch
+from ntl_kernels import (
+    NTLConfig,
+    NTLOutput,
+    NumberTokens,
+    backends,
+    cross_entropy_ntl,
+    dispatch,
+    linear_cross_entropy_ntl,
+)
 from ntl_kernels.backends import Field, NumberField, eager, normalisers_of
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
 from ntl_kernels.problem import Problem as Contract
@@ -434,6 +444,14 @@ class TritonCases:
             loss.sum().backward()
             assert received == [logits.data_ptr()]
 
+    @pytest.mark.parametrize("operand", ["logits", "slice", "in place", "hidden", "statistics"])
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_operands_with_the_negative_bit(self, reduction: str, operand: str) -> None:
+        """Their memory holds the opposite values."""
+        expected = solve_seen(lambda tensor: tensor, operand, reduction, self.device)
+        found = solve_seen(lambda tensor: torch._neg_view(-tensor), operand, reduction, self.device)
+        assert all(map(torch.equal, found, expected))
+
     def test_no_entry_is_left_uninitialised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         poison_allocations(monkeypatch)
         for seed in range(500, 520):
@@ -441,6 +459,37 @@ class TritonCases:
             answer = solve(problem, "triton")
             assert answer.gradient.isfinite().all()
             assert all(part.isfinite().all() for part in answer.output)
+
+
+def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, device: str) -> list[Tensor]:
+    """Results and gradient of a loss, or of the statistics, with all tensors as ``see`` gives them."""
+    torch.manual_seed(0)
+    leaf, head = torch.randn(2, 3, 50).to(device).requires_grad_(), torch.randn(50, 50).to(device)
+    labels = torch.tensor([[4, 20, -100], [5, 12, 3]], device=device)
+    weights = torch.tensor([[1.5, 0.0, 2.0], [0.5, 1.0, 3.0]], device=device)
+    upstream, num_tokens, num_numbers, ntl_weight = torch.tensor([1.5, 3.0, 2.0, 0.7], device=device)
+    logits = see(leaf * 1)
+    if operand == "statistics":
+        found = torch.stack(number_statistics(logits, DIGITS, backend="triton"))
+        return [found.detach(), *torch.autograd.grad(found.sum(), leaf)]
+    if operand == "slice":
+        logits, labels, weights = logits[:, :-1], labels[:, :-1].contiguous(), weights[:, :-1]
+    options: dict[str, Any] = {"config": NTLConfig(weight=see(ntl_weight)), "reduction": reduction, "backend": "triton"}
+    if reduction == "mean":
+        options |= {"num_tokens": see(num_tokens), "num_numbers": see(num_numbers)}
+    if operand == "in place":  # of rows without weights, whose labels are used as they are
+        logits, labels, weights = logits.flatten(0, 1), labels.flatten(), weights.flatten()
+        output = cross_entropy_ntl(logits, see(labels), DIGITS, inplace=True, return_parts=True, **options)
+    else:
+        options |= {"token_weights": see(weights), "return_parts": True}
+        if operand == "hidden":
+            bias = see(head[0].contiguous())
+            output = linear_cross_entropy_ntl(logits, see(head), see(labels), DIGITS, bias=bias, **options)
+        else:
+            output = cross_entropy_ntl(logits, see(labels), DIGITS, **options)
+    assert isinstance(output, NTLOutput)
+    upstream = see(weights if reduction == "none" else upstream)
+    return [*(part.detach() for part in output), *torch.autograd.grad(output.loss, leaf, upstream)]
 
 
 def poison_allocations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,18 @@ class ShardCases:
             problem = moved(impossible_problem(torch.float32, reduction, label_smoothing), self.device)
             check_impossible(solve_in_shards(problem, bounds, "triton"), problem)
 
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_an_upstream_gradient_with_the_negative_bit(self, reduction: str) -> None:
+        """Its memory holds the opposite values."""
+        labels, upstream = torch.tensor([4, 9, 20]), torch.tensor([2.0, 0.5, 3.0])
+        numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 50)
+        upstream = upstream if reduction == "none" else upstream[0]
+        problem = Problem(torch.randn(3, 50), labels, numbers, {"reduction": reduction}, upstream)
+        problem = moved(problem, self.device)
+        seen = replace(problem, upstream=torch._neg_view(-problem.upstream))
+        found, expected = (solve_in_shards(one, [(0, 30), (30, 20)], "triton") for one in (seen, problem))
+        assert torch.equal(found.gradient, expected.gradient)
+
     def test_label_smoothing_of_shards_that_start_with_a_mask(self) -> None:
         for first in (0, 16_000):
             problem = moved(masked_start_problem(32_000, first), self.device)

@@ -14,9 +14,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
-from threading import Barrier, Lock, Thread
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -28,9 +29,10 @@ core, it waits half of the time."""
 SHORTEST_WAIT_S = 1e-3
 """A shorter wait may be an interrupt, or a thread waking up."""
 WALKS_BEFORE_ASKING_AGAIN = 8
-MOST_THREADS = 256
-"""Maximum number of threads; with more, Python's global lock would be the limit."""
-INITIALISING = Lock()
+HAS_OPENMP = "parallel backend: OpenMP" in torch.__config__.parallel_info()
+"""Whether the number of threads that split operations can be set per calling thread."""
+STARTING = Lock()
+"""Held while workers start, and while the process forks."""
 
 
 class Machine:
@@ -80,47 +82,43 @@ def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) 
                     return
                 work(item)
 
-    pool = workers(min(threads, MOST_THREADS))
-    futures = [pool.submit(take_items) for _ in range(min(threads, len(left)))]
-    wait(futures)
-    for future in futures:
+    futures: list[Future[None]] = []
+    with suppress(RuntimeError), STARTING:  # raised if the system refuses a thread or the main thread has ended
+        for worker in workers(threads)[: len(left)]:
+            futures.append(worker.submit(take_items))
+    for future in wait(futures).done:
         future.result()
+    take_items()  # all of them, if there are no workers
 
 
 def threads_for(device: torch.device) -> int:
     """The number of threads for blocks: torch's setting on a CPU, 1 if threads cannot compute operations alone."""
-    return torch.get_num_threads() if device.type == "cpu" and has_threads_of_its_own() else 1
+    return torch.get_num_threads() if device.type == "cpu" and HAS_OPENMP else 1
 
 
 @cache
-def has_threads_of_its_own() -> bool:
-    """Whether the number of threads that split operations can be set per calling thread, as with OpenMP."""
-    return "parallel backend: OpenMP" in torch.__config__.parallel_info()
+def workers(count: int) -> list[ThreadPoolExecutor]:
+    """That many threads that do not split operations, all of them started; raises RuntimeError if one is refused.
 
-
-@cache
-def workers(count: int) -> ThreadPoolExecutor:
-    """That many threads that do not split operations.
-
-    All have started when this returns: for a moment, a starting thread changes the default of new threads.
+    The number of a new thread is a default that ``torch.set_num_threads`` sets, together with that of the calling
+    thread. Therefore a thread that ends here sets it to 1 and back.
     """
-    pool = ThreadPoolExecutor(count, "ntl_kernels", keep_to_itself)
-    meeting = Barrier(count)
-    wait([pool.submit(meeting.wait) for _ in range(count)])
-    return pool
 
-
-os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has none of its parent's threads
-
-
-def keep_to_itself() -> None:
-    """Limit the calling thread to one OpenMP thread, without changing the default of new threads.
-
-    ``torch.set_num_threads`` sets both, the number of the calling thread and the default of new threads.
-    """
-    with INITIALISING:
-        of_threads_to_come = torch.get_num_threads()
+    def start() -> list[ThreadPoolExecutor]:
+        default = torch.get_num_threads()
         torch.set_num_threads(1)
-        restoring = Thread(target=torch.set_num_threads, args=(of_threads_to_come,))
-        restoring.start()
-        restoring.join()
+        try:
+            started = [ThreadPoolExecutor(1, "ntl_kernels") for _ in range(count)]
+            for worker in started:
+                worker.submit(torch.get_num_threads).result()  # reads the default
+            return started
+        finally:
+            torch.set_num_threads(default)
+
+    with ThreadPoolExecutor(1, "ntl_kernels") as starter:
+        return starter.submit(start).result()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=STARTING.release)
+    os.register_at_fork(after_in_child=workers.cache_clear)  # a forked process has none of its parent's threads
