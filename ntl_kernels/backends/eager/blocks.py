@@ -100,7 +100,7 @@ class Blocks(NamedTuple):
 
     def block(self, span: slice) -> Block:
         logits, gradient = rows_in(self.logits, span), None if self.gradient is None else rows_in(self.gradient, span)
-        if logits.ndim > 2:
+        if logits.ndim > 2:  # several sequences, which need not follow each other in memory
             copy = self.workspace.buffer("rows", span.stop - span.start)
             logits = copy.view(logits.shape).copy_(logits).flatten(0, 1)
         counted = None if self.counts is None else self.counts[span].nonzero().squeeze(-1)
