@@ -179,7 +179,7 @@ def share_of(part, whole, how):
     It is 0 only if all columns of the part are -inf; a share that would underflow is a trace.
     """
     share = product(part.total, rescale(part.peak, exponent_at(whole.peak, how))) / whole.total
-    return tl.fma(part.total, TRACE, share)
+    return tl.where(part.peak == float("-inf"), 0.0, share + TRACE)
 
 
 @triton.jit

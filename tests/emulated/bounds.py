@@ -25,6 +25,8 @@ HARDWARE_TANH = 2.0**-10.987
 """That of the hardware's, as PTX promises it; nothing is known of its value near 0 but this."""
 POLYNOMIAL = 3e-6
 """The relative error of powers by a polynomial."""
+TRACE = 1.001e-37
+"""What a probability on numbers has at least."""
 TREE = 16
 """Additions on the way from a thread's sum to that of all threads."""
 TOTAL_THREADS = 1024
@@ -126,6 +128,7 @@ class Bounds:
         q, offsets = numbers.p, rounded(values - target)
         gap = (numbers.peak - self.row.peak) * (self.outer * rounded(math.log2(math.e)))
         mass = numbers.total * gap.exp2() / self.row.total
+        mass = mass.with_error(TRACE)  # added, so that 0 is left to no probability at all
         slope = exact(torch.ones_like(target))
         if config.kind == "wasserstein" and config.label_sigma > 0:
             loss, effects = self.cumulative(q, offsets, values)
