@@ -38,11 +38,11 @@ def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...
         check(Answer(NTLOutput(**parts), gradient), problem)
 
 
-@pytest.mark.parametrize(("shape", "placements"), LAYOUTS[::2])
+@pytest.mark.parametrize(("shape", "placements"), LAYOUTS[2:4])
 def test_number_tokens_without_probability_have_no_number_loss(
     ranks: Ranks, shape: tuple[int, ...], placements: list[Any]
 ) -> None:
-    seeds = [(reduction, config) for reduction in ("mean", "sum", "none") for config in UNMEASURED_CONFIGS[::3]]
+    seeds = [(reduction, config) for reduction in ("mean", "sum", "none") for config in UNMEASURED_CONFIGS[::4]]
     for seed, (parts, (gradient,)) in zip(
         seeds, ranks.run(cases.solve_dtensor, seeds, shape, placements, ranks=4)[0], strict=True
     ):
