@@ -108,8 +108,7 @@ class NTLOutput(NamedTuple):
     token_accuracy: Tensor
     """Share of the rows that count in which the label has the largest logit (ties included)."""
     number_mae: Tensor
-    """Mean |expected value - label's value| over the number rows that count, without those whose number tokens all have
-    a logit of -inf: they have no expected value, and their NTL is 0."""
+    """Mean |expected value - label's value| over the number rows that count and have a number logit above -inf."""
     number_mass: Tensor
     """Mean probability on number tokens over the same rows."""
 

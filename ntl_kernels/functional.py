@@ -58,9 +58,8 @@ def cross_entropy_ntl(
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
             the sum of the weights of the rows that are not ignored. For exact gradient accumulation, pass the count of
             the whole accumulation window.
-        num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token (even
-            if all number tokens have a logit of -inf, which makes their NTL 0). Pass both denominators or neither,
-            except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
+        num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token. Pass
+            both denominators or neither, except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
             use ``logits`` afterwards: if a later use is part of the autograd graph, the backward pass raises an error
             (on a GPU the gradients become NaN); a metric or other code outside the graph silently reads the gradient.

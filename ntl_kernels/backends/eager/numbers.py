@@ -51,8 +51,9 @@ def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) 
     if not labels.has_numbers:
         return None, labels
     number_logits = x.index_select(-1, problem.table.ids)
-    has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
-    labels = labels._replace(is_other=labels.is_other | has_none)
+    if x.device.type != "cpu" or not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
+        has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
+        labels = labels._replace(is_other=labels.is_other | has_none)
     is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
     return number_logits.softmax(-1) if is_needed else None, labels
 
