@@ -116,8 +116,47 @@ def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), number, dtype=dtype, device=device)
 
 
-NUM_PARTS = 7
-"""The number of fields of NTLOutput after the loss."""
+class Parts(NamedTuple):
+    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number. Their order is written here."""
+
+    cross_entropy: Any
+    ntl: Any
+    num_tokens: Any
+    num_numbers: Any
+    token_accuracy: Any
+    number_mae: Any
+    number_mass: Any
+
+
+class RowResult(NamedTuple):
+    """The results of one row, of a block of rows, or (``RowResult(*fields.unbind())``) of all rows.
+
+    Their order is written here: it is the order of the rows of ``fields`` [len(RowResult._fields), N], for the kernels,
+    too. All are 0 for rows that do not count.
+    """
+
+    cross_entropy: Any
+    """w * CE"""
+    is_correct: Any
+    """1 if the label's logit is the largest"""
+    weight: Any
+    """w"""
+    peak: Any
+    """the largest transformed logit x, and"""
+    total: Any
+    """the sum of exp(x - peak); both are the row's normaliser, in the backend's units"""
+    ntl: Any
+    """w * NTL, without lambda; this and all following are 0 outside number rows"""
+    absolute_error: Any
+    """|yhat - v_y|"""
+    mass: Any
+    """probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too"""
+    number_weight: Any
+    """w"""
+
+
+NUM_PARTS = len(Parts._fields)
+NUM_FIELDS = len(RowResult._fields)
 
 
 class Field(IntEnum):
