@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import expectation, linear, ops
-from .backends import NumberField, load_backend, normalisers_of
+from . import linear, ops
+from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import can_look
 from .linear import Chunking, rows_that_count
 from .problem import Problem
-from .tokens import NumberTable
 from .tracing import is_transformed, refuse_second_derivative, times_upstream
 
 
@@ -127,7 +126,7 @@ def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     else:
         fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
         gradient = logits if ctx.inplace else gradient_like(logits)
-        steps.row_gradients(logits, ctx.problem, normalisers_of(fields), upstream.contiguous(), gradient)
+        steps.row_gradients(logits, ctx.problem, fields, upstream.contiguous(), gradient)
     if ctx.inplace:
         torch.autograd.graph.increment_version(gradient)  # so that graphs that saved the logits detect the change
     return gradient
@@ -175,7 +174,7 @@ def transformed_gradient(ctx: Any, upstream: Tensor) -> Tensor:
             wide, one = logits.to(fields.dtype), fields.new_ones(upstream.shape)
             gradient = gradient_like(wide)
             steps = load_backend(ctx.problem.backend)
-            steps.row_gradients(wide, ctx.problem, normalisers_of(fields), one, gradient)
+            steps.row_gradients(wide, ctx.problem, fields, one, gradient)
     gradient = refuse_second_derivative(gradient, given)
     return times_upstream(gradient, upstream, rows_that_count(ctx.problem)).to(logits.dtype)
 
@@ -185,7 +184,7 @@ def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
-        return ops.gradients(logits, *operands, normalisers_of(fields), upstream)
+        return ops.gradients(logits, *operands, fields, upstream)
     gradient = logits if ctx.inplace else ops.one_pass(logits, *operands)[-1]
     return times_upstream(gradient, upstream, rows_that_count(ctx.problem))
 
@@ -232,7 +231,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     if not ctx.is_one_pass:
         fields, hidden, weight, bias, *_ = ctx.saved_tensors
         arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
-        gradients = linear.gradients(*arguments, normalisers_of(fields), upstream)
+        gradients = linear.gradients(*arguments, fields, upstream)
         return [gradient.to(hidden.dtype) for gradient in gradients]
     gradients, scale = unscaled_linear_gradients(ctx)
     if scale is not None:  # float16: the fp32 gradients get their final magnitude only now
@@ -279,45 +278,7 @@ def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
     arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
     if not ctx.is_one_pass:
-        found = ops.linear_gradients(*arguments, normalisers_of(fields), upstream)
+        found = ops.linear_gradients(*arguments, fields, upstream)
         return [gradient.to(hidden.dtype) for gradient in found]
     *found, scale = ops.linear_losses(*arguments)[3:]
     return linear.scaled(found, upstream * scale, rows_that_count(ctx.problem), hidden.dtype)
-
-
-class ExpectedValueAndMass(torch.autograd.Function):
-    """(expected value [N], mass [N]) of logits [B, T, V]."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, table: NumberTable, backend: str) -> tuple[Tensor, Tensor]:
-        expected_value, mass, statistics = expectation.forward(logits, table, backend)
-        ctx.save_for_backward(logits, statistics)
-        ctx.table, ctx.backend = table, backend
-        return expected_value, mass
-
-    @staticmethod
-    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> tuple[Tensor | None, ...]:
-        logits, statistics = ctx.saved_tensors
-        if not torch.compiler.is_compiling() and (is_transformed(upstream_value) or is_transformed(upstream_mass)):
-            return transformed_statistics_gradient(ctx, upstream_value, upstream_mass), None, None
-        upstreams = torch.stack([upstream_value, upstream_mass])
-        if torch.compiler.is_compiling():
-            gradient = ops.number_statistics_gradients(logits, *ctx.table, ctx.backend, statistics, upstreams)
-        else:
-            gradient = expectation.gradients(logits, ctx.table, ctx.backend, statistics, upstreams)
-        return gradient, None, None
-
-
-def transformed_statistics_gradient(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor) -> Tensor:
-    """The same when the upstream gradients are batched or differentiated, as for the losses."""
-    logits, statistics = ctx.saved_tensors
-    has_number = statistics[NumberField.NUMBER_PEAK] != -torch.inf
-    one, zero = torch.ones_like(statistics[0]), torch.zeros_like(statistics[0])
-    total = torch.zeros((), dtype=statistics.dtype, device=logits.device)
-    for upstream, unit in ((upstream_value, [one, zero]), (upstream_mass, [zero, one])):
-        with torch.no_grad():
-            wide = logits.to(statistics.dtype)
-            upstreams = torch.stack(unit).masked_fill_(~has_number, 0.0)  # no number, no gradient
-            gradient = expectation.gradients(wide, ctx.table, ctx.backend, statistics, upstreams)
-        total = total + times_upstream(refuse_second_derivative(gradient, logits), upstream, has_number)
-    return total.to(logits.dtype)

@@ -254,10 +254,10 @@ def gradients(
     problem: Problem,
     chunking: Chunking,
     needs: Sequence[bool],
-    normalisers: Tensor,
+    fields: Tensor,
     upstream: Tensor,
 ) -> Sequence[Tensor]:
-    """The gradients for an upstream gradient ([N] for "none", else 0-d), from recomputed logits and normalisers [2, N].
+    """The gradients for an upstream gradient ([N] for "none", else 0-d), from recomputed logits and fields.
 
     For reduction "mean" the problem must contain both denominators.
     """
@@ -266,7 +266,7 @@ def gradients(
         gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
         for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
             of_chunk = upstream[chunk].contiguous() if upstream.ndim else upstream
-            rows = part_of(problem, chunk), normalisers[:, chunk].contiguous(), of_chunk
+            rows = part_of(problem, chunk), fields[:, chunk].contiguous(), of_chunk
             steps.row_gradients(logits[None], *rows, logits[None])
             gradients.add(logits, states, chunk)
         return gradients.finish()

@@ -1,7 +1,7 @@
 """The custom operators (namespace ``ntl_kernels``) that traced calls use, with their derivatives.
 
-Each wraps a function that plain calls use directly (:mod:`ntl_kernels.autograd`, :mod:`ntl_kernels.linear`,
-:mod:`ntl_kernels.statistics`). Operators are opaque to a compiler, which uses their fake implementations, and change
+Each wraps a function that plain calls use directly (:mod:`ntl_kernels.autograd`, :mod:`ntl_kernels.linear`).
+Operators are opaque to a compiler, which uses their fake implementations, and change
 nothing in place. Their schema takes a problem as the operands of :func:`operands_of`, with numbers as 0-d tensors so
 that a new value needs no new graph.
 
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import expectation, linear
-from .backends import NUM_PARTS, Field, Forward, NumberField, load_backend, normalisers_of
+from . import linear
+from .backends import NUM_PARTS, Field, Forward, load_backend
 from .backends.layout import gradient_like, loss_dtype
 from .checks import checked_rows
 from .linear import Chunking
@@ -86,12 +86,12 @@ def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     return *load_backend(problem.backend).forward(logits, problem, gradient), gradient
 
 
-@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor normalisers, Tensor upstream) -> Tensor")
+@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor fields, Tensor upstream) -> Tensor")
 def gradients(logits: Tensor, *operands: Any) -> Tensor:
-    """The gradient [B, T, V] from logits, normalisers [2, N] and the upstream gradient (0-d, or [N] for "none")."""
-    *rest, normalisers, upstream = operands
+    """The gradient [B, T, V] from logits, their fields and the upstream gradient (0-d, or [N] for "none")."""
+    *rest, fields, upstream = operands
     problem, gradient = problem_of(rest), gradient_like(logits)
-    rows = normalisers.contiguous(), upstream.contiguous()
+    rows = fields.contiguous(), upstream.contiguous()
     load_backend(problem.backend).row_gradients(logits, problem, *rows, gradient)
     return gradient
 
@@ -106,34 +106,18 @@ def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: An
     return *result.forward, *result.gradients, scale
 
 
-@define("linear_gradients", f"({LINEAR}, Tensor normalisers, Tensor upstream) -> (Tensor, Tensor, Tensor)")
+@define("linear_gradients", f"({LINEAR}, Tensor fields, Tensor upstream) -> (Tensor, Tensor, Tensor)")
 def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     """(hidden_grad, weight_grad, bias_grad) from recomputed logits; upstream is [N] for "none", else 0-d."""
-    *arguments, normalisers, upstream = rest
+    *arguments, fields, upstream = rest
     problem, chunking, needs = linear_arguments(arguments)
-    return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, normalisers, upstream))
+    return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, fields, upstream))
 
 
 def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
     """The arguments after hidden, weight and bias."""
     *operands, chunk_size, skip_ignored, needs = rest
     return problem_of(operands), Chunking(chunk_size, skip_ignored), list(needs)
-
-
-TABLE = "Tensor ids, Tensor values, Tensor lookup, str backend"
-
-
-@define("number_statistics", f"(Tensor logits, {TABLE}) -> (Tensor, Tensor, Tensor)")
-def number_statistics(logits: Tensor, *table: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(expected value [N], mass [N], statistics [len(NumberField), N]) of logits [B, T, V]."""
-    return expectation.forward(logits, NumberTable(*table[:3]), table[3])
-
-
-@define("number_statistics_gradients", f"(Tensor logits, {TABLE}, Tensor statistics, Tensor upstreams) -> Tensor")
-def number_statistics_gradients(logits: Tensor, *rest: Any) -> Tensor:
-    """The gradient [B, T, V] for upstream gradients [2, N] of expected value and mass."""
-    *table, backend, found, upstreams = rest
-    return expectation.gradients(logits, NumberTable(*table), backend, found, upstreams)
 
 
 def fake_forward(tensor: Tensor, operands: Sequence[Any]) -> Forward:
@@ -147,13 +131,6 @@ def fake_forward(tensor: Tensor, operands: Sequence[Any]) -> Forward:
 losses.register_fake(lambda logits, *operands: tuple(fake_forward(logits, operands)))
 one_pass.register_fake(lambda logits, *operands: (*fake_forward(logits, operands), gradient_like(logits)))
 gradients.register_fake(lambda logits, *_: gradient_like(logits))
-number_statistics_gradients.register_fake(lambda logits, *_: gradient_like(logits))
-
-
-@number_statistics.register_fake
-def _(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    found = logits.new_empty((len(NumberField), logits.shape[0] * logits.shape[1]), dtype=loss_dtype(logits.dtype))
-    return torch.empty_like(found[0]), torch.empty_like(found[0]), found
 
 
 @linear_losses.register_fake
@@ -262,7 +239,7 @@ class OnePass(Formula):
 
 
 class TwoPass(Formula):
-    """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and normalisers."""
+    """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and fields."""
 
     operator = losses
     forward = staticmethod(losses)
@@ -278,7 +255,7 @@ class TwoPass(Formula):
         """The gradient of the logits."""
         _, parts, fields, logits, *tensors = saved
         operands = with_denominators([*tensors, *options], parts)
-        return call_once(gradients, logits, *operands, normalisers_of(fields), upstream)
+        return call_once(gradients, logits, *operands, fields, upstream)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
@@ -339,7 +316,7 @@ class Linear(Formula):
             *options, chunk_size, skip_ignored, _ = ctx.options
             operands = with_denominators([*saved[3:], *options], parts)
             arguments = *saved[:3], *operands, chunk_size, skip_ignored, needs
-            found = call_once(linear_gradients, *arguments, normalisers_of(fields), upstream)
+            found = call_once(linear_gradients, *arguments, fields, upstream)
             found = [refuse_second_derivative(gradient.to(ctx.dtype), loss) for gradient in found]
         results = (gradient if needed else None for gradient, needed in zip(found, needs, strict=True))
         return *results, *(None,) * (NUM_OPERANDS + 3)
@@ -352,43 +329,7 @@ class Linear(Formula):
         )
 
 
-class Statistics(Formula):
-    """(expected value, mass, statistics) of logits."""
-
-    operator = number_statistics
-    forward = staticmethod(number_statistics)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        expected_value, _, found = output
-        ctx.mark_non_differentiable(found)
-        save(ctx, expected_value, found, *inputs[:4])
-        ctx.backend = inputs[4]
-
-    @staticmethod
-    def gradient(backend: str, saved: Sequence[Tensor], *upstreams: Tensor) -> Tensor:
-        """The gradient of the logits, for upstream gradients of expected value and mass."""
-        _, found, *arguments = saved
-        return call_once(number_statistics_gradients, *arguments, backend, found, torch.stack(upstreams))
-
-    @staticmethod
-    def backward(ctx: Any, upstream_value: Tensor, upstream_mass: Tensor, _: Any) -> Any:
-        saved = ctx.saved_tensors
-        gradient = Statistics.gradient(ctx.backend, saved, upstream_value, upstream_mass)
-        return refuse_second_derivative(gradient, saved[0]), None, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        saved = ctx.saved_tensors
-        one, zero = torch.ones_like(saved[0]), torch.zeros_like(saved[0])
-        of_value, of_mass = (
-            along(tangent, Statistics.gradient(ctx.backend, saved, *upstreams), one.dtype).view(-1)
-            for upstreams in ((one, zero), (zero, one))
-        )
-        return of_value, of_mass, None
-
-
-for formula in (OnePass, TwoPass, Linear, Statistics):
+for formula in (OnePass, TwoPass, Linear):
     formula.register()
-for operator in (gradients, linear_gradients, number_statistics_gradients):
+for operator in (gradients, linear_gradients):
     register_loop(operator)

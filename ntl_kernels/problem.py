@@ -184,14 +184,6 @@ class Forward(NamedTuple):
     """[len(Field), N]"""
 
 
-def normalisers_of(fields: Tensor) -> Tensor:
-    """[2, N]: PEAK and TOTAL, all that the gradient of a row needs besides its logits.
-
-    They are two numbers because a single logsumexp would lose precision for large logits.
-    """
-    return fields[Field.PEAK : Field.TOTAL + 1]
-
-
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
     return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from . import ops
-from .autograd import ExpectedValueAndMass
 from .backends import resolve_backend
-from .backends.layout import loss_dtype, rows_of
+from .backends.layout import loss_dtype
 from .checks import check_numbers, check_tensor
-from .tokens import NumberTable, NumberTokens
+from .tokens import NumberTokens
 from .tracing import is_plain
+
+BLOCK_BYTES = 2**23
+"""Bytes of the rows that are reduced at a time, in the statistics' dtype."""
 
 
 class NumberStatistics(NamedTuple):
     """Statistics of each row, float32 (float64 for float64 logits)."""
 
     expected_value: Tensor
-    """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone."""
+    """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf."""
     mass: Tensor
     """[...]: m, the probability on number tokens."""
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
-    """The expected value and the number mass of every row of logits. Needs no labels and is differentiable.
+    """The expected value and the number mass of every row of logits. Needs no labels.
+
+    It consists of torch operations on every device, so it has all derivatives and transforms of torch.
 
     Args:
         logits: [..., V] float32, bfloat16 or float16 (float64 not on Triton), any strides.
         numbers: the number tokens of a vocabulary of V tokens.
-        backend: "auto", "triton", "eager" or "reference".
+        backend: "auto", "triton", "eager" or "reference", as for the losses; all compute the same.
 
     Raises:
         TypeError, ValueError: the logits have an unsupported dtype or another vocabulary size.
@@ -39,23 +43,23 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     """
     check_tensor("logits", logits)
     check_numbers(numbers, logits.shape[-1])
-    backend = resolve_backend(backend, logits)
-    table = numbers.table(logits.device)
-    if backend == "reference":
-        return reference_statistics(logits, table)
-    rows = rows_of(logits)
-    if is_plain(logits):
-        parts = ExpectedValueAndMass.apply(rows, table, backend)
-    else:
-        parts = ops.call(ops.Statistics, ops.number_statistics, rows, *table, backend)[:2]
-    return NumberStatistics(*(part.view(logits.shape[:-1]) for part in parts))
-
-
-def reference_statistics(logits: Tensor, table: NumberTable) -> NumberStatistics:
-    """The same in plain PyTorch, differentiated by autograd."""
-    x = logits.to(loss_dtype(logits.dtype))
-    ids = table.ids.long()
-    q, values = x[..., ids].softmax(-1), table.values.to(x.dtype)
+    resolve_backend(backend, logits)
+    table, dtype = numbers.table(logits.device), loss_dtype(logits.dtype)
+    x, values = logits.index_select(-1, table.ids).to(dtype), table.values.to(dtype)
+    has_number = (x != -torch.inf).any(-1)
+    x = torch.where(has_number.unsqueeze(-1), x, 0.0)  # rows without a distribution get no gradient
+    q = x.softmax(-1)
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
     expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
-    return NumberStatistics(expected_value, x.softmax(-1)[..., ids].sum(-1))
+    mass = (x.logsumexp(-1) - log_normaliser(logits)).exp()
+    return NumberStatistics(
+        torch.where(has_number, expected_value, torch.nan), torch.where(has_number, mass, torch.zeros_like(mass))
+    )
+
+
+def log_normaliser(logits: Tensor) -> Tensor:
+    """The logsumexp [...] of logits [..., V]."""
+    rows, dtype = logits.reshape(-1, logits.shape[-1]), loss_dtype(logits.dtype)
+    step = max(1, BLOCK_BYTES // (dtype.itemsize * rows.shape[1])) if is_plain(logits) else rows.shape[0]
+    blocks = rows.split(step) if rows.shape[0] > step else (rows,)
+    return torch.cat([block.to(dtype).logsumexp(-1) for block in blocks]).view(logits.shape[:-1])

@@ -11,21 +11,20 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..problem import NUM_PARTS, Field, Forward, losses_of_rows, normalisers_of
-from .contract import Backend, NumberField
+from ..problem import NUM_FIELDS, NUM_PARTS, Field, Forward, losses_of_rows
+from .contract import Backend
 from .shards import ShardBackend
 
 __all__ = [
+    "NUM_FIELDS",
     "NUM_PARTS",
     "Backend",
     "Field",
     "Forward",
-    "NumberField",
     "ShardBackend",
     "load_backend",
     "load_shard_backend",
     "losses_of_rows",
-    "normalisers_of",
     "resolve_backend",
 ]
 BACKENDS = ("auto", "triton", "eager", "reference")

@@ -7,25 +7,12 @@ comes from the forward pass and is later scaled by ``scale_``, or from ``row_gra
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..problem import Forward, Problem
-from ..tokens import NumberTable
-
-
-class NumberField(IntEnum):
-    """The rows of ``statistics`` [len(NumberField), N]: the number statistics of a row, independent of its label."""
-
-    PEAK = 0  # this and the next: the normaliser over all tokens, as in Field
-    TOTAL = 1
-    NUMBER_PEAK = 2  # this and the next: the normaliser over the number tokens
-    NUMBER_TOTAL = 3
-    EXPECTED_VALUE = 4  # yhat
-    MASS = 5  # m
 
 
 class Backend(Protocol):
@@ -54,10 +41,10 @@ class Backend(Protocol):
         ...
 
     def row_gradients(
-        self, logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor
+        self, logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor
     ) -> None:
-        """Fill ``gradient`` from the logits and their ``normalisers`` [2, N] (contiguous), computed by the same
-        backend; ``upstream`` is [N] for "none", else 0-d."""
+        """Fill ``gradient`` from the logits and their ``fields`` (contiguous), computed by the same backend;
+        ``upstream`` is [N] for "none", else 0-d."""
         ...
 
     def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
@@ -65,15 +52,4 @@ class Backend(Protocol):
 
         A row of zeros, such as one that does not count, stays 0 even if upstream is not finite.
         """
-        ...
-
-    def number_statistics(self, logits: Tensor, table: NumberTable) -> Tensor:
-        """[len(NumberField), N]"""
-        ...
-
-    def number_statistics_gradients(
-        self, logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
-    ) -> None:
-        """Fill ``gradient`` with the gradient of ``sum(upstreams[0] * yhat + upstreams[1] * m)``; ``upstreams`` is
-        [2, N]."""
         ...

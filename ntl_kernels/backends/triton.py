@@ -22,12 +22,10 @@ from torch import Tensor
 from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.softcap import EXACT, HARDWARE
-from ..kernels.statistics import number_statistics_gradients_kernel, number_statistics_kernel
 from ..kernels.totals import count_kernel, finish_kernel
 from ..problem import NUM_PARTS, Field, Forward, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
-from .contract import NumberField
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 from .tiles import (
@@ -112,9 +110,9 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     return loss, parts
 
 
-def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     stride = upstream.stride(0) if upstream.ndim else 0
-    own = *shares_of(problem), normalisers, as_argument(upstream), stride
+    own = *shares_of(problem), fields[Field.PEAK : Field.NTL], as_argument(upstream), stride
     launch_rows(row_gradients_kernel, 1, logits, problem, gradient, own)
 
 
@@ -159,53 +157,6 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
             as_argument(upstream),
         ),
         {"TILE": tile},
-        **how,
-    )
-
-
-def number_statistics(logits: Tensor, table: NumberTable) -> Tensor:
-    count = logits.shape[0] * logits.shape[1]
-    statistics = torch.empty((len(NumberField), count), dtype=torch.float32, device=logits.device)
-    if count == 0:
-        return statistics
-    tile, how = tile_of(logits, None)
-    launch(
-        number_statistics_kernel,
-        count,
-        (
-            matrix_of(logits),
-            logits.stride(0),
-            *logits.shape[1:],
-            numbers_of(table),
-            statistics,
-            count,
-            IDENTITY,
-        ),
-        {"BLOCK": block_of(table), "TILE": tile},
-        **how,
-    )
-    return statistics
-
-
-def number_statistics_gradients(
-    logits: Tensor, table: NumberTable, statistics: Tensor, upstreams: Tensor, gradient: Tensor
-) -> None:
-    count = logits.shape[0] * logits.shape[1]
-    if count == 0:
-        return
-    tile, how = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS)
-    launch(
-        number_statistics_gradients_kernel,
-        count,
-        (
-            *matrices_of(logits, gradient),
-            numbers_of(table),
-            statistics,
-            upstreams,
-            count,
-            IDENTITY,
-        ),
-        {"BLOCK": block_of(table), "TILE": tile},
         **how,
     )
 
@@ -267,9 +218,6 @@ def transform_by(inner: float, outer: float, scale: float) -> Transform:
     """A transform with the derived factors of its exponents."""
     factor = outer / math.log(2.0)
     return Transform(inner, outer, scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
-
-
-IDENTITY = transform_by(1.0, 1.0, 1.0)
 
 
 @lru_cache(maxsize=256)

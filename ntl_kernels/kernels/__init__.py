@@ -9,7 +9,7 @@ Small functions named after the mathematics are combined into a few kernels:
 - ``walk``: passes over a row in 16-byte vectors, at any alignment: normaliser, gradient, scaling, clearing
 - ``labels``: label and weight of a row, and its coefficients in the loss
 - ``numbers``: the Number Token Loss of one row and its gradient
-- ``losses``: the kernels of the loss; ``totals``: kernels over all rows; ``statistics``: kernels without labels
+- ``losses``: the kernels of the loss; ``totals``: kernels over all rows
 - ``shards``: the columns of one rank; ``shard_fields``, ``shard_headers``: what it sends to the other ranks
 - ``shard_statistics``, ``shard_merge``, ``shard_gradients``: the kernels for a vocabulary that is split over ranks
 

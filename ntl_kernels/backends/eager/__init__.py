@@ -16,10 +16,9 @@ The modules correspond to those of :mod:`ntl_kernels.kernels`, and formulas have
 - ``scalars``: numbers that are equal for all rows
 - ``blocks``, ``workers``: blocks of rows and the threads that compute them, in place of ``walk``
 - ``softcap``, ``normaliser``, ``labels``, ``numbers``: the formulas
-- ``losses``, ``totals``, ``statistics``: the functions of the row contract
+- ``losses``, ``totals``: the functions of the row contract
 - ``shards`` and ``shard_...``: the functions of the contract of shards
 """
 
 from .losses import forward, row_gradients, row_losses, scale_  # noqa: F401 - the functions of a backend
-from .statistics import number_statistics, number_statistics_gradients  # noqa: F401
 from .totals import count, finish  # noqa: F401

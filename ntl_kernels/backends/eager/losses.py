@@ -46,12 +46,12 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
     fields.copy_(solve(logits, read_labels(problem, logits.shape[-1], fields.dtype), problem, gradient))
 
 
-def row_gradients(logits: Tensor, problem: Problem, normalisers: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    spec, labels = problem.spec, read_labels(problem, logits.shape[-1], normalisers.dtype)
+def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
+    spec, labels = problem.spec, read_labels(problem, logits.shape[-1], fields.dtype)
     shares = coefficients(labels, problem, upstream)
 
     def work(block: Block, part: Labels) -> None:
-        x, normaliser = transform_logits(block, spec), normaliser_of_rows(normalisers, block.rows)
+        x, normaliser = transform_logits(block, spec), normaliser_of_rows(fields, block.rows)
         q, part = number_softmax(x, part, problem, False)
         powers = torch.sub(x, normaliser.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         numbers = None

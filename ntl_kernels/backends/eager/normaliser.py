@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...problem import RowResult
 from .blocks import Rows, chosen
 
 
@@ -25,9 +26,10 @@ class Normaliser(NamedTuple):
         return self.peak + self.total.log()
 
 
-def normaliser_of_rows(normalisers: Tensor, rows: Rows) -> Normaliser:
-    """The normaliser of some rows, from normalisers [2, N]."""
-    return Normaliser(*(chosen(part, rows).unsqueeze(-1) for part in normalisers.unbind()))
+def normaliser_of_rows(fields: Tensor, rows: Rows) -> Normaliser:
+    """The normaliser of some rows, from the fields of all rows."""
+    found = RowResult(*fields.unbind())
+    return Normaliser(*(chosen(part, rows).unsqueeze(-1) for part in (found.peak, found.total)))
 
 
 def anchor(peak: Tensor) -> Tensor:
