@@ -62,7 +62,7 @@ def kept_tile(
         block: lanes that hold the number tokens.
         major: the GPU's compute capability.
     """
-    if options.softcap and (options.smoothing or major >= BLACKWELL):
+    if options.softcap and (options.label_smoothing or major >= BLACKWELL):
         return None  # together these leave no registers
     fits = (threads for most, threads in KEPT if row_bytes <= most and block <= NUMBERS_PER_THREAD * threads)
     threads = next(fits, None)
@@ -71,8 +71,8 @@ def kept_tile(
     vectors = math.ceil(row_bytes / (VECTOR_BYTES * threads))
     most = MOST_KEPT_OF_16_BITS.get(major, MOST_KEPT) if item == 2 else MOST_KEPT
     keep = min(vectors, MOST_KEPT_WITH_SUMS if options.kind == "cumulative" else most)
-    how = options_of_launch(threads, "cuda") | {"maxnreg": KEPT_REGISTERS}
-    return Tile(threads, VECTOR_BYTES // item, UNROLL, keep, keep == vectors, aligned), how
+    tile = Tile(threads, VECTOR_BYTES // item, UNROLL, keep, keep == vectors, aligned)
+    return tile, launch_options(threads, "cuda") | {"maxnreg": KEPT_REGISTERS}
 
 
 @lru_cache(maxsize=256)
@@ -82,15 +82,15 @@ def tile_for(
     """The tile of a kernel that keeps nothing of its rows, and its compile and launch options."""
     threads = next(threads for most, threads in STREAMED if row_bytes <= most)
     threads = max(LANES[platform], threads, min(least_threads, MOST_THREADS))
-    how = options_of_launch(threads, platform)
+    options = launch_options(threads, platform)
     if platform == "cuda" and not (writes and item == 2 and unroll == UNROLL):
         # Without this limit, the assembler uses more registers for short rows, or spills to get down to 32 or 40. With
         # it, it spills on sm_100 in the case excluded here, where it needs 60 registers.
-        how["maxnreg"] = STREAMED_REGISTERS
-    return Tile(threads, VECTOR_BYTES // item, unroll, 0, False, aligned), how
+        options["maxnreg"] = STREAMED_REGISTERS
+    return Tile(threads, VECTOR_BYTES // item, unroll, 0, False, aligned), options
 
 
-def options_of_launch(threads: int, platform: str) -> dict[str, Any]:
+def launch_options(threads: int, platform: str) -> dict[str, Any]:
     """Triton's options for a kernel with this many threads."""
     options: dict[str, Any] = {"num_warps": threads // LANES[platform]}
     if platform != "xpu":

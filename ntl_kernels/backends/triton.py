@@ -19,11 +19,10 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Shares, Tile, Transform
-from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
+from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
+from ..kernels.losses import count_kernel, finish_kernel, row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.softcap import EXACT, HARDWARE
-from ..kernels.totals import count_kernel, finish_kernel
-from ..problem import NUM_PARTS, Field, Forward, Problem
+from ..problem import Forward, Parts, Problem, RowResult
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from .launch import launch
@@ -50,9 +49,9 @@ SCALE_PROGRAMS = 1024
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
     if problem.lacks_denominators:
         problem = problem.counted(*count(problem, logits.shape[2], torch.float32).unbind())
-    rows = problem.labels.numel()
-    fields = torch.empty((len(Field), rows), dtype=torch.float32, device=logits.device)
-    losses = fields.new_empty(rows) if problem.reduction == "none" else None
+    row_count = problem.labels.numel()
+    fields = torch.empty((len(RowResult._fields), row_count), dtype=torch.float32, device=logits.device)
+    losses = fields.new_empty(row_count) if problem.reduction == "none" else None
     launch_row_losses(logits, problem, fields, losses, gradient)
     loss, parts = finish(fields, problem)
     return Forward(loss if losses is None else losses, parts, fields)
@@ -60,19 +59,8 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
 
 def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     totals = torch.empty(2, dtype=dtype, device=problem.labels.device)
-    launch(
-        count_kernel,
-        1,
-        (
-            labels_of(problem),
-            numbers_of(problem.table),
-            vocab_size,
-            problem.labels.numel(),
-            totals,
-        ),
-        {"BLOCK": TOTAL_BLOCK},
-        num_warps=MOST_THREADS // LANES[PLATFORM],
-    )
+    arguments = labels_of(problem), numbers_of(problem.table), vocab_size, problem.labels.numel(), totals
+    launch(count_kernel, 1, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return totals
 
 
@@ -85,94 +73,71 @@ def launch_row_losses(
 ) -> None:
     """:func:`row_losses`; ``losses`` [N] takes the rows' w (CE + lambda NTL), if given."""
     walks = 1 if gradient is None else 2
-    launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses, *shares_of(problem)))
+    launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses))
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-    loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
-    launch(
-        finish_kernel,
-        1,
-        (
-            fields,
-            fields.shape[1],
-            *given_shares(problem),
-            loss,
-            parts,
-        ),
-        {
-            "MEAN": problem.reduction == "mean",
-            "OVER_TOKENS": problem.spec.mean_over == "tokens",
-            "BLOCK": TOTAL_BLOCK,
-        },
-        num_warps=MOST_THREADS // LANES[PLATFORM],
-    )
+    loss, parts = fields.new_empty(()), fields.new_empty(len(Parts._fields))
+    denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
+    arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
+    constants = {
+        "MEAN": problem.reduction == "mean",
+        "OVER_TOKENS": problem.spec.mean_over == "tokens",
+        "BLOCK": TOTAL_BLOCK,
+    }
+    launch(finish_kernel, 1, arguments, constants, num_warps=MOST_THREADS // LANES[PLATFORM])
     return loss, parts
 
 
 def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    stride = upstream.stride(0) if upstream.ndim else 0
-    own = *shares_of(problem), fields[Field.PEAK : Field.NTL], as_argument(upstream), stride
-    launch_rows(row_gradients_kernel, 1, logits, problem, gradient, own)
+    launch_rows(row_gradients_kernel, 1, logits, problem, gradient, (fields, *strided(upstream)))
 
 
 def launch_rows(
-    kernel: Any, walks: int, logits: Tensor, problem: Problem, gradient: Tensor | None, own: tuple[Any, ...]
+    kernel: Any, walks: int, logits: Tensor, problem: Problem, gradient: Tensor | None, arguments: tuple[Any, ...]
 ) -> None:
-    """Launch a kernel of the loss, one program per row; ``walks`` is how often it walks the row."""
-    rows = problem.labels.numel()
-    if rows == 0:
+    """Launch a kernel of the loss, one program per row.
+
+    Args:
+        walks: how often it walks the row.
+        arguments: those between the numbers and the denominators.
+    """
+    row_count = problem.labels.numel()
+    if row_count == 0:
         return
     options, block = options_of(problem.spec, logits), block_of(problem.table)
-    tile, how = loss_tile(logits, gradient, options, block, walks)
-    launch(
-        kernel,
-        rows,
-        (
-            *matrices_of(logits, gradient),
-            labels_of(problem),
-            numbers_of(problem.table),
-            *own,
-            transform_of(problem.spec),
-            scalars_of(problem.spec),
-        ),
-        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
-        **how,
+    tile, launch_options = loss_tile(logits, gradient, options, block, walks)
+    arguments = (
+        *matrices_of(logits, gradient),
+        labels_of(problem),
+        numbers_of(problem.table),
+        *arguments,
+        *weights_of_terms(problem),
+        *constants_of(problem.spec),
     )
+    launch(kernel, row_count, arguments, {"OPTIONS": options, "BLOCK": block, "TILE": tile}, **launch_options)
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
-    count = gradient.shape[0] * gradient.shape[1]
-    if count == 0:
+    row_count = gradient.shape[0] * gradient.shape[1]
+    if row_count == 0:
         return
-    tile, how = tile_of(gradient, None)
-    launch(
-        scale_kernel,
-        min(count, SCALE_PROGRAMS),
-        (
-            matrix_of(gradient),
-            gradient.stride(0),
-            *gradient.shape[1:],
-            count,
-            as_argument(upstream),
-        ),
-        {"TILE": tile},
-        **how,
-    )
+    tile, launch_options = tile_of(gradient, None)
+    arguments = *matrix_of(gradient), *gradient.shape[1:], row_count, as_argument(upstream)
+    launch(scale_kernel, min(row_count, SCALE_PROGRAMS), arguments, {"TILE": tile}, **launch_options)
+
+
+def matrix_of(tensor: Tensor) -> tuple[Matrix, int]:
+    """Rows [B, T, V] as kernel arguments: (the matrix, the distance between batch entries)."""
+    batch_stride, row_stride, _ = tensor.stride()
+    return Matrix(tensor, row_stride), batch_stride
 
 
 def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix | None, int, int, int, int]:
     """Logits [B, T, V] and their gradient as kernel arguments."""
-    (_, length, vocab_size), (stride, row_stride, _) = logits.shape, logits.stride()
-    if gradient is None:
-        return Matrix(logits, row_stride), None, stride, 0, length, vocab_size
-    gradient_stride, gradient_row_stride, _ = gradient.stride()
-    matrices = Matrix(logits, row_stride), Matrix(gradient, gradient_row_stride)
-    return *matrices, stride, gradient_stride, length, vocab_size
-
-
-def matrix_of(tensor: Tensor) -> Matrix:
-    return Matrix(tensor, tensor.stride(1))
+    (_, length, vocab_size), (matrix, stride) = logits.shape, matrix_of(logits)
+    target, target_stride = (None, 0) if gradient is None else matrix_of(gradient)
+    return matrix, target, stride, target_stride, length, vocab_size
 
 
 def labels_of(problem: Problem) -> Labels:
@@ -183,17 +148,17 @@ def numbers_of(table: NumberTable) -> Numbers:
     return Numbers(*table, table.ids.shape[0])
 
 
-def shares_of(problem: Problem) -> Shares:
-    """The denominators and lambda of a row's terms; the denominators are 1 unless the loss is a mean."""
-    ntl_weight = as_argument(problem.ntl_weight)
-    if problem.reduction != "mean":
-        return Shares(1.0, 1.0, ntl_weight)
-    return Shares(as_argument(problem.num_tokens), as_argument(problem.ntl_denominator), ntl_weight)
+def weights_of_terms(problem: Problem) -> tuple[Any, Any, Any]:
+    """(num_tokens, num_numbers, ntl_weight) for a row; both denominators are 1 unless the loss is a mean."""
+    denominators: tuple[Any, Any] = (1.0, 1.0)
+    if problem.reduction == "mean":
+        denominators = as_argument(problem.num_tokens), as_argument(problem.ntl_denominator)
+    return *denominators, as_argument(problem.ntl_weight)
 
 
-def given_shares(problem: Problem) -> Shares:
-    """The denominators and lambda as passed by the caller."""
-    return Shares(as_argument(problem.num_tokens), as_argument(problem.num_numbers), as_argument(problem.ntl_weight))
+def strided(upstream: Tensor) -> tuple[Tensor, int]:
+    """The upstream gradient, [N] or 0-d, and the distance between its entries."""
+    return upstream.resolve_neg(), upstream.stride(0) if upstream.ndim else 0
 
 
 def as_argument(given: Tensor | float | None) -> Tensor | float | None:
@@ -208,21 +173,14 @@ next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 
 
 @lru_cache(maxsize=256)
-def transform_of(spec: LossSpec) -> Transform:
-    if spec.softcap is None:
-        return transform_by(1.0, spec.logit_scale, spec.logit_scale)
-    return transform_by(spec.logit_scale / spec.softcap, spec.softcap, spec.logit_scale)
-
-
-def transform_by(inner: float, outer: float, scale: float) -> Transform:
-    """A transform with the derived factors of its exponents."""
+def constants_of(spec: LossSpec) -> tuple[Transform, Scalars]:
+    """What the kernels need to know of the floats of a spec."""
+    inner, outer = 1.0, spec.logit_scale
+    if spec.softcap is not None:
+        inner, outer = spec.logit_scale / spec.softcap, spec.softcap
     factor = outer / math.log(2.0)
-    return Transform(inner, outer, scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
-
-
-@lru_cache(maxsize=256)
-def scalars_of(spec: LossSpec) -> Scalars:
-    return Scalars(*(float(getattr(spec, name)) for name in Scalars._fields))
+    transform = Transform(inner, outer, spec.logit_scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
+    return transform, Scalars(*(float(getattr(spec, name)) for name in Scalars._fields))
 
 
 def options_of(spec: LossSpec, logits: Tensor) -> Options:
@@ -234,12 +192,12 @@ def options_for(spec: LossSpec, item: int, platform: str) -> Options:
     """The options for logits with elements of ``item`` bytes."""
     is_low = spec.softcap is not None and spec.softcap <= HIGHEST_FAST_SOFTCAP
     tanh = HARDWARE if item == 2 and platform == "cuda" and is_low else EXACT
-    return Options(
-        kind="cumulative" if spec.label_sigma > 0 else spec.kind,
-        reweigh=spec.reweigh,
-        smoothing=spec.label_smoothing > 0,
-        softcap=0 if spec.softcap is None else tanh.value,
-    )
+    derived = {
+        "kind": "cumulative" if spec.label_sigma > 0 else spec.kind,
+        "label_smoothing": spec.label_smoothing > 0,
+        "softcap": 0 if spec.softcap is None else tanh.value,
+    }
+    return Options(**{name: getattr(spec, name) for name in Options._fields} | derived)
 
 
 def block_of(table: NumberTable) -> int:
@@ -258,20 +216,20 @@ def tile_of(
 def loss_tile(
     logits: Tensor, gradient: Tensor | None, options: Options, block: int, walks: int = 1
 ) -> tuple[Tile, dict[str, Any]]:
-    """:func:`tile_of` for the loss, whose options also take registers.
-
-    Args:
-        walks: how often a launch walks a row.
-    """
-    is_cumulative = options.kind == "cumulative"
+    """:func:`tile_of` for a kernel of the loss that walks a row so many times; the options also take registers."""
     if walks == 2 and PLATFORM == "cuda":
         item = logits.element_size()
         aligned, major = are_aligned(logits, gradient), major_of(logits.device)
         kept = kept_tile(logits.shape[2] * item, item, aligned, block, options, major)
         if kept is not None:
             return kept
-    unroll = UNROLL_OF_MANY_OPERATIONS if options.softcap or options.smoothing or is_cumulative else UNROLL
-    return tile_of(logits, gradient, unroll, block // NUMBERS_PER_THREAD_WITH_SUMS if is_cumulative else 0)
+    is_busy = options.softcap or options.label_smoothing or options.kind == "cumulative"
+    return tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS if is_busy else UNROLL, least_threads(options, block))
+
+
+def least_threads(options: Options, block: int) -> int:
+    """How many threads the number tokens need."""
+    return block // NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else 0
 
 
 @lru_cache(maxsize=256)
@@ -291,11 +249,9 @@ def are_aligned(logits: Tensor, gradient: Tensor | None) -> bool:
 
 def is_aligned(tensor: Tensor, vector: int) -> bool:
     """Whether every row of [B, T, V] starts at a multiple of 16 bytes and has a multiple of 16 bytes."""
+    strides = zip(tensor.stride()[:2], tensor.shape[:2], strict=True)
     return (
         tensor.data_ptr() % VECTOR_BYTES == 0
         and tensor.shape[2] % vector == 0
-        and all(
-            stride % vector == 0 or size == 1
-            for stride, size in zip(tensor.stride()[:2], tensor.shape[:2], strict=True)
-        )
+        and all(stride % vector == 0 or size == 1 for stride, size in strides)
     )

@@ -11,27 +11,30 @@ import triton
 from torch import Tensor
 
 from ..kernels.shard_gradients import shard_gradients_kernel
-from ..kernels.shard_merge import cumulative_losses_kernel, merge_shards_kernel
-from ..kernels.shard_statistics import number_columns_kernel, shard_statistics_kernel
-from ..kernels.shards import Shard
-from ..problem import Field, Problem
+from ..kernels.shards import (
+    Shard,
+    cumulative_losses_kernel,
+    merge_shards_kernel,
+    number_columns_kernel,
+    shard_statistics_kernel,
+)
+from ..problem import Problem, RowResult
 from .launch import launch
-from .shards import Merge, Merged, hash_of_options, num_statistics
-from .tiles import NUMBERS_PER_THREAD_WITH_SUMS, UNROLL_OF_MANY_OPERATIONS
+from .shards import Merge, Merged, num_statistics
+from .tiles import UNROLL_OF_MANY_OPERATIONS
 from .triton import (
-    as_argument,
     block_of,
-    given_shares,
+    constants_of,
     labels_of,
+    least_threads,
     loss_tile,
     matrices_of,
     matrix_of,
     numbers_of,
     options_of,
-    scalars_of,
-    shares_of,
+    strided,
     tile_of,
-    transform_of,
+    weights_of_terms,
 )
 
 MERGED_ROWS = 128
@@ -39,133 +42,99 @@ MERGED_ROWS = 128
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    rows = problem.labels.numel()
-    statistics = torch.empty((num_statistics(problem.spec), rows + 1), dtype=torch.float32, device=logits.device)
-    options, block = options_of(problem.spec, logits), block_of(problem.table)
-    tile, how = loss_tile(logits, None, options, block)
-    launch(
-        shard_statistics_kernel,
-        rows + 1,
-        (
-            matrix_of(logits),
-            logits.stride(0),
+    row_count = problem.labels.numel()
+    statistics = torch.empty((num_statistics(problem.spec), row_count + 1), dtype=torch.float32, device=logits.device)
+    if row_count:
+        options, block = options_of(problem.spec, logits), block_of(problem.table)
+        tile, launch_options = loss_tile(logits, None, options, block)
+        arguments = (
+            *matrix_of(logits),
             logits.shape[1],
-            rows,
-            shard_of(problem, first, logits.shape[2]),
+            row_count,
+            Shard(first, logits.shape[2], problem.vocab_size),
             labels_of(problem),
             numbers_of(problem.table),
-            *given_shares(problem),
-            hash_of_options(problem),
-            statistics,
-            transform_of(problem.spec),
-            scalars_of(problem.spec),
-        ),
-        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
-        **how,
-    )
+            statistics[:, :-1],
+            *constants_of(problem.spec),
+        )
+        constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
+        launch(shard_statistics_kernel, row_count, arguments, constants, **launch_options)
     return statistics
 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    rows, width = problem.labels.numel(), problem.table.ids.numel()
-    columns = torch.empty((rows, width), dtype=torch.float32, device=logits.device)
-    if rows:
-        launch(
-            number_columns_kernel,
-            rows,
-            (
-                matrix_of(logits),
-                logits.stride(0),
-                logits.shape[1],
-                shard_of(problem, first, logits.shape[2]),
-                labels_of(problem),
-                numbers_of(problem.table),
-                columns,
-                transform_of(problem.spec),
-            ),
-            {"OPTIONS": options_of(problem.spec, logits), "BLOCK": block_of(problem.table)},
+    row_count, width = problem.labels.numel(), problem.table.ids.numel()
+    columns = torch.empty((row_count, width), dtype=torch.float32, device=logits.device)
+    if row_count:
+        arguments = (
+            *matrix_of(logits),
+            logits.shape[1],
+            Shard(first, logits.shape[2], problem.vocab_size),
+            labels_of(problem),
+            numbers_of(problem.table),
+            columns,
+            constants_of(problem.spec)[0],
         )
+        constants = {"OPTIONS": options_of(problem.spec, logits), "BLOCK": block_of(problem.table)}
+        launch(number_columns_kernel, row_count, arguments, constants)
     return columns
 
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
-    ranks, rows = gathered.shape[0], gathered.shape[2] - 1
-    fields, merged = gathered.new_empty((len(Field), rows)), gathered.new_empty((len(Merged), rows))
-    if rows:
-        launch(
-            merge_shards_kernel,
-            triton.cdiv(rows, MERGED_ROWS),
-            (
-                gathered,
-                rows,
-                ranks,
-                shard_of(problem, 0, 0),
-                labels_of(problem),
-                numbers_of(problem.table),
-                None if number_logits is None else cumulative_losses(number_logits, problem),
-                fields,
-                merged,
-                transform_of(problem.spec),
-                scalars_of(problem.spec),
-            ),
-            {
-                "OPTIONS": options_of(problem.spec, gathered),
-                "ROWS": MERGED_ROWS,
-                "RANKS": triton.next_power_of_2(ranks),
-            },
+    rank_count, row_count = gathered.shape[0], gathered.shape[2] - 1
+    fields = gathered.new_empty((len(RowResult._fields), row_count))
+    merged = gathered.new_empty((len(Merged), row_count))
+    if row_count:
+        arguments = (
+            gathered,
+            row_count,
+            rank_count,
+            labels_of(problem),
+            numbers_of(problem.table),
+            problem.vocab_size,
+            None if number_logits is None else cumulative_losses(number_logits, problem),
+            fields,
+            merged,
+            *constants_of(problem.spec),
         )
+        constants = {"OPTIONS": options_of(problem.spec, gathered), "ROWS": MERGED_ROWS}
+        launch(merge_shards_kernel, triton.cdiv(row_count, MERGED_ROWS), arguments, constants)
     return fields, Merge(merged, number_logits)
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
     """L [N] with ``label_sigma``; 0 outside number rows."""
     losses = number_logits.new_empty(number_logits.shape[0])
-    launch(
-        cumulative_losses_kernel,
-        number_logits.shape[0],
-        (
-            shard_of(problem, 0, 0),
-            labels_of(problem),
-            numbers_of(problem.table),
-            number_logits,
-            losses,
-            transform_of(problem.spec),
-            scalars_of(problem.spec),
-        ),
-        {"BLOCK": block_of(problem.table)},
+    arguments = (
+        labels_of(problem),
+        numbers_of(problem.table),
+        problem.vocab_size,
+        number_logits,
+        losses,
+        *constants_of(problem.spec),
     )
+    launch(cumulative_losses_kernel, number_logits.shape[0], arguments, {"BLOCK": block_of(problem.table)})
     return losses
 
 
 def shard_gradients(
     logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
 ) -> None:
-    rows, width = problem.labels.numel(), logits.shape[2]
-    if rows == 0 or width == 0:
+    row_count, width = problem.labels.numel(), logits.shape[2]
+    if row_count == 0 or width == 0:
         return
     options, block = options_of(problem.spec, logits), block_of(problem.table)
-    least_threads = block // NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else 0
-    tile, how = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS, least_threads)
-    launch(
-        shard_gradients_kernel,
-        rows,
-        (
-            *matrices_of(logits, gradient)[:-1],
-            rows,
-            shard_of(problem, first, width),
-            labels_of(problem),
-            numbers_of(problem.table),
-            *shares_of(problem),
-            *merge,
-            as_argument(upstream),
-            upstream.stride(0) if upstream.ndim else 0,
-            transform_of(problem.spec),
-            scalars_of(problem.spec),
-        ),
-        {"OPTIONS": options, "BLOCK": block, "TILE": tile},
-        **how,
+    tile, launch_options = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS, least_threads(options, block))
+    arguments = (
+        *matrices_of(logits, gradient)[:-1],
+        row_count,
+        Shard(first, width, problem.vocab_size),
+        labels_of(problem),
+        numbers_of(problem.table),
+        *merge,
+        *strided(upstream),
+        *weights_of_terms(problem),
+        *constants_of(problem.spec),
     )
-
-
-def shard_of(problem: Problem, first: int, width: int) -> Shard:
-    return Shard(first, width, problem.vocab_size)
+    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
+    launch(shard_gradients_kernel, row_count, arguments, constants, **launch_options)

@@ -14,9 +14,9 @@ VARYING = (
     "vocab_size",  # V
     "row_count",  # N
     "rank_count",  # R
-    "num_tokens",  # as are the next two: see Shares
-    "num_numbers",
-    "ntl_weight",
+    "num_tokens",  # the denominator of CE: a float, or a pointer to a number of any dtype that is read on the device
+    "num_numbers",  # that of NTL, likewise
+    "ntl_weight",  # lambda, likewise
     "upstream",  # [N], or 0-d with a stride of 0
     "upstream_stride",
 )
@@ -53,26 +53,6 @@ class Numbers(NamedTuple):
     """K"""
 
 
-class Fields(NamedTuple):
-    """[9, N] in memory: the results of the rows, in the order of ``fields``."""
-
-    pointer: Any
-    """float32"""
-    stride: Any
-    """The distance between fields: N."""
-
-
-class Shares(NamedTuple):
-    """Denominators and lambda. Each is a float, or a pointer to a number of any dtype that is read on the device."""
-
-    num_tokens: Any
-    """The denominator of cross-entropy; in ``finish_kernel`` None means the sum of the weights."""
-    num_numbers: Any
-    """The denominator of NTL, likewise."""
-    ntl_weight: Any
-    """lambda"""
-
-
 class Transform(NamedTuple):
     """x = outer * u, where u = tanh(inner * z) with softcap and u = z without."""
 
@@ -89,7 +69,7 @@ class Transform(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The floats of a LossSpec."""
+    """Floats of a LossSpec, under their names there."""
 
     ce_weight: Any
     label_smoothing: Any
@@ -102,12 +82,14 @@ class Scalars(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Compile-time options of the loss. They contain no float, so that a new value causes no recompilation."""
+    """Compile-time options of the loss: fields of a LossSpec, but where it says otherwise. None is a float, so that a
+    new value causes no recompilation."""
 
     kind: str
     """One of config.KINDS, or "cumulative": wasserstein with label_sigma."""
     reweigh: bool
-    smoothing: bool
+    label_smoothing: bool
+    """Whether there is any."""
     softcap: int
     """The kind of tanh; see :mod:`.softcap`."""
 

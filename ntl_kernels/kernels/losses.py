@@ -1,24 +1,13 @@
-"""The kernels of the loss: one program per row."""
+"""The kernels of the loss: one program per row; and those over all rows, a single program, which fixes the order of
+every sum."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .arguments import VARYING, Fields, Shares
-from .fields import (
-    ABSOLUTE_ERROR,
-    CROSS_ENTROPY,
-    IS_CORRECT,
-    MASS,
-    NTL,
-    NUMBER_WEIGHT,
-    PEAK,
-    TOTAL,
-    WEIGHT,
-    store_field,
-)
-from .labels import coefficients, number_of, read_labels
+from ..problem import Parts, RowResult
+from .arguments import VARYING
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import (
     number_gradient,
@@ -28,8 +17,13 @@ from .numbers import (
     reweighed,
     value_offsets,
 )
-from .softcap import transform
+from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
+from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
+
+RESULTS = tl.constexpr(RowResult._fields)
+"""The names of the rows of ``fields`` [F, N], in their order."""
+PARTS = tl.constexpr(Parts._fields)
 
 
 class LabelColumns(NamedTuple):
@@ -43,7 +37,7 @@ class LabelColumns(NamedTuple):
     """v_k - v_y [BLOCK]"""
 
 
-class Columns(NamedTuple):
+class RowGradient(NamedTuple):
     """The gradient of a row before it is written: ``slope * power + pull``, except in the columns given here."""
 
     slope: Any
@@ -65,8 +59,8 @@ class Pulls(NamedTuple):
     """An additional constant in the label's column."""
 
 
-class NumberRow(NamedTuple):
-    """The fields of a number row; all 0 for other rows."""
+class NumberResult(NamedTuple):
+    """The results of a number row; all 0 for other rows."""
 
     ntl: Any
     absolute_error: Any
@@ -74,191 +68,198 @@ class NumberRow(NamedTuple):
 
 
 @triton.jit
-def read_label_columns(row, label, numbers, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_label_columns(row, label, numbers, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Read the columns that a row's label needs, while the row is still being loaded."""
     count = tl.where(label.index >= 0, numbers.size, 0)
-    columns = read_number_logits(row.start, numbers, count, how, SOFTCAP, BLOCK)
+    columns = read_number_logits(row.start, numbers, count, transform, SOFTCAP, BLOCK)
     offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
-    u = transform(tl.load(row.start + label.id), how.inner, SOFTCAP)
+    u = transformed(tl.load(row.start + label.id), transform.inner, SOFTCAP)
     return LabelColumns(u=u, numbers=columns, offsets=offsets)
 
 
 @triton.jit
-def label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr):
-    """(Columns, NumberRow) of a row, from its label, its normaliser and its coefficients a and b.
+def label_terms(
+    row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """(RowGradient, NumberResult) of a row, from its LabelColumns, its normaliser and its coefficients a and b.
 
     Unused parts of the result are removed by the compiler.
     """
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 cannot pass a string from a tuple as an argument
-    exponent = exponent_at(normaliser.peak, how)
-    a, b = a * how.scale, b * how.scale
-    pulls = cross_entropy_pulls(a, normaliser, row.size, how, scalars, OPTIONS.smoothing)
-    slope = pulls.slope
+    exponent = exponent_at(normaliser.peak, transform)
+    a, b = a * transform.scale, b * transform.scale
+    pulls = cross_entropy_pulls(a, normaliser, row.size, transform, scalars, OPTIONS.label_smoothing)
     ntl, absolute_error, mass = 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
-        q, number_normaliser = number_softmax(own.numbers.u, how)
-        absolute_error = tl.abs(dot(q, own.offsets))
-        mass = share_of(number_normaliser, normaliser, how)
-        terms = number_terms(q, own.offsets, own.numbers, numbers, scalars, KIND, BLOCK)
+        q, number_normaliser = number_softmax(columns.numbers.u, transform)
+        absolute_error = tl.abs(dot(q, columns.offsets))
+        mass = share_of(number_normaliser, normaliser, transform)
+        terms = number_terms(q, columns.offsets, columns.numbers, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
-        excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
-        slope = (slope + excess) / normaliser.total
-        number_gradients = number_columns(
-            own.numbers, number_pull, label.index, pulls, slope, exponent, OPTIONS.softcap
+        slope, number_gradients = number_row(
+            columns.numbers, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
         )
     else:
-        slope /= normaliser.total
-    label_column = column_gradient(own.u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
+        slope = pulls.slope / normaliser.total
+    label_column = column_gradient(columns.u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
     return (
-        Columns(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
-        NumberRow(ntl=ntl, absolute_error=absolute_error, mass=mass),
+        RowGradient(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
+        NumberResult(ntl=ntl, absolute_error=absolute_error, mass=mass),
     )
 
 
 @triton.jit
-def cross_entropy_pulls(a, normaliser, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
+def cross_entropy_pulls(a, normaliser, vocab_size, transform, scalars, SMOOTHING: tl.constexpr):
     """The Pulls of a row whose cross-entropy has the coefficient ``a``."""
+    # a dCE/dx_j = a (1 + 2 z_loss lse) p_j - a eps / V - a (1 - eps) [j = y]
     label = -a
     pull = 0.0
     if SMOOTHING:
         label = -a * (1.0 - scalars.label_smoothing)
         pull = -a * scalars.label_smoothing / vocab_size
-    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, how))
+    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, transform))
     return Pulls(slope=slope, pull=pull, label=label)
 
 
 @triton.jit
-def number_columns(columns, number_pull, index, pulls, slope, exponent, SOFTCAP: tl.constexpr):
-    """The gradient of a number row's number columns [BLOCK], including the label's."""
-    number_pull += pulls.pull + tl.where(columns.lanes == index, pulls.label, 0.0)
-    return column_gradient(columns.u, exponent, slope, number_pull, SOFTCAP)
+def number_row(
+    columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS: tl.constexpr
+):  # fmt: skip
+    """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
+    excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
+    slope = (pulls.slope + excess) / normaliser.total
+    number_pull += pulls.pull + tl.where(columns.lanes == label.index, pulls.label, 0.0)
+    return slope, column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
 
 
 @triton.jit
 def write_row(
-    row, kept, target, label, numbers, how, peak, columns,
+    row, kept, target, label, numbers, transform, peak, gradient,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of a row, possibly over the row itself; the columns that differ are written last, once."""
-    exponent = exponent_at(peak, how)
-    write_gradient(row, kept, target, how, exponent, columns.slope, columns.pull, OPTIONS.softcap, TILE)
+    exponent = exponent_at(peak, transform)
+    write_gradient(row, kept, target, transform, exponent, gradient.slope, gradient.pull, OPTIONS.softcap, TILE)
     tl.debug_barrier()  # every column is written
     dtype = target.start.dtype.element_ty
     if label.index >= 0:
         lanes = tl.arange(0, BLOCK)
         inside = lanes < numbers.size
         ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-        tl.store(target.start + ids, columns.numbers.to(dtype), mask=inside)
+        tl.store(target.start + ids, gradient.numbers.to(dtype), mask=inside)
     else:
-        tl.store(target.start + label.id, columns.label.to(dtype))
+        tl.store(target.start + label.id, gradient.label.to(dtype))
 
 
 @triton.jit
-def row_lse(normaliser, how):
+def row_lse(normaliser, transform):
     """The logsumexp of a row's x."""
-    return how.outer * normaliser.peak + log_total(normaliser, how)
+    return transform.outer * normaliser.peak + log_total(normaliser, transform)
 
 
 @triton.jit
-def cross_entropy(normaliser, distance, u, vocab_size, how, scalars, SMOOTHING: tl.constexpr):
+def cross_entropy(normaliser, distance, u, vocab_size, transform, scalars, SMOOTHING: tl.constexpr):
     """CE_i of a row, from the label's u and sum(u - peak): differences, which stay precise if all u are large."""
-    log = log_total(normaliser, how)
-    loss = how.outer * (normaliser.peak - u) + log
+    # (1 - eps) (lse - x_y) + eps (lse - mean(x)) + z_loss lse²
+    log = log_total(normaliser, transform)
+    loss = transform.outer * (normaliser.peak - u) + log
     if SMOOTHING:
-        mean = log - how.outer * (distance / vocab_size)
+        mean = log - transform.outer * (distance / vocab_size)
         loss = (1.0 - scalars.label_smoothing) * loss + scalars.label_smoothing * mean
-    lse = row_lse(normaliser, how)
+    lse = row_lse(normaliser, transform)
     # A factor of 0 must also remove infinite terms: the square of a large lse, and a CE that is not needed.
     loss += tl.where(scalars.z_loss == 0.0, 0.0, scalars.z_loss * lse * lse)
     return tl.where(scalars.ce_weight == 0.0, 0.0, scalars.ce_weight * loss)
 
 
 @triton.jit
-def store_fields(fields, n, label, cross_entropy, is_correct, normaliser, number, inside=None):
-    """Write all fields of row n, or of a block of rows n; ``number`` is a NumberRow."""
-    store_field(fields, CROSS_ENTROPY, n, label.weight * cross_entropy, inside=inside)
-    store_field(fields, IS_CORRECT, n, is_correct, inside=inside)
-    store_field(fields, WEIGHT, n, label.weight, inside=inside)
-    store_field(fields, PEAK, n, normaliser.peak, inside=inside)
-    store_field(fields, TOTAL, n, normaliser.total, inside=inside)
-    store_field(fields, NTL, n, label.weight * number.ntl, inside=inside)
-    store_field(fields, ABSOLUTE_ERROR, n, number.absolute_error, inside=inside)
-    store_field(fields, MASS, n, number.mass, inside=inside)
-    store_field(fields, NUMBER_WEIGHT, n, tl.where(label.index >= 0, label.weight, 0.0), inside=inside)
+def row_result(label, ce, is_correct, normaliser, number):
+    """The RowResult of a row, or of a block of rows; ``number`` is a NumberResult."""
+    return RowResult(
+        cross_entropy=label.weight * ce,
+        is_correct=is_correct,
+        weight=label.weight,
+        peak=normaliser.peak,
+        total=normaliser.total,
+        ntl=label.weight * number.ntl,
+        absolute_error=number.absolute_error,
+        mass=number.mass,
+        number_weight=tl.where(label.index >= 0, label.weight, 0.0),
+    )
 
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "losses"])
 def row_losses_kernel(
     logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one, or None
     labels, numbers,
-    fields,  # [9, N]
+    fields,  # [F, N]
     losses,  # [N]: w (CE + lambda NTL); None if not needed
-    num_tokens, num_numbers, ntl_weight,  # Shares
-    how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    num_tokens, num_numbers, ntl_weight, transform, scalars,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
-    n = tl.program_id(0)
-    label = read_labels(labels, numbers, vocab_size, n, n >= 0)
-    field = Fields(pointer=fields, stride=tl.num_programs(0))
-    shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
+    n, row_count = tl.program_id(0), tl.num_programs(0)
+    label = read_labels(labels, numbers, vocab_size, n)
     if label.counts:
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one evicted its lines.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
         a, b = 0.0, 0.0
         if gradient is not None:
-            a, b = coefficients(label.weight, 1.0, shares, scalars)
-        front = walk_front(row, how, OPTIONS.softcap, OPTIONS.smoothing, POLICY, TILE)
+            a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
+        front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
-        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
-        normaliser, distance = walk_kept(row, front, kept, how, OPTIONS.softcap, OPTIONS.smoothing, TILE)
-        ce = cross_entropy(normaliser, distance, own.u, vocab_size, how, scalars, OPTIONS.smoothing)
-        is_correct = (own.u >= normaliser.peak).to(tl.float32)
-        columns, number = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
-        store_fields(
-            field, n, label=label, cross_entropy=ce, is_correct=is_correct, normaliser=normaliser, number=number
+        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        normaliser, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
+        ce = cross_entropy(normaliser, distance, columns.u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
+        is_correct = (columns.u >= normaliser.peak).to(tl.float32)
+        row_gradient, number = label_terms(
+            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
         )
+        store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
-            tl.store(losses + n, label.weight * (ce + number_of(shares.ntl_weight) * number.ntl))
+            tl.store(losses + n, label.weight * (ce + number_of(ntl_weight) * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
-            write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
-        nothing, number = Normaliser(peak=0.0, total=0.0), NumberRow(ntl=0.0, absolute_error=0.0, mass=0.0)
-        store_fields(field, n, label=label, cross_entropy=0.0, is_correct=0.0, normaliser=nothing, number=number)
+        for i in tl.static_range(names_in(RESULTS)):
+            tl.store(fields + i * row_count + n, 0.0)
         if losses is not None:
             tl.store(losses + n, 0.0)
         if gradient is not None:
             clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
 
 
-@triton.jit(do_not_specialize=[*VARYING, "normalisers"])
+@triton.jit(do_not_specialize=[*VARYING, "fields"])
 def row_gradients_kernel(
     logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one
     labels, numbers,
-    num_tokens, num_numbers, ntl_weight,  # Shares
-    normalisers,  # [2, N]
-    upstream, upstream_stride, how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    fields,  # [F, N]
+    upstream, upstream_stride,
+    num_tokens, num_numbers, ntl_weight, transform, scalars,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every row from its logits and their normaliser."""
-    n = tl.program_id(0)
-    label = read_labels(labels, numbers, vocab_size, n, n >= 0)
+    n, row_count = tl.program_id(0), tl.num_programs(0)
+    label = read_labels(labels, numbers, vocab_size, n)
     target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
     if label.counts:
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
-        total = tl.load(normalisers + tl.num_programs(0) + n)
-        normaliser = Normaliser(peak=tl.load(normalisers + n), total=total)
+        total = load_named("total", RESULTS, fields, row_count, n)
+        normaliser = Normaliser(peak=load_named("peak", RESULTS, fields, row_count, n), total=total)
         incoming = tl.load(upstream + n * upstream_stride)
-        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
-        a, b = coefficients(label.weight, incoming, shares, scalars)
+        a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         kept = read_kept(row, TILE)
-        own = read_label_columns(row, label, numbers, how, OPTIONS.softcap, BLOCK)
-        columns, _ = label_terms(row, label, own, numbers, how, scalars, normaliser, a, b, OPTIONS, BLOCK)
+        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        row_gradient, _ = label_terms(
+            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
+        )
         tl.debug_barrier()  # wait until all threads have read the columns that others write
-        write_row(row, kept, target, label, numbers, how, normaliser.peak, columns, OPTIONS, BLOCK, TILE)
+        write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)
 
@@ -275,3 +276,84 @@ def scale_kernel(
     if factor != 1.0:
         for n in tl.range(tl.program_id(0), row_count, tl.num_programs(0)):
             scale_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), factor, TILE)
+
+
+@triton.jit(do_not_specialize=[*VARYING, "totals"])
+def count_kernel(
+    labels, numbers, vocab_size, row_count,
+    totals,  # [2]
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The sums of the weights over the rows that count and over the number rows among them."""
+    lanes = tl.arange(0, BLOCK)
+    weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, row_count, BLOCK):
+        label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
+        weights += label.weight
+        number_weights += tl.where(label.index >= 0, label.weight, 0.0)
+    tl.store(totals, tl.sum(weights, 0))
+    tl.store(totals + 1, tl.sum(number_weights, 0))
+
+
+@triton.jit
+def field_sum(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
+    """The sum of one field over all rows."""
+    lanes = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, row_count, BLOCK):
+        total += load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def field_count(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
+    """The number of rows in which a field is not 0."""
+    lanes = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.int32)
+    for start in tl.range(0, row_count, BLOCK):
+        field = load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
+        total += (field != 0.0).to(tl.int32)
+    return tl.sum(total, 0).to(tl.float32)
+
+
+@triton.jit
+def given_or(given, total):
+    """The given denominator, or the computed total."""
+    if given is None:
+        return total
+    else:
+        return number_of(given)
+
+
+@triton.jit(do_not_specialize=[*VARYING, "fields", "loss", "parts"])
+def finish_kernel(
+    fields,  # [F, N]
+    row_count,
+    num_tokens, num_numbers,  # None means the sum of the weights
+    ntl_weight,
+    loss,  # 0-d
+    parts,  # [P]
+    MEAN: tl.constexpr,
+    OVER_TOKENS: tl.constexpr,  # whether a mean divides NTL by the tokens, too
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Reduce the fields to the loss and its Parts."""
+    tokens = given_or(num_tokens, field_sum("weight", fields, row_count, BLOCK))
+    numbers = given_or(num_numbers, field_sum("number_weight", fields, row_count, BLOCK))
+    token_count = field_count("weight", fields, row_count, BLOCK)
+    number_count = field_count("mass", fields, row_count, BLOCK)
+    ce = field_sum("cross_entropy", fields, row_count, BLOCK)
+    ntl = field_sum("ntl", fields, row_count, BLOCK)
+    if MEAN:
+        ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
+    tl.store(loss, ce + number_of(ntl_weight) * ntl)
+    reduced = Parts(
+        cross_entropy=ce,
+        ntl=ntl,
+        num_tokens=tokens,
+        num_numbers=numbers,
+        token_accuracy=divide(field_sum("is_correct", fields, row_count, BLOCK), token_count),
+        number_mae=divide(field_sum("absolute_error", fields, row_count, BLOCK), number_count),
+        number_mass=divide(field_sum("mass", fields, row_count, BLOCK), number_count),
+    )
+    store_named(reduced, PARTS, parts, 1, 0)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .normaliser import Normaliser, dot, exponent_at, powers, product
-from .softcap import transform
+from .softcap import transformed
 
 
 class NumberLogits(NamedTuple):
@@ -33,18 +33,18 @@ class NumberTerms(NamedTuple):
 
 
 @triton.jit
-def read_number_logits(start, numbers, count, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_number_logits(start, numbers, count, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Gather the first ``count`` number columns of the row that starts at ``start``."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < count
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-    return gather_numbers(start, lanes, inside, ids, how, SOFTCAP)
+    return gather_numbers(start, lanes, inside, ids, transform, SOFTCAP)
 
 
 @triton.jit
-def gather_numbers(start, lanes, inside, columns, how, SOFTCAP: tl.constexpr):
+def gather_numbers(start, lanes, inside, columns, transform, SOFTCAP: tl.constexpr):
     """The logits in the columns of the lanes that are ``inside``."""
-    u = transform(tl.load(start + columns, mask=inside, other=0.0), how.inner, SOFTCAP)
+    u = transformed(tl.load(start + columns, mask=inside, other=0.0), transform.inner, SOFTCAP)
     return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=tl.where(inside, u, float("-inf")))
 
 
@@ -55,10 +55,10 @@ def value_offsets(numbers, lanes, inside, index):
 
 
 @triton.jit
-def number_powers(u, how):
+def number_powers(u, transform):
     """(powers [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
     peak = tl.max(u, 0)
-    exponent = exponent_at(peak, how)
+    exponent = exponent_at(peak, transform)
     columns = powers(u, exponent.factor, exponent.shift)
     return columns, Normaliser(peak=peak, total=tl.sum(columns, 0))
 
@@ -70,9 +70,9 @@ def divisor(normaliser):
 
 
 @triton.jit
-def number_softmax(u, how):
+def number_softmax(u, transform):
     """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]; q is 0 if all of them are -inf."""
-    columns, normaliser = number_powers(u, how)
+    columns, normaliser = number_powers(u, transform)
     return columns / divisor(normaliser), normaliser
 
 

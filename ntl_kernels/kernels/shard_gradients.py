@@ -5,115 +5,112 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import VARYING, Shares
-from .labels import coefficients, read_labels
-from .losses import cross_entropy_pulls, number_columns
+from .arguments import VARYING
+from .losses import RowGradient, cross_entropy_pulls, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, divisor, number_gradient, value_offsets, value_terms
-from .shards import own_column, read_all_numbers, read_own_numbers, smooth_terms
-from .softcap import transform
+from .numbers import NumberTerms, costs, divisor, value_offsets, value_terms
+from .rows import coefficients, load_named, read_labels
+from .shards import MERGED, column_in_shard, read_all_numbers, read_shard_numbers, smooth_terms
+from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
+
+
+class Places(NamedTuple):
+    """Where among the rank's columns those are that differ from the others."""
+
+    label: Any
+    has_label: Any
+    """Whether the label is there."""
+    numbers: Any
+    """[BLOCK]"""
+    has_number: Any
+    """[BLOCK]: which number tokens are there."""
 
 
 @triton.jit(do_not_specialize=VARYING)
 def shard_gradients_kernel(
     logits, gradient, logits_stride, gradient_stride, length, row_count,  # Matrix [B, T, W], which may be one
     shard, labels, numbers,
-    num_tokens, num_numbers, ntl_weight,  # Shares
-    merged,  # [5, N]
+    merged,  # [M, N]
     number_logits,  # [N, K] with label_sigma, or None
-    upstream, upstream_stride, how, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    upstream, upstream_stride,
+    num_tokens, num_numbers, ntl_weight, transform, scalars,
+    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program per row: the gradient of this rank's columns, from their logits and the merged statistics."""
     n = tl.program_id(0)
-    label = read_labels(labels, numbers, shard.vocab_size, n, n >= 0)
+    label = read_labels(labels, numbers, shard.vocab_size, n)
     target = row_of(gradient, gradient_stride, length, shard.width, n, TILE)
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
-        shares = Shares(num_tokens=num_tokens, num_numbers=num_numbers, ntl_weight=ntl_weight)
-        a, b = coefficients(label.weight, incoming, shares, scalars)
-        own = shard_columns(
-            row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b, OPTIONS, BLOCK
+        a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
+        row_gradient, places, exponent = shard_columns(
+            row, label, n, shard, numbers, merged, row_count, number_logits, transform, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
         tl.debug_barrier()  # wait until all threads have read the columns that others write
-        write_gradient(row, kept, target, how, own.exponent, own.slope, own.pull, OPTIONS.softcap, TILE)
+        write_gradient(
+            row, kept, target, transform, exponent, row_gradient.slope, row_gradient.pull, OPTIONS.softcap, TILE
+        )
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
         if label.index >= 0:
-            tl.store(target.start + own.number_columns, own.numbers.to(dtype), mask=own.has_number)
+            tl.store(target.start + places.numbers, row_gradient.numbers.to(dtype), mask=places.has_number)
         else:
-            tl.store(target.start + own.label_column, own.label.to(dtype), mask=own.has_label)
+            tl.store(target.start + places.label, row_gradient.label.to(dtype), mask=places.has_label)
     else:
         clear_row(target, TILE)
 
 
-class ShardColumns(NamedTuple):
-    """The gradient of a row before it is written: ``slope * power + pull``, except in the columns given here."""
-
-    exponent: Any
-    slope: Any
-    pull: Any
-    label: Any
-    """The label's column, if the row is not a number row."""
-    label_column: Any
-    has_label: Any
-    """Whether the label is among the rank's columns."""
-    numbers: Any
-    """[BLOCK]: the number columns of a number row, including the label's."""
-    number_columns: Any
-    has_number: Any
-    """[BLOCK]: which lanes are among the rank's columns."""
-
-
 @triton.jit
 def shard_columns(
-    row, label, n, shard, numbers, merged, row_count, number_logits, how, scalars, a, b,
+    row, label, n, shard, numbers, merged, row_count, number_logits, transform, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Compute the columns that differ from the others; call it before the row is overwritten."""
+    """(RowGradient, Places, the row's exponent); call it before the row is overwritten."""
     KIND: tl.constexpr = OPTIONS.kind
-    normaliser = Normaliser(peak=tl.load(merged + n), total=tl.load(merged + row_count + n))
-    exponent = exponent_at(normaliser.peak, how)
-    a, b = a * how.scale, b * how.scale
-    pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, how, scalars, OPTIONS.smoothing)
-    slope = pulls.slope
-    columns = read_own_numbers(row.start, numbers, shard, how, OPTIONS.softcap, BLOCK)
+    normaliser = Normaliser(
+        peak=load_named("peak", MERGED, merged, row_count, n), total=load_named("total", MERGED, merged, row_count, n)
+    )
+    exponent = exponent_at(normaliser.peak, transform)
+    a, b = a * transform.scale, b * transform.scale
+    pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
+    columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
-        effect = tl.load(merged + 4 * row_count + n)
-        terms = own_terms(columns, numbers, number_logits, n, label.index, effect, how, scalars, KIND, BLOCK)
-        over_numbers = merged_number_normaliser(merged, row_count, n)
-        at_numbers = exponent_at(over_numbers.peak, how)
+        effect = load_named("effect", MERGED, merged, row_count, n)
+        terms = shard_terms(columns, numbers, number_logits, n, label.index, effect, transform, scalars, KIND, BLOCK)
+        over_numbers = Normaliser(
+            peak=load_named("number_peak", MERGED, merged, row_count, n),
+            total=load_named("number_total", MERGED, merged, row_count, n),
+        )
+        at_numbers = exponent_at(over_numbers.peak, transform)
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
-        mass = share_of(over_numbers, normaliser, how)
-        excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
-        slope = (slope + excess) / normaliser.total
-        number_gradients = number_columns(columns, number_pull, label.index, pulls, slope, exponent, OPTIONS.softcap)
+        mass = share_of(over_numbers, normaliser, transform)
+        slope, number_gradients = number_row(
+            columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
+        )
     else:
-        slope /= normaliser.total
-    column, is_own = own_column(label.id, shard)
-    u = transform(tl.load(row.start + column, mask=is_own, other=0.0), how.inner, OPTIONS.softcap)
-    return ShardColumns(
-        exponent=exponent,
-        slope=slope,
-        pull=pulls.pull,
-        label=column_gradient(u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap),
-        label_column=column,
-        has_label=is_own,
-        numbers=number_gradients,
-        number_columns=columns.ids,
-        has_number=columns.inside,
+        slope = pulls.slope / normaliser.total
+    column, is_here = column_in_shard(label.id, shard)
+    u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
+    label_column = column_gradient(u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
+    return (
+        RowGradient(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
+        Places(label=column, has_label=is_here, numbers=columns.ids, has_number=columns.inside),
+        exponent,
     )
 
 
 @triton.jit
-def own_terms(columns, numbers, number_logits, n, index, effect, how, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """The terms of the rank's own columns of a number row, from the merged statistics."""
+def shard_terms(
+    columns, numbers, number_logits, n, index, effect, transform, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The terms of the rank's columns of a number row, from the merged statistics."""
     if KIND == "cumulative":
         u = read_all_numbers(number_logits, n, numbers, BLOCK)
-        terms = smooth_terms(u, numbers, index, how, scalars, BLOCK)
+        terms = smooth_terms(u, numbers, index, transform, scalars, BLOCK)
     else:
         offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
         if KIND == "wasserstein":
@@ -121,9 +118,3 @@ def own_terms(columns, numbers, number_logits, n, index, effect, how, scalars, K
         else:
             terms = value_terms(offsets, effect, scalars, KIND)
     return terms
-
-
-@triton.jit
-def merged_number_normaliser(merged, row_count, n):
-    """The normaliser over the number tokens of all ranks."""
-    return Normaliser(peak=tl.load(merged + 2 * row_count + n), total=tl.load(merged + 3 * row_count + n))

@@ -1,11 +1,32 @@
-"""The columns of one rank, for a vocabulary that is split over the ranks of a group."""
+"""A vocabulary that is split over the ranks of a group: what each rank sends about a row, and how all of it is merged.
+
+Statistics contain logits as u, and totals in the units of normalisers.
+"""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .numbers import cumulative_terms, gather_numbers, number_softmax, value_offsets
+from .arguments import VARYING
+from .losses import RESULTS, NumberResult, cross_entropy, row_result
+from .normaliser import Normaliser, dot, exponent_at, moved_distance, rescale, share_of
+from .numbers import (
+    costs,
+    cumulative_terms,
+    gather_numbers,
+    number_powers,
+    number_softmax,
+    reweighed,
+    value_loss,
+    value_offsets,
+)
+from .rows import constexpr_function, divide, load_named, names_in, read_labels, store_named
+from .softcap import transformed
+from .walk import row_normaliser, row_of
+
+WIDTH = tl.constexpr(1)
+"""``Header.WIDTH``: the statistic in whose last column a rank's number of columns is."""
 
 
 class Shard(NamedTuple):
@@ -17,21 +38,66 @@ class Shard(NamedTuple):
     """V, of all ranks together"""
 
 
+class Statistics(NamedTuple):
+    """What a rank knows about a row, in the order of ``ntl_kernels.backends.shards.Statistic`` (checked by a test)."""
+
+    peak: Any
+    total: Any
+    label_logit: Any
+    number_peak: Any
+    number_total: Any
+    offset: Any
+    cost: Any
+    logit_sum: Any
+    """Only with label smoothing."""
+
+
+class Merged(NamedTuple):
+    """What all ranks know about a row, in the order of ``ntl_kernels.backends.shards.Merged`` (checked by a test)."""
+
+    peak: Any
+    total: Any
+    number_peak: Any
+    number_total: Any
+    effect: Any
+
+
+STATISTICS = tl.constexpr(Statistics._fields)
+MERGED = tl.constexpr(Merged._fields)
+
+
+class Gathered(NamedTuple):
+    """[R, S, N + 1] in memory: the statistics of all ranks."""
+
+    pointer: Any
+    stride: Any
+    """The distance between statistics: N + 1."""
+    rank_stride: Any
+    rank_count: Any
+    """R"""
+
+
+@constexpr_function
+def sent(names, smoothing):
+    """The names of the statistics that are sent."""
+    return names if smoothing else names[:-1]
+
+
 @triton.jit
-def own_column(id, shard):
+def column_in_shard(id, shard):
     """(the column of a token id among the rank's columns, whether it is there); column 0 if it is not."""
     column = id - shard.first
-    is_own = (column >= 0) & (column < shard.width)
-    return tl.where(is_own, column, 0), is_own
+    is_here = (column >= 0) & (column < shard.width)
+    return tl.where(is_here, column, 0), is_here
 
 
 @triton.jit
-def read_own_numbers(start, numbers, shard, how, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
     lanes = tl.arange(0, BLOCK)
     ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
-    columns, is_own = own_column(ids, shard)
-    return gather_numbers(start, lanes, is_own & (ids >= 0), columns, how, SOFTCAP)
+    columns, is_here = column_in_shard(ids, shard)
+    return gather_numbers(start, lanes, is_here & (ids >= 0), columns, transform, SOFTCAP)
 
 
 @triton.jit
@@ -43,9 +109,190 @@ def read_all_numbers(number_logits, n, numbers, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def smooth_terms(u, numbers, index, how, scalars, BLOCK: tl.constexpr):
+def smooth_terms(u, numbers, index, transform, scalars, BLOCK: tl.constexpr):
     """The terms with ``label_sigma``, from the logits of all number tokens."""
-    q, _ = number_softmax(u, how)
+    q, _ = number_softmax(u, transform)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def shard_statistics_kernel(
+    logits, logits_stride, length, row_count,  # Matrix [B, T, W]
+    shard, labels, numbers,
+    statistics,  # [S, N + 1]; the last column is left as it is
+    transform, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program per row: this rank's statistics."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, shard.vocab_size, n)
+    peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
+    number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
+    if label.counts:
+        row = row_of(logits, logits_stride, length, shard.width, n, TILE)
+        found, distance = row_normaliser(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
+        peak, total = found.peak, found.total
+        column, is_here = column_in_shard(label.id, shard)
+        u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
+        label_u = tl.where(is_here, u, float("-inf"))
+        if label.index >= 0:
+            columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+            offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
+            powers, over_numbers = number_powers(columns.u, transform)
+            number_peak, number_total = over_numbers.peak, over_numbers.total
+            cost = dot(powers, costs(tl.abs(offsets), scalars))
+            offset = dot(powers, offsets)
+    found_here = Statistics(
+        peak=peak,
+        total=total,
+        label_logit=label_u,
+        number_peak=number_peak,
+        number_total=number_total,
+        offset=offset,
+        cost=cost,
+        logit_sum=distance,
+    )
+    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS.label_smoothing)
+    store_named(found_here, NAMES, statistics, row_count + 1, n)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def number_columns_kernel(
+    logits, logits_stride, length,  # Matrix [B, T, W]
+    shard, labels, numbers,
+    number_logits,  # [N, K]
+    transform, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program per row: u of its number columns; 0 in columns of other ranks and outside number rows."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, shard.vocab_size, n)
+    lanes = tl.arange(0, BLOCK)
+    u = tl.zeros([BLOCK], tl.float32)
+    if label.index >= 0:
+        start = logits.pointer + (n // length).to(tl.int64) * logits_stride
+        start += (n % length).to(tl.int64) * logits.row_stride
+        columns = read_shard_numbers(start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+        u = tl.where(columns.inside, columns.u, 0.0)
+    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, u, mask=lanes < numbers.size)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def cumulative_losses_kernel(
+    labels, numbers, vocab_size,
+    number_logits,  # [N, K]
+    losses,  # [N]
+    transform, scalars, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program per row: L with ``label_sigma``, 0 outside number rows."""
+    n = tl.program_id(0)
+    label = read_labels(labels, numbers, vocab_size, n)
+    loss = 0.0
+    if label.index >= 0:
+        u = read_all_numbers(number_logits, n, numbers, BLOCK)
+        loss = smooth_terms(u, numbers, label.index, transform, scalars, BLOCK).loss
+    tl.store(losses + n, loss)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def merge_shards_kernel(
+    gathered, row_count, rank_count,  # [R, S, N + 1]
+    labels, numbers, vocab_size,
+    cumulative,  # [N] L with label_sigma, or None
+    fields,  # [F, N]
+    merged,  # [M, N]
+    transform, scalars, OPTIONS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The fields of ROWS rows and what the gradient of their columns needs, from the statistics of all ranks."""
+    KIND: tl.constexpr = OPTIONS.kind
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < row_count
+    label = read_labels(labels, numbers, vocab_size, rows, inside)
+    stride = row_count + 1
+    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS.label_smoothing)
+    ranks = Gathered(pointer=gathered, stride=stride, rank_stride=names_in(NAMES) * stride, rank_count=rank_count)
+    peak = largest("peak", ranks, rows, inside)
+    total = summed_powers("total", "peak", ranks, exponent_at(peak, transform), rows, inside)
+    label_u = largest("label_logit", ranks, rows, inside)
+    distance = 0.0
+    if OPTIONS.label_smoothing:
+        distance = summed_distances(ranks, peak, rows, inside)
+    normaliser = Normaliser(peak=peak, total=total)
+    ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
+
+    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, scalars, rows, inside, KIND)
+    mass = share_of(over_numbers, normaliser, transform)
+    counts, is_number = label.counts, label.index >= 0
+    result = row_result(
+        label,
+        ce=tl.where(counts, ce, 0.0),
+        is_correct=(counts & (label_u >= peak)).to(tl.float32),
+        normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
+        number=NumberResult(
+            ntl=tl.where(is_number, reweighed(loss, mass, scalars, OPTIONS.reweigh), 0.0),
+            absolute_error=tl.where(is_number, tl.abs(error), 0.0),
+            mass=tl.where(is_number, mass, 0.0),
+        ),
+    )
+    store_named(result, RESULTS, fields, row_count, rows, inside)
+    known = Merged(
+        peak=peak, total=total, number_peak=over_numbers.peak, number_total=over_numbers.total, effect=effect
+    )
+    store_named(known, MERGED, merged, row_count, rows, inside)
+
+
+@triton.jit
+def merged_numbers(gathered, cumulative, transform, scalars, rows, inside, KIND: tl.constexpr):
+    """(L, effect, yhat - v_y, the number tokens' normaliser) of a block of rows, from the statistics of all ranks."""
+    peak = largest("number_peak", gathered, rows, inside)
+    exponent = exponent_at(peak, transform)
+    total = summed_powers("number_total", "number_peak", gathered, exponent, rows, inside)
+    error = divide(summed_powers("offset", "number_peak", gathered, exponent, rows, inside), total)
+    if KIND == "wasserstein":
+        effect = divide(summed_powers("cost", "number_peak", gathered, exponent, rows, inside), total)
+        loss = effect
+    elif KIND == "cumulative":
+        effect = tl.load(cumulative + rows, mask=inside, other=0.0)
+        loss = effect
+    else:
+        effect = error
+        loss = value_loss(error, scalars, KIND)
+    return loss, effect, error, Normaliser(peak=peak, total=total)
+
+
+@triton.jit
+def largest(NAME: tl.constexpr, gathered, rows, inside):
+    """The largest value of a statistic over all ranks."""
+    peak = tl.full(rows.shape, float("-inf"), tl.float32)
+    pointer = gathered.pointer
+    for _ in tl.range(0, gathered.rank_count):
+        peak = tl.maximum(peak, load_named(NAME, STATISTICS, pointer, gathered.stride, rows, inside, float("-inf")))
+        pointer += gathered.rank_stride
+    return peak
+
+
+@triton.jit
+def summed_distances(gathered, peak, rows, inside):
+    """sum(u - peak) over all ranks, in rank order, from each rank's sum relative to its own peak."""
+    total = tl.zeros(rows.shape, tl.float32)
+    pointer, stride = gathered.pointer, gathered.stride
+    for _ in tl.range(0, gathered.rank_count):
+        width = tl.load(pointer + WIDTH * stride + stride - 1)
+        rank_peak = load_named("peak", STATISTICS, pointer, stride, rows, inside)
+        distance = load_named("logit_sum", STATISTICS, pointer, stride, rows, inside)
+        total += moved_distance(distance, width, rank_peak, peak)
+        pointer += gathered.rank_stride
+    return total
+
+
+@triton.jit
+def summed_powers(NAME: tl.constexpr, AT: tl.constexpr, gathered, exponent, rows, inside):
+    """A sum over all ranks, in rank order, converted from the exponent at each rank's peak ``AT`` to the given one."""
+    total = tl.zeros(rows.shape, tl.float32)
+    pointer, stride = gathered.pointer, gathered.stride
+    for _ in tl.range(0, gathered.rank_count):
+        part = load_named(NAME, STATISTICS, pointer, stride, rows, inside)
+        peak = load_named(AT, STATISTICS, pointer, stride, rows, inside, float("-inf"))
+        total += part * rescale(peak, exponent)
+        pointer += gathered.rank_stride
+    return total

@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from .assembly import IS_COMPILED, hardware_tanh
-
 EXACT = tl.constexpr(1)
 HARDWARE = tl.constexpr(2)
 """Which tanh a softcap uses; 0 is none. 16-bit logits on NVIDIA GPUs use the hardware's tanh, whose error is about that
 of rounding to float16, and a quarter of that of rounding to bfloat16."""
+IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+"""The interpreter cannot run inline assembly."""
 
 
 @triton.jit
@@ -27,6 +27,12 @@ def tanh(t):
 
 
 @triton.jit
+def hardware_tanh(t):
+    """tanh(t) with a relative error of up to 5e-4, in one operation of the special-function unit."""
+    return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [t], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
 def softcap(z, inner, SOFTCAP: tl.constexpr):
     """u = tanh(inner * z)"""
     return hardware_tanh(z * inner) if SOFTCAP == HARDWARE and IS_COMPILED else tanh(z * inner)
@@ -34,12 +40,12 @@ def softcap(z, inner, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def softcap_grad(u):
-    """d tanh(t) / dt, given u = tanh(t)."""
+    """d tanh(t) / dt = 1 - tanh(t)², given u = tanh(t)."""
     return 1.0 - u * u
 
 
 @triton.jit
-def transform(z, inner, SOFTCAP: tl.constexpr):
+def transformed(z, inner, SOFTCAP: tl.constexpr):
     """u in float32, from logits z in any dtype."""
     u = z.to(tl.float32)
     if SOFTCAP:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .assembly import IS_COMPILED, widen_pairs, xor_pairs
 from .normaliser import (
     add_columns,
     anchor,
@@ -27,10 +26,10 @@ from .normaliser import (
     powers,
     product,
 )
-from .softcap import HARDWARE, softcap_grad, transform
+from .rows import constexpr_function
+from .softcap import HARDWARE, IS_COMPILED, softcap_grad, transformed
 
 VECTOR_BYTES = tl.constexpr(16)
-constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr_function  # there until Triton 3.4
 
 
 class Row(NamedTuple):
@@ -96,11 +95,18 @@ def group_columns(UNROLL: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.conste
 
 
 @triton.jit
-def transform_vectors(z, how, SOFTCAP: tl.constexpr):
-    """:func:`transform` of whole vectors."""
+def widen_pairs(z):
+    """bfloat16 z as float32, with one operation per value; the compiler needs three for two values."""
+    instructions: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+    return tl.inline_asm_elementwise(instructions, "=r,=r,r", [z], tl.float32, is_pure=True, pack=2)
+
+
+@triton.jit
+def transformed_vectors(z, transform, SOFTCAP: tl.constexpr):
+    """:func:`transformed` of whole vectors."""
     if SOFTCAP == HARDWARE and IS_COMPILED and z.dtype == tl.bfloat16:
         z = widen_pairs(z)
-    return transform(z, how.inner, SOFTCAP)
+    return transformed(z, transform.inner, SOFTCAP)
 
 
 @triton.jit
@@ -134,14 +140,14 @@ def front_size(row, TILE: tl.constexpr):
 
 
 @triton.jit
-def row_normaliser(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
+def row_normaliser(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
     """(the normaliser, sum(u - peak) if needed) of a row that is read only for this."""
-    front = walk_front(row, how, SOFTCAP, SUM, POLICY, TILE)
-    return walk_kept(row, front, read_kept(row, TILE), how, SOFTCAP, SUM, TILE)
+    front = walk_front(row, transform, SOFTCAP, SUM, POLICY, TILE)
+    return walk_kept(row, front, read_kept(row, TILE), transform, SOFTCAP, SUM, TILE)
 
 
 @triton.jit
-def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
+def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the front, from start to end."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
@@ -155,19 +161,21 @@ def walk_front(row, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.co
     whole = size // GROUP * GROUP
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for offset in tl.range(0, whole, GROUP):
-        u = transform_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), how, SOFTCAP)
-        distance, count, peak, total = add_vectors(distance, count, peak, total, u, None, how, SUM, SOFTCAP == HARDWARE)
+        u = transformed_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), transform, SOFTCAP)
+        distance, count, peak, total = add_vectors(
+            distance, count, peak, total, u, None, transform, SUM, SOFTCAP == HARDWARE
+        )
     columns = group_columns(1, THREADS, VECTOR)
     for offset in tl.range(whole, size, THREADS * VECTOR):
         z = tl.load(
             row.body + (offset + columns), mask=offset + columns < size, other=float("-inf"), eviction_policy=POLICY
         )
-        u = transform_vectors(z, how, SOFTCAP)
+        u = transformed_vectors(z, transform, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size - offset, 0, 1, TILE)
         distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, inside, how, SUM, SOFTCAP == HARDWARE
+            distance, count, peak, total, u, inside, transform, SUM, SOFTCAP == HARDWARE
         )
     return Front(peak=peak, total=total, distance=distance, count=count)
 
@@ -212,28 +220,28 @@ def read_kept(row, TILE: tl.constexpr):
 
 
 @triton.jit
-def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
+def walk_kept(row, front, kept, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the kept part: (the normaliser, sum(u - peak) if needed) of the whole row."""
     peak, total, distance, count = front.peak, front.total, front.distance, front.count
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transform_vectors(kept.body[part], how, SOFTCAP)
+        u = transformed_vectors(kept.body[part], transform, SOFTCAP)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
         # With a softcap, the special-function unit only has time for one part in four.
         distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, inside, how, SUM, SOFTCAP == HARDWARE and part % 4 != 0
+            distance, count, peak, total, u, inside, transform, SUM, SOFTCAP == HARDWARE and part % 4 != 0
         )
-    normaliser = merge_normalisers(peak, total, how)
+    normaliser = merge_normalisers(peak, total, transform)
     whole_distance = 0.0
     if SUM:
         whole_distance = tl.sum(moved_distance(distance, count, peak, normaliser.peak), 0)
     if not TILE.aligned:
         _, is_edge = edge_columns(row, TILE.vector)
-        u = transform(kept.edges, how.inner, SOFTCAP)
+        u = transformed(kept.edges, transform.inner, SOFTCAP)
         body_peak = normaliser.peak
-        normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), how)
+        normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), transform)
         if SUM:
             whole_distance = moved_distance(whole_distance, row.body_size, body_peak, normaliser.peak)
             whole_distance += tl.sum(tl.where(is_edge, u - anchor(normaliser.peak), 0.0), 0)
@@ -241,9 +249,9 @@ def walk_kept(row, front, kept, how, SOFTCAP: tl.constexpr, SUM: tl.constexpr, T
 
 
 @triton.jit
-def add_vectors(distance, count, peak, total, u, inside, how, SUM: tl.constexpr, POLYNOMIAL: tl.constexpr):
+def add_vectors(distance, count, peak, total, u, inside, transform, SUM: tl.constexpr, POLYNOMIAL: tl.constexpr):
     """Add u [U, R, C] to what each of R threads knows: (distance, count, peak, total), as in :class:`Front`."""
-    new_peak, total = online_normaliser(peak, total, u, inside, how, POLYNOMIAL)
+    new_peak, total = online_normaliser(peak, total, u, inside, transform, POLYNOMIAL)
     if SUM:
         distance, count = online_distance(distance, count, peak, new_peak, u, inside)
     return distance, count, new_peak, total
@@ -262,6 +270,13 @@ def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def xor_pairs(z, bits):
+    """16-bit values z XOR the int16 ``bits``, two at a time."""
+    others = tl.zeros(z.shape, tl.int16) + bits
+    return tl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [z, others], z.dtype, is_pure=True, pack=2)
+
+
+@triton.jit
 def opaque(z, zero):
     """z, recomputed with a 0 that the compiler cannot predict.
 
@@ -274,7 +289,7 @@ def opaque(z, zero):
 
 
 @triton.jit
-def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk over the end of the body."""
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
@@ -284,14 +299,14 @@ def write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.conste
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transform_vectors(opaque(kept.body[part], zero), how, SOFTCAP)
+        u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP)
         g = column_gradient(u, exponent, slope, pull, SOFTCAP)
         columns, vectors = kept_columns(part, TILE)
         tl.store(start + columns + vectors, g.to(dtype), mask=columns < size - vectors, eviction_policy="evict_first")
 
 
 @triton.jit
-def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_front(row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
     THREADS: tl.constexpr = TILE.threads
     VECTOR: tl.constexpr = TILE.vector
@@ -307,18 +322,18 @@ def write_front(row, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, 
         offset = groups * GROUP + (steps - 1 - i) * STEP
         inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
-        g = column_gradient(transform_vectors(z, how, SOFTCAP), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed_vectors(z, transform, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy="evict_first")
     columns = group_columns(UNROLL, THREADS, VECTOR)
     for i in tl.range(0, groups):
         offset = (groups - 1 - i) * GROUP
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
-        g = column_gradient(transform_vectors(z, how, SOFTCAP), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed_vectors(z, transform, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy="evict_first")
 
 
 @triton.jit
-def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_gradient(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk: ``target = slope * power + pull`` in every column, times the derivative of the softcap.
 
     The target may be the row itself. The caller must have read everything else that it needs from the row, followed by
@@ -326,10 +341,10 @@ def write_gradient(row, kept, target, how, exponent, slope, pull, SOFTCAP: tl.co
     """
     if not TILE.aligned:
         columns, is_edge = edge_columns(row, TILE.vector)
-        g = column_gradient(transform(kept.edges, how.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed(kept.edges, transform.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.start + columns, g.to(target.start.dtype.element_ty), mask=is_edge)
-    write_kept(row, kept, target, how, exponent, slope, pull, SOFTCAP, TILE)
-    write_front(row, target, how, exponent, slope, pull, SOFTCAP, TILE)
+    write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP, TILE)
+    write_front(row, target, transform, exponent, slope, pull, SOFTCAP, TILE)
 
 
 @triton.jit

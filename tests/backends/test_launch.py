@@ -19,9 +19,8 @@ from ntl_kernels.backends import launch as module
 from ntl_kernels.backends import triton_shards
 from ntl_kernels.backends.launch import device_of, launch, layout_of
 from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
-from ntl_kernels.kernels.losses import scale_kernel
+from ntl_kernels.kernels.losses import count_kernel, finish_kernel, scale_kernel
 from ntl_kernels.kernels.shards import Shard
-from ntl_kernels.kernels.totals import count_kernel, finish_kernel
 
 from ..parallel.shards import checked
 from ..problems import random_problem
@@ -105,20 +104,6 @@ def test_a_layout_keeps_no_table_alive() -> None:
     layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, -100), numbers, 64, 8, torch.zeros(2)))
     del numbers
     assert layout and [reference() for reference in kept] == [None] * 3
-
-
-def test_new_arguments_of_a_shard_are_no_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the hash of other options nor another denominator: 1, a multiple of 16 or neither."""
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    monkeypatch.setattr(triton_shards, "launch", lambda _, __, *call, **___: calls.append(call[:2]))
-    problem = random_problem(0, (torch.float32,), vocab_sizes=(64,), shapes=((5,),))
-    task = checked(problem, "triton")._replace(num_tokens=3.0)
-    for value in (1, 16, 17, 2**31 - 1):
-        monkeypatch.setattr(triton_shards, "hash_of_options", lambda _, value=value: value)
-        triton_shards.shard_statistics(problem.logits[None], task._replace(num_tokens=value), 0)
-    kernel = triton_shards.shard_statistics_kernel
-    assert len({layout_of(kernel, arguments) for arguments, _ in calls}) == 1
-    assert len({specialisation(kernel, arguments, constants) for arguments, constants in calls}) == 1
 
 
 def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,6 @@ ROLES = {
     "row_losses_kernel": Roles(frozenset({"gradient", "fields", "losses"})),
     "row_gradients_kernel": Roles(frozenset({"gradient"})),
     "scale_kernel": Roles(frozenset(), updates=frozenset({"gradient"})),
-    "number_statistics_kernel": Roles(frozenset({"statistics"})),
-    "number_statistics_gradients_kernel": Roles(frozenset({"gradient"})),
     "shard_statistics_kernel": Roles(frozenset({"statistics"})),
     "number_columns_kernel": Roles(frozenset({"number_logits"})),
     "cumulative_losses_kernel": Roles(frozenset({"losses"})),

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ntl_kernels import NTLConfig
-from ntl_kernels.backends import NUM_PARTS, Field
 from ntl_kernels.backends import triton as backend
+from ntl_kernels.problem import Parts, RowResult
 
 from ..emulator.mutants import mutants_of
 from ..parallel.shards import checked
@@ -69,10 +69,6 @@ def smooth_shards() -> None:
     test_shards.check(problem_of(torch.float32, 200, config=config, reduction="sum"), [(0, 100), (100, 100)])
 
 
-def statistics() -> None:
-    test_contract.test_number_statistics("odd", 3001, 10, torch.bfloat16)
-
-
 def scale() -> None:
     test_contract.test_scaling("odd", torch.bfloat16)
 
@@ -86,16 +82,21 @@ def totals() -> None:
     is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
     counted = backend.count(contract, 50, torch.float32)
     torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
-    fields = torch.rand(len(Field), 9001) * (torch.rand(len(Field), 9001) < 0.7)
+    shape = len(RowResult._fields), 9001
+    fields = torch.rand(shape) * (torch.rand(shape) < 0.7)
     loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
-    total = fields.sum(1)
-    tokens, numbers = total[Field.WEIGHT], total[Field.NUMBER_WEIGHT]
-    rows, number_rows = (fields[[Field.WEIGHT, Field.MASS]] != 0).sum(1)
-    ce, ntl = total[Field.CROSS_ENTROPY] / tokens, total[Field.NTL] / numbers
-    means = total[Field.IS_CORRECT] / rows, total[Field.ABSOLUTE_ERROR] / number_rows, total[Field.MASS] / number_rows
-    torch.testing.assert_close(loss, ce + 0.7 * ntl)
-    torch.testing.assert_close(parts, torch.stack([ce, ntl, tokens, numbers, *means]))
-    assert parts.shape == (NUM_PARTS,)
+    total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
+    expected = Parts(
+        cross_entropy=total.cross_entropy / total.weight,
+        ntl=total.ntl / total.number_weight,
+        num_tokens=total.weight,
+        num_numbers=total.number_weight,
+        token_accuracy=total.is_correct / counts.weight,
+        number_mae=total.absolute_error / counts.mass,
+        number_mass=total.mass / counts.mass,
+    )
+    torch.testing.assert_close(loss, expected.cross_entropy + 0.7 * expected.ntl)
+    torch.testing.assert_close(parts, torch.stack(expected))
 
 
 KERNELS: list[tuple[Callable[[], None], str]] = [
@@ -108,8 +109,6 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
     (shards, "shard_gradients_kernel"),
     (smooth_shards, "number_columns_kernel"),
     (smooth_shards, "cumulative_losses_kernel"),
-    (statistics, "number_statistics_kernel"),
-    (statistics, "number_statistics_gradients_kernel"),
     (scale, "scale_kernel"),
     (totals, "count_kernel"),
     (totals, "finish_kernel"),

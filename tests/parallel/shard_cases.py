@@ -10,9 +10,8 @@ import torch
 
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import load_shard_backend
-from ntl_kernels.backends.shards import Header
 
-from ..backends.triton_cases import moved, poison_allocations
+from ..backends.triton_cases import moved
 from ..impossible_labels import (
     SMOOTHINGS,
     UNMEASURED_CONFIGS,
@@ -30,7 +29,7 @@ from ..large_logits import (
     offset_problem,
 )
 from ..problems import Answer, Problem, check, random_problem, tanh_error
-from .shards import check_headers, checked, random_bounds, solve_in_shards
+from .shards import checked, random_bounds, solve_in_shards
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -101,61 +100,6 @@ class ShardCases:
         for config in UNMEASURED_CONFIGS:
             problem = moved(unmeasured_problem(torch.float32, reduction, config), self.device)
             check_unmeasured(solve_in_shards(problem, [(0, 40), (40, 0), (40, 163)], "triton"), problem)
-
-    def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """0 after the header: it is sent to other ranks."""
-        poison_allocations(monkeypatch)
-        for options in ({}, {"label_smoothing": 0.1}):
-            problem = moved(large_problem(torch.float32, "sum", **options), self.device)
-            sent = load_shard_backend("triton").shard_statistics(
-                problem.logits[None, :, 10:200].contiguous(), checked(problem, "triton"), 10
-            )
-            first, width, of_options, of_rows, *scalars = sent[: len(Header), -1].tolist()
-            assert (first, width) == (10.0, 190.0) and scalars == pytest.approx(
-                [-1.0, -1.0, checked(problem, "triton").ntl_weight]
-            )
-            assert all(0 < part < 2**24 and part == int(part) for part in (of_options, of_rows))
-            assert not sent[len(Header) :, -1].any()
-
-    @pytest.mark.parametrize("rows", [0, 1, 100, 300])
-    def test_headers_are_those_of_torch_operations(self, rows: int) -> None:
-        """Over more rows than a program hashes at a time, and with every form of a number."""
-        torch.manual_seed(rows)
-        labels, weights = torch.randint(-1, 64, (rows,)), torch.rand(rows) * (torch.rand(rows) < 0.9)
-        labels[labels < 0] = -100
-        numbers = NumberTokens.from_mapping({i: i / 3 for i in range(37)}, 64)
-        counts = {"num_tokens": torch.tensor(12345), "num_numbers": 0.25}
-        for kind in (torch.int64, torch.int32):
-            for given in ({}, {"token_weights": weights, **counts, "config": NTLConfig(weight=torch.tensor(0.7))}):
-                options = {"reduction": "mean", **given}
-                problem = Problem(torch.randn(rows, 64), labels.to(kind), numbers, options, torch.tensor(1.0))
-                problem = moved(problem, self.device)
-                task, shard = checked(problem, "triton"), problem.logits[None, :, 5:50].contiguous()
-                sent = load_shard_backend("triton").shard_statistics(shard, task, 5)
-                check_headers(sent[None, :, -1], [shard], task, [5])
-
-    def test_statistics_of_columns_that_are_not_the_vocabulary(self) -> None:
-        """Without a look at the device: the loss of every row that counts is NaN."""
-        numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
-        labels, options = torch.tensor([0, 5, 63, -100, 32, 31, 9]), {"config": NTLConfig(), "reduction": "sum"}
-        problem = moved(Problem(torch.randn(7, 64), labels, numbers, options, torch.tensor(1.0)), self.device)
-        task, steps = checked(problem, "triton"), load_shard_backend("triton")
-        for bounds, is_whole in (
-            ([(0, 64)], True),
-            ([(32, 32), (0, 32)], True),
-            ([(0, 32), (32, 0), (32, 32)], True),
-            ([(0, 64), (0, 64)], False),
-            ([(0, 32), (33, 31)], False),
-            ([(0, 32), (0, 32)], False),
-            ([(0, 32), (31, 33)], False),
-        ):
-            shards = [(problem.logits[None, :, first : first + width], first) for first, width in bounds]
-            sent = torch.stack([steps.shard_statistics(shard.contiguous(), task, first) for shard, first in shards])
-            fields, _ = steps.merge_shards(sent, None, task)
-            assert torch.equal(fields[0].isnan(), (problem.labels >= 0) & (not is_whole)), bounds
-
-    def test_statistics_of_unequal_problems(self) -> None:
-        check_unequal_problems("triton", self.device)
 
 
 def check_unequal_problems(backend: str, device: str) -> None:

@@ -1,9 +1,11 @@
-"""Label and weight of a row, and its coefficients in the loss."""
+"""What memory holds about rows besides their logits: labels, weights, and results under names."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+
+constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr_function  # there until Triton 3.4
 
 
 class Label(NamedTuple):
@@ -20,8 +22,8 @@ class Label(NamedTuple):
 
 
 @triton.jit
-def read_labels(labels, numbers, vocab_size, rows, inside):
-    """The labels of rows that are ``inside``; no label causes an access out of bounds."""
+def read_labels(labels, numbers, vocab_size, rows, inside=True):
+    """The label of a row, or those of a block of rows that are ``inside``; none causes an access out of bounds."""
     label = tl.load(labels.ids + rows, mask=inside, other=0)
     weight = tl.where(inside, 1.0, 0.0)
     if labels.weights is not None:
@@ -32,6 +34,32 @@ def read_labels(labels, numbers, vocab_size, rows, inside):
     index = tl.load(numbers.lookup + label, mask=counts & in_range, other=-1)
     weight = tl.where(counts, tl.where(in_range & (weight >= 0.0), weight, float("nan")), 0.0)
     return Label(id=label, counts=counts, weight=weight, index=index)
+
+
+@constexpr_function
+def names_in(names):
+    return len(names)
+
+
+@constexpr_function
+def position(name, names):
+    return names.index(name)
+
+
+@triton.jit
+def store_named(values, NAMES: tl.constexpr, pointer, stride, rows, inside=True):
+    """Write the values with these names, a tuple in their order, of a row or of a block of rows that are ``inside``.
+
+    A name has N entries in memory, and the names are ``stride`` entries apart.
+    """
+    for i in tl.static_range(names_in(NAMES)):
+        tl.store(pointer + i * stride + rows, values[i], mask=inside)
+
+
+@triton.jit
+def load_named(NAME: tl.constexpr, NAMES: tl.constexpr, pointer, stride, rows, inside=True, other=0.0):
+    """Read one of the values that :func:`store_named` has written; ``other`` for rows that are not ``inside``."""
+    return tl.load(pointer + position(NAME, NAMES) * stride + rows, mask=inside, other=other)
 
 
 @triton.jit
@@ -54,8 +82,8 @@ def number_of(scalar):
 
 
 @triton.jit
-def coefficients(weight, upstream, shares, scalars):
+def coefficients(weight, upstream, num_tokens, num_numbers, ntl_weight, scalars):
     """(a, b): the coefficients of a row's CE and NTL in the loss, times the upstream gradient."""
-    a = divide(upstream * scalars.ce_weight * weight, number_of(shares.num_tokens))
-    b = divide(upstream * number_of(shares.ntl_weight) * weight, number_of(shares.num_numbers))
+    a = divide(upstream * scalars.ce_weight * weight, number_of(num_tokens))
+    b = divide(upstream * number_of(ntl_weight) * weight, number_of(num_numbers))
     return a, b
