@@ -178,12 +178,13 @@ class Forward(NamedTuple):
 
     loss: Tensor
     """0-d, or [N] for reduction "none"."""
-    parts: Tensor
-    """[7]: the fields of NTLOutput after the loss, reduced; [0] if they are not wanted and the backend skips them."""
+    parts: Tensor | None
+    """[NUM_PARTS]; None if they are not wanted and the backend skips them."""
     fields: Tensor
-    """[len(Field), N]"""
+    """[NUM_FIELDS, N]"""
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]
+    found = RowResult(*fields.unbind())
+    return found.cross_entropy + problem.ntl_weight * found.ntl

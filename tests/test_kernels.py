@@ -15,7 +15,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
 from ntl_kernels import NTLConfig, NumberTokens
-from ntl_kernels.backends import Field
+from ntl_kernels.problem import Field
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.inspect import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels.kernels import fields
