@@ -320,7 +320,7 @@ LAYERS = (
     ("linear", "hidden states: a chunk of logits at a time"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),
-    ("problem", "Problem: labels, weights, numbers and options of one call"),
+    ("formulas | problem", "costs of numbers; Problem: labels, weights, numbers and options of one call"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
     (

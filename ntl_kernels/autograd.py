@@ -199,11 +199,12 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.is_one_pass, needs = linear.keeps_gradients(problem, hidden.dtype), ctx.needs_input_grad[:3]
         result = linear.forward(hidden, weight, bias, problem, chunking, needs if ctx.is_one_pass else [False] * 3)
         loss, parts, fields = result.forward
         if problem.lacks_denominators:
+            assert parts is not None
             problem = problem.counted(parts[2], parts[3])
         ctx.problem, ctx.chunking = problem, chunking
         # Do not keep the loss: it refers to this object, and the cycle would keep the gradients of a dropped loss.

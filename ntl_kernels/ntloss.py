@@ -47,8 +47,8 @@ from .checks import check_label_values, check_tensor
 from .config import NTLConfig
 from .digit_runs import digits_after, digits_around_leading, number_runs, power_of_tenth, run_sums
 from .dispatch import in_shape, loss_of_logits
+from .formulas import divide
 from .problem import Problem, is_kept
-from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens

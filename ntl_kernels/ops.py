@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from . import linear
-from .backends import NUM_PARTS, Field, Forward, load_backend
+from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype
 from .checks import checked_rows
 from .linear import Chunking
-from .problem import Problem, as_tensor
+from .problem import NUM_FIELDS, NUM_PARTS, Forward, Problem, RowResult, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
 from .tracing import NoSecondDerivative, is_differentiated, needs_function, refuse_second_derivative, times_upstream
@@ -72,14 +72,14 @@ def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @define("losses", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor)")
-def losses(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+def losses(logits: Tensor, *operands: Any) -> tuple[Any, ...]:
     """(loss, parts, fields) of logits [B, T, V], as :class:`ntl_kernels.backends.Forward` has them."""
     problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
     return tuple(load_backend(problem.backend).forward(logits, problem, None))
 
 
 @define("one_pass", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)")
-def one_pass(logits: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+def one_pass(logits: Tensor, *operands: Any) -> tuple[Any, ...]:
     """(loss, parts, fields, gradient [B, T, V]) of reduction "mean" or "sum"."""
     gradient = gradient_like(logits)
     problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
@@ -97,12 +97,12 @@ def gradients(logits: Tensor, *operands: Any) -> Tensor:
 
 
 @define("linear_losses", f"({LINEAR}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
-def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Any, ...]:
     """(loss, parts, fields, hidden_grad, weight_grad, bias_grad, scale) of :func:`ntl_kernels.linear.forward`."""
     problem, chunking, needs = linear_arguments(rest)
     checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype))
     result = linear.forward(hidden, weight, bias, problem, chunking, needs)
-    scale = result.forward.parts.new_ones(()) if result.scale is None else result.scale
+    scale = result.forward.loss.new_ones(()) if result.scale is None else result.scale
     return *result.forward, *result.gradients, scale
 
 
@@ -123,7 +123,7 @@ def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]
 def fake_forward(tensor: Tensor, operands: Sequence[Any]) -> Forward:
     """What a forward pass returns, without values; ``tensor`` is the logits or the hidden states."""
     labels, reduction = operands[0], operands[NUM_OPERANDS - 2]
-    fields = tensor.new_empty((len(Field), labels.numel()), dtype=loss_dtype(tensor.dtype))
+    fields = tensor.new_empty((NUM_FIELDS, labels.numel()), dtype=loss_dtype(tensor.dtype))
     loss = fields.new_empty(labels.numel() if reduction == "none" else ())
     return Forward(loss, fields.new_empty(NUM_PARTS), fields)
 
@@ -134,9 +134,9 @@ gradients.register_fake(lambda logits, *_: gradient_like(logits))
 
 
 @linear_losses.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Any, ...]:
     result = fake_forward(hidden, rest)
-    return *result, *linear.LinearGradients(hidden, weight, rest[-1]).finish(), result.parts.new_empty(())
+    return *result, *linear.LinearGradients(hidden, weight, rest[-1]).finish(), result.fields.new_empty(())
 
 
 @linear_gradients.register_fake
@@ -230,7 +230,7 @@ class OnePass(Formula):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
         loss, fields, gradient = ctx.saved_tensors
         gradient = refuse_second_derivative(gradient, loss)
-        return times_upstream(gradient, upstream, fields[Field.WEIGHT] != 0), *(None,) * NUM_OPERANDS
+        return times_upstream(gradient, upstream, RowResult(*fields.unbind()).weight != 0), *(None,) * NUM_OPERANDS
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
@@ -311,7 +311,7 @@ class Linear(Formula):
         if ctx.is_one_pass:
             *found, scale = saved
             found = [refuse_second_derivative(gradient, loss) for gradient in found]
-            found = linear.scaled(found, upstream * scale, fields[Field.WEIGHT] != 0, ctx.dtype)
+            found = linear.scaled(found, upstream * scale, RowResult(*fields.unbind()).weight != 0, ctx.dtype)
         else:
             *options, chunk_size, skip_ignored, _ = ctx.options
             operands = with_denominators([*saved[3:], *options], parts)

@@ -155,8 +155,65 @@ class RowResult(NamedTuple):
     """w"""
 
 
+class Statistics(NamedTuple):
+    """What one rank knows about a row, from its columns of the transformed logits x, in the units of the backend.
+
+    Their order is that of the rows of ``statistics`` [S, N + 1]. The last column is not a row: it has room for the
+    :class:`Header`.
+    """
+
+    peak: Any
+    """the largest x"""
+    total: Any
+    """the sum of exp(x - peak)"""
+    label_logit: Any
+    """x of the label"""
+    number_peak: Any
+    """the largest x of the number tokens; this and the next three on number rows only"""
+    number_total: Any
+    """the sum of e_k = exp(x_k - number_peak) over the number tokens"""
+    offset: Any
+    """the sum of e_k (v_k - v_y); differences, so that large values do not lose precision"""
+    cost: Any
+    """the sum of e_k c_k"""
+    logit_sum: Any = None
+    """the sum of x - peak, or of x without a peak; sent with label smoothing only"""
+
+
+class Header(NamedTuple):
+    """The last column of ``statistics``, padded with 0: the rank's columns of the vocabulary and its arguments."""
+
+    first: Any
+    """the first of its columns; this and the next three are integers below 2**24, exact in float32"""
+    width: Any
+    """the number of its columns"""
+    options_hash: Any
+    """of V, the number tokens, the options, the reduction and the backend"""
+    rows_hash: Any
+    """of labels and weights; for rows that do not count, only of that fact"""
+    num_tokens: Any
+    """this and the next: the given denominator, -1 for None"""
+    num_numbers: Any
+    ntl_weight: Any
+    """lambda"""
+
+
+class Merged(NamedTuple):
+    """What the gradient of any rank's columns needs to know about a row, in the order of the rows of ``merged``."""
+
+    peak: Any
+    """this and the next: the row's normaliser, as in RowResult"""
+    total: Any
+    number_peak: Any
+    """this and the next: over the number tokens; these and the effect are 0 in rows without NTL"""
+    number_total: Any
+    effect: Any
+    """L before reweighing for "wasserstein", yhat - v_y for the other kinds"""
+
+
 NUM_PARTS = len(Parts._fields)
 NUM_FIELDS = len(RowResult._fields)
+NUM_MERGED = len(Merged._fields)
 
 
 class Field(IntEnum):
@@ -178,12 +235,13 @@ class Forward(NamedTuple):
 
     loss: Tensor
     """0-d, or [N] for reduction "none"."""
-    parts: Tensor
-    """[7]: the fields of NTLOutput after the loss, reduced; [0] if they are not wanted and the backend skips them."""
+    parts: Tensor | None
+    """[NUM_PARTS]; None if they are not wanted and the backend skips them."""
     fields: Tensor
-    """[len(Field), N]"""
+    """[NUM_FIELDS, N]"""
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]
+    found = RowResult(*fields.unbind())
+    return found.cross_entropy + problem.ntl_weight * found.ntl

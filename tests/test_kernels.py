@@ -16,10 +16,8 @@ from triton.runtime import driver
 
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.backends.shards import Header, Merged, Statistic
 from ntl_kernels.inspect import Case, Launch, Recorder, compile_launch, record
-from ntl_kernels.kernels import shards
-from ntl_kernels.problem import Problem, RowResult
+from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -96,7 +94,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     table, spec = numbers.table("cpu"), LossSpec.resolve(config, numbers, **options)
     labels, fields, one = (
         torch.zeros(b, t, dtype=torch.int64),
-        torch.empty(len(RowResult._fields), b * t),
+        torch.empty(NUM_FIELDS, b * t),
         torch.ones(()),
     )
     given = options.get("z_loss", 2.0)
@@ -138,12 +136,6 @@ def test_flags_compile_anew(launches: list[Launch]) -> None:
         found = {kernel for kernel in compiled_kernels(launches) if kernel[0] == "row_losses_kernel"}
         assert len(found) == 2 and not found & seen
         seen |= found
-
-
-def test_kernels_and_backends_agree_on_statistics() -> None:
-    for names, kind in ((shards.Statistics._fields, Statistic), (shards.Merged._fields, Merged)):
-        assert {name.upper(): place for place, name in enumerate(names)} == {part.name: part.value for part in kind}
-    assert shards.WIDTH.value == Header.WIDTH
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

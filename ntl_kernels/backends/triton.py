@@ -22,7 +22,7 @@ from torch import Tensor
 from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
 from ..kernels.losses import count_kernel, finish_kernel, row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.softcap import EXACT, HARDWARE
-from ..problem import Forward, Parts, Problem, RowResult
+from ..problem import NUM_FIELDS, NUM_PARTS, Forward, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from .launch import launch
@@ -50,7 +50,7 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
     if problem.lacks_denominators:
         problem = problem.counted(*count(problem, logits.shape[2], torch.float32).unbind())
     row_count = problem.labels.numel()
-    fields = torch.empty((len(RowResult._fields), row_count), dtype=torch.float32, device=logits.device)
+    fields = torch.empty((NUM_FIELDS, row_count), dtype=torch.float32, device=logits.device)
     losses = fields.new_empty(row_count) if problem.reduction == "none" else None
     launch_row_losses(logits, problem, fields, losses, gradient)
     loss, parts = finish(fields, problem)
@@ -77,7 +77,7 @@ def launch_row_losses(
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-    loss, parts = fields.new_empty(()), fields.new_empty(len(Parts._fields))
+    loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
     arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
     constants = {

@@ -18,9 +18,9 @@ from ..kernels.shards import (
     number_columns_kernel,
     shard_statistics_kernel,
 )
-from ..problem import Problem, RowResult
+from ..problem import NUM_FIELDS, NUM_MERGED, Problem
+from .contract import Merge, num_statistics
 from .launch import launch
-from .shards import Merge, Merged, num_statistics
 from .tiles import UNROLL_OF_MANY_OPERATIONS
 from .triton import (
     block_of,
@@ -82,8 +82,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
     rank_count, row_count = gathered.shape[0], gathered.shape[2] - 1
-    fields = gathered.new_empty((len(RowResult._fields), row_count))
-    merged = gathered.new_empty((len(Merged), row_count))
+    fields, merged = gathered.new_empty((NUM_FIELDS, row_count)), gathered.new_empty((NUM_MERGED, row_count))
     if row_count:
         arguments = (
             gathered,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..problem import Header, Merged, Statistics
 from .arguments import VARYING
 from .losses import RESULTS, NumberResult, cross_entropy, row_result
 from .normaliser import Normaliser, dot, exponent_at, moved_distance, rescale, share_of
@@ -25,9 +26,6 @@ from .rows import constexpr_function, divide, load_named, names_in, read_labels,
 from .softcap import transformed
 from .walk import row_normaliser, row_of
 
-WIDTH = tl.constexpr(1)
-"""``Header.WIDTH``: the statistic in whose last column a rank's number of columns is."""
-
 
 class Shard(NamedTuple):
     """The columns of the vocabulary that a rank has. ``width`` is 0 for a rank without columns."""
@@ -38,31 +36,8 @@ class Shard(NamedTuple):
     """V, of all ranks together"""
 
 
-class Statistics(NamedTuple):
-    """What a rank knows about a row, in the order of ``ntl_kernels.backends.shards.Statistic`` (checked by a test)."""
-
-    peak: Any
-    total: Any
-    label_logit: Any
-    number_peak: Any
-    number_total: Any
-    offset: Any
-    cost: Any
-    logit_sum: Any
-    """Only with label smoothing."""
-
-
-class Merged(NamedTuple):
-    """What all ranks know about a row, in the order of ``ntl_kernels.backends.shards.Merged`` (checked by a test)."""
-
-    peak: Any
-    total: Any
-    number_peak: Any
-    number_total: Any
-    effect: Any
-
-
 STATISTICS = tl.constexpr(Statistics._fields)
+HEADER = tl.constexpr(Header._fields)
 MERGED = tl.constexpr(Merged._fields)
 
 
@@ -277,7 +252,7 @@ def summed_distances(gathered, peak, rows, inside):
     total = tl.zeros(rows.shape, tl.float32)
     pointer, stride = gathered.pointer, gathered.stride
     for _ in tl.range(0, gathered.rank_count):
-        width = tl.load(pointer + WIDTH * stride + stride - 1)
+        width = load_named("width", HEADER, pointer, stride, stride - 1)
         rank_peak = load_named("peak", STATISTICS, pointer, stride, rows, inside)
         distance = load_named("logit_sum", STATISTICS, pointer, stride, rows, inside)
         total += moved_distance(distance, width, rank_peak, peak)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..autograd import tensors_of
-from ..backends import Field, load_backend
+from ..backends import load_backend
+from ..backends.contract import Merge
 from ..backends.layout import loss_dtype
-from ..backends.shards import Merge, Merged
 from ..linear import (
     Chunk,
     Chunking,
@@ -28,7 +28,7 @@ from ..linear import (
     unit_of,
     without_autocast,
 )
-from ..problem import Problem
+from ..problem import NUM_FIELDS, NUM_MERGED, Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
 from .collectives import finished, sum_ranks
@@ -78,7 +78,7 @@ class Result(NamedTuple):
     """What :func:`forward` returns."""
 
     loss: Tensor
-    parts: Tensor
+    parts: Tensor | None
     fields: Tensor
     known: Merge
     """What all ranks together know about all rows."""
@@ -131,7 +131,7 @@ def nothing_known(hidden: Tensor, problem: Problem) -> tuple[Tensor, Merge]:
     number_logits = None
     if problem.spec.label_sigma > 0 and not keeps_gradients(problem, hidden.dtype):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
-    fields, merged = (hidden.new_zeros((len(kind), count), dtype=dtype) for kind in (Field, Merged))
+    fields, merged = (hidden.new_zeros((size, count), dtype=dtype) for size in (NUM_FIELDS, NUM_MERGED))
     return fields, Merge(merged, number_logits)
 
 
@@ -175,12 +175,13 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         split: Split,
         chunking: Chunking,
         sums_hidden: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.is_one_pass, ctx.needs = keeps_gradients(problem, hidden.dtype), list(ctx.needs_input_grad[:3])
         needs = ctx.needs if ctx.is_one_pass else [False] * 3
         walk = Walk(split, chunking)
         found = forward(hidden, Head(weight, bias), problem, walk, needs)
         if problem.lacks_denominators:
+            assert found.parts is not None
             problem = problem.counted(found.parts[2], found.parts[3])
         ctx.arguments, ctx.sums_hidden = (problem, walk), sums_hidden
         ctx.is_traced = not is_plain(hidden)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ..autograd import spend, tensors_of
-from ..backends.shards import Merge
+from ..backends.contract import Merge
 from ..problem import Problem
 from ..tracing import is_batched, is_forward_mode, refuse_second_derivative
 from . import steps
@@ -66,10 +66,11 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor | None, ...]:
         fields, known = merge(exchange(logits, problem, split), problem)
         loss, parts = steps.finish(fields, problem)
         if problem.lacks_denominators:
+            assert parts is not None
             problem = problem.counted(parts[2], parts[3])
         # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
         ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))

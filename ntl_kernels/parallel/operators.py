@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..backends import NUM_PARTS, Field, load_backend, load_shard_backend
+from ..backends import load_backend, load_shard_backend
+from ..backends.contract import Merge, num_statistics
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import Merge, Merged, num_statistics
 from ..checks import checked_rows
 from ..ops import NUM_OPERANDS, PROBLEM, define, problem_of
-from .headers import check_headers
+from ..problem import NUM_FIELDS, NUM_MERGED, NUM_PARTS
+from .headers import check_headers, with_header
 
 SHARD = f"Tensor logits, {PROBLEM}, int first"
 
@@ -25,7 +26,8 @@ def shard_statistics(logits: Tensor, *rest: Any) -> Tensor:
     *operands, first = rest
     problem = problem_of(operands)
     checked_rows(problem, problem.vocab_size, loss_dtype(logits.dtype))
-    return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+    statistics = load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+    return with_header(statistics, problem, first, logits.shape[-1])
 
 
 @define("number_columns", f"({SHARD}) -> Tensor")
@@ -41,6 +43,7 @@ def merge_shards(gathered: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """(fields, merged) of the statistics [R, S, N + 1]."""
     *operands, number_logits = rest
     problem = problem_of(operands)
+    gathered = gathered.clone()  # an operator must not change its arguments, and the check may
     check_headers(gathered, problem)
     fields, merge = load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
     return fields, merge.merged
@@ -60,7 +63,9 @@ def shard_gradients(logits: Tensor, *rest: Any) -> Tensor:
 def finish(fields: Tensor, *operands: Any) -> tuple[Tensor, Tensor]:
     """(loss 0-d, parts) of the fields of all rows."""
     problem = problem_of(operands)
-    return load_backend(problem.backend).finish(fields, problem)
+    loss, parts = load_backend(problem.backend).finish(fields, problem)
+    assert parts is not None  # the problem of an operator wants them
+    return loss, parts
 
 
 @define("count", f"(Tensor like, {PROBLEM}) -> Tensor")
@@ -76,7 +81,7 @@ def rows_like(tensor: Tensor, operands: tuple[Any, ...], *leading: int) -> Tenso
 
 
 merge_shards.register_fake(
-    lambda gathered, *rest: (rows_like(gathered, rest, len(Field)), rows_like(gathered, rest, len(Merged)))
+    lambda gathered, *rest: (rows_like(gathered, rest, NUM_FIELDS), rows_like(gathered, rest, NUM_MERGED))
 )
 shard_gradients.register_fake(lambda logits, *_: gradient_like(logits))
 finish.register_fake(lambda fields, *_: (fields.new_empty(()), fields.new_empty(NUM_PARTS)))

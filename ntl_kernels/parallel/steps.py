@@ -5,20 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends import load_backend, load_shard_backend, losses_of_rows
+from ..backends import load_backend, load_shard_backend
+from ..backends.contract import Merge
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import Merge
 from ..ops import operands_of
-from ..problem import Problem
+from ..problem import Problem, losses_of_rows
 from ..tracing import is_plain
 from . import operators
-from .headers import check_headers
+from .headers import check_headers, with_header
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     """[S, N + 1] of this rank's logits [B, T, W]."""
     if is_plain(logits):
-        return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+        statistics = load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+        return with_header(statistics, problem, first, logits.shape[-1])
     return operators.shard_statistics(logits, *operands_of(problem, loss_dtype(logits.dtype)), first)
 
 
@@ -69,7 +70,7 @@ def count(problem: Problem, like: Tensor) -> Tensor:
     return operators.count(like.new_empty((), dtype=dtype), *operands_of(problem, dtype))
 
 
-def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """(loss, parts) of the fields of all rows; the loss of reduction "none" is [N]."""
     if is_plain(fields):
         loss, parts = load_backend(problem.backend).finish(fields, problem)

@@ -22,8 +22,8 @@ from ntl_kernels import (
 )
 from ntl_kernels.backends import eager
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
+from ntl_kernels.problem import NUM_FIELDS, RowResult
 from ntl_kernels.problem import Problem as Contract
-from ntl_kernels.problem import RowResult
 from ntl_kernels.spec import LossSpec
 
 from ..impossible_labels import (
@@ -209,7 +209,7 @@ class TritonCases:
             contract = contract_of(problem)._replace(num_tokens=given[0], num_numbers=given[1])
             counts = (b.count(contract, problem.logits.shape[-1], torch.float32) for b in (triton, eager))
             torch.testing.assert_close(*counts)
-            fields = torch.rand(len(RowResult._fields), contract.labels.numel(), device=self.device)
+            fields = torch.rand(NUM_FIELDS, contract.labels.numel(), device=self.device)
             for field in (RowResult(*fields).weight, RowResult(*fields).number_weight):
                 field.round_()  # 0 or 1, as they are where no weights are given
             for reduction in ("mean", "sum", "none"):
@@ -478,7 +478,7 @@ def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
 
     contract, logits = contract_of(problem), problem.logits
     one_pass = problem.options["reduction"] != "none"
-    fields = torch.full((len(RowResult._fields), contract.labels.numel()), torch.nan, device=logits.device)
+    fields = torch.full((NUM_FIELDS, contract.labels.numel()), torch.nan, device=logits.device)
     triton.row_losses(logits, contract, fields, gradient if one_pass else None)
     if not one_pass:
         upstream = torch.ones(contract.labels.numel(), device=gradient.device)

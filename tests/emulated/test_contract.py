@@ -12,8 +12,8 @@ from ntl_kernels import NTLConfig
 from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.backends.layout import gradient_like
+from ntl_kernels.problem import NUM_FIELDS
 from ntl_kernels.problem import Problem as Contract
-from ntl_kernels.problem import RowResult
 from ntl_kernels.spec import LossSpec
 from ntl_kernels.tokens import NumberTable
 
@@ -37,7 +37,7 @@ def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torc
     contract = checked(problem, "triton")
     contract = contract.counted(*backend.count(contract, vocab_size, torch.float32).unbind())
     right = Bounds(problem).gradient()
-    fields = torch.empty(len(RowResult._fields), 6)
+    fields = torch.empty(NUM_FIELDS, 6)
 
     def held(gradient: Tensor, factor: float = 1.0) -> None:
         hold_gradient(gradient, replace(right, value=right.value * factor, error=right.error * abs(factor)), problem)
@@ -86,7 +86,7 @@ def test_rows_far_apart(dtype: torch.dtype) -> None:
         problem = replace(problem, logits=far, options={**problem.options, "num_tokens": 2.0, "num_numbers": 3.0})
         contract = checked(problem, "triton")
         target = torch.empty(size, dtype=dtype).as_strided(far.shape, far.stride())
-        backend.row_losses(far, contract, torch.empty(len(RowResult._fields), batch * length), target)
+        backend.row_losses(far, contract, torch.empty(NUM_FIELDS, batch * length), target)
         hold_gradient(target, Bounds(problem).gradient(), problem)
 
 
@@ -101,10 +101,10 @@ def test_few_columns_and_numbers(columns: int, ids: list[int], dtype: torch.dtyp
     labels = torch.tensor([ids[0], columns - 1, -100, ids[-1]])
     logits = torch.randn(1, 4, columns).to(dtype)
     contract = Contract(labels, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
-    fields, gradient = torch.empty(len(RowResult._fields), 4), gradient_like(logits)
+    fields, gradient = torch.empty(NUM_FIELDS, 4), gradient_like(logits)
     backend.row_losses(logits, contract, fields, gradient)
     exact, truth = (
-        torch.empty(len(RowResult._fields), 4, dtype=torch.float64),
+        torch.empty(NUM_FIELDS, 4, dtype=torch.float64),
         torch.empty(1, 4, columns, dtype=torch.float64),
     )
     eager.row_losses(logits.double(), contract._replace(backend="eager"), exact, truth)

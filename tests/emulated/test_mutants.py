@@ -13,7 +13,7 @@ import torch
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.problem import Parts, RowResult
+from ntl_kernels.problem import NUM_FIELDS, Parts, RowResult
 
 from ..emulator.mutants import mutants_of
 from ..parallel.shards import checked
@@ -82,7 +82,7 @@ def totals() -> None:
     is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
     counted = backend.count(contract, 50, torch.float32)
     torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
-    shape = len(RowResult._fields), 9001
+    shape = NUM_FIELDS, 9001
     fields = torch.rand(shape) * (torch.rand(shape) < 0.7)
     loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
     total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
