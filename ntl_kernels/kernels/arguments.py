@@ -33,39 +33,29 @@ class Matrix(NamedTuple):
 class Labels(NamedTuple):
     """Labels and weights of N rows."""
 
-    ids: Any
-    """int32 or int64 [N]"""
-    weights: Any
-    """float32 [N], or None for 1"""
+    ids: Any  # int32 or int64 [N]
+    weights: Any  # float32 [N], or None for 1
     ignore_index: Any
 
 
 class Numbers(NamedTuple):
     """The number tokens."""
 
-    ids: Any
-    """int32 [K]"""
+    ids: Any  # int32 [K]
     value: Any  # not "values", which is an attribute of Triton's tuples
     """float32 [K], ascending"""
-    lookup: Any
-    """int32 [V]: index into ``ids`` or -1"""
-    size: Any
-    """K"""
+    lookup: Any  # int32 [V]: index into ``ids`` or -1
+    size: Any  # k
 
 
 class Transform(NamedTuple):
     """x = outer * u, where u = tanh(inner * z) with softcap and u = z without."""
 
-    inner: Any
-    """logit_scale / softcap"""
-    outer: Any
-    """softcap, or logit_scale without one"""
-    scale: Any
-    """logit_scale"""
-    factor: Any
-    """outer * log2(e): what u is multiplied by to give x in units of log2(e)"""
-    coarse_factor: Any
-    """The largest power of two up to ``factor``."""
+    inner: Any  # logit_scale / softcap
+    outer: Any  # softcap, or logit_scale without one
+    scale: Any  # logit_scale
+    factor: Any  # outer * log2(e): what u is multiplied by to give x in units of log2(e)
+    coarse_factor: Any  # the largest power of two up to ``factor``
 
 
 class Scalars(NamedTuple):
@@ -88,23 +78,16 @@ class Options(NamedTuple):
     kind: str
     """One of config.KINDS, or "cumulative": wasserstein with label_sigma."""
     reweigh: bool
-    label_smoothing: bool
-    """Whether there is any."""
-    softcap: int
-    """The kind of tanh; see :mod:`.softcap`."""
+    label_smoothing: bool  # whether there is any
+    softcap: int  # the kind of tanh; see :mod:`.softcap`.
 
 
 class Tile(NamedTuple):
     """Compile-time options of how a kernel walks a row."""
 
     threads: int
-    vector: int
-    """Columns in 16 bytes."""
-    unroll: int
-    """Vectors per thread between two updates of its running maximum."""
-    keep: int
-    """Vectors per thread that stay in registers from the first walk over a row to the second."""
-    whole: bool
-    """Whether these vectors are the whole row."""
-    aligned: bool
-    """Whether every row starts at a multiple of 16 bytes and has a multiple of 16 bytes."""
+    vector: int  # columns in 16 bytes
+    unroll: int  # vectors per thread between two updates of its running maximum
+    keep: int  # vectors per thread that stay in registers from the first walk over a row to the second
+    whole: bool  # whether these vectors are the whole row
+    aligned: bool  # whether every row starts at a multiple of 16 bytes and has a multiple of 16 bytes

@@ -9,14 +9,7 @@ import triton.language as tl
 from ..problem import Parts, RowResult
 from .arguments import VARYING
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import (
-    number_gradient,
-    number_softmax,
-    number_terms,
-    read_number_logits,
-    reweighed,
-    value_offsets,
-)
+from .numbers import number_gradient, number_softmax, number_terms, read_number_logits, reweighed, value_offsets
 from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
@@ -29,12 +22,9 @@ PARTS = tl.constexpr(Parts._fields)
 class LabelColumns(NamedTuple):
     """The columns that a row's label needs, besides the normaliser."""
 
-    u: Any
-    """The label's u."""
-    numbers: Any
-    """NumberLogits of a number row; for other rows, all lanes are outside."""
-    offsets: Any
-    """v_k - v_y [BLOCK]"""
+    u: Any  # the label's u
+    numbers: Any  # NumberLogits of a number row; for other rows, all lanes are outside.
+    offsets: Any  # v_k - v_y [BLOCK]
 
 
 class RowGradient(NamedTuple):
@@ -42,21 +32,16 @@ class RowGradient(NamedTuple):
 
     slope: Any
     pull: Any
-    label: Any
-    """The label's column, if the row is not a number row."""
-    numbers: Any
-    """[BLOCK]: the number columns of a number row, including the label's."""
+    label: Any  # the label's column, if the row is not a number row
+    numbers: Any  # [BLOCK]: the number columns of a number row, including the label's
 
 
 class Pulls(NamedTuple):
     """The contribution of cross-entropy to the gradient of a row."""
 
-    slope: Any
-    """The factor of p in every column."""
-    pull: Any
-    """A constant in every column."""
-    label: Any
-    """An additional constant in the label's column."""
+    slope: Any  # the factor of p in every column
+    pull: Any  # a constant in every column
+    label: Any  # an additional constant in the label's column
 
 
 class NumberResult(NamedTuple):
@@ -297,23 +282,14 @@ def count_kernel(
 
 @triton.jit
 def field_sum(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
-    """The sum of one field over all rows."""
+    """(the sum of one field over all rows, the number of rows in which it is not 0)."""
     lanes = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, row_count, BLOCK):
-        total += load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def field_count(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
-    """The number of rows in which a field is not 0."""
-    lanes = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.int32)
+    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
     for start in tl.range(0, row_count, BLOCK):
         field = load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
-        total += (field != 0.0).to(tl.int32)
-    return tl.sum(total, 0).to(tl.float32)
+        total += field
+        count += (field != 0.0).to(tl.int32)
+    return tl.sum(total, 0), tl.sum(count, 0).to(tl.float32)
 
 
 @triton.jit
@@ -338,12 +314,14 @@ def finish_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts."""
-    tokens = given_or(num_tokens, field_sum("weight", fields, row_count, BLOCK))
-    numbers = given_or(num_numbers, field_sum("number_weight", fields, row_count, BLOCK))
-    token_count = field_count("weight", fields, row_count, BLOCK)
-    number_count = field_count("mass", fields, row_count, BLOCK)
-    ce = field_sum("cross_entropy", fields, row_count, BLOCK)
-    ntl = field_sum("ntl", fields, row_count, BLOCK)
+    weights, token_count = field_sum("weight", fields, row_count, BLOCK)
+    number_weights, _ = field_sum("number_weight", fields, row_count, BLOCK)
+    ce, _ = field_sum("cross_entropy", fields, row_count, BLOCK)
+    ntl, _ = field_sum("ntl", fields, row_count, BLOCK)
+    correct, _ = field_sum("is_correct", fields, row_count, BLOCK)
+    error, _ = field_sum("absolute_error", fields, row_count, BLOCK)
+    mass, number_count = field_sum("mass", fields, row_count, BLOCK)
+    tokens, numbers = given_or(num_tokens, weights), given_or(num_numbers, number_weights)
     if MEAN:
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
     tl.store(loss, ce + number_of(ntl_weight) * ntl)
@@ -352,8 +330,8 @@ def finish_kernel(
         ntl=ntl,
         num_tokens=tokens,
         num_numbers=numbers,
-        token_accuracy=divide(field_sum("is_correct", fields, row_count, BLOCK), token_count),
-        number_mae=divide(field_sum("absolute_error", fields, row_count, BLOCK), number_count),
-        number_mass=divide(field_sum("mass", fields, row_count, BLOCK), number_count),
+        token_accuracy=divide(correct, token_count),
+        number_mae=divide(error, number_count),
+        number_mass=divide(mass, number_count),
     )
     store_named(reduced, PARTS, parts, 1, 0)

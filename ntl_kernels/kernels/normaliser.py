@@ -37,10 +37,8 @@ class Exponent(NamedTuple):
 class Normaliser(NamedTuple):
     """The normaliser of one or several sets of columns: sum(2**(u * factor - shift)) with the exponent at the peak."""
 
-    peak: Any
-    """The largest u."""
-    total: Any
-    """The sum: between 1 and the number of columns, apart from the rounding of the shift."""
+    peak: Any  # the largest u
+    total: Any  # the sum: between 1 and the number of columns, apart from the rounding of the shift
 
 
 @triton.jit

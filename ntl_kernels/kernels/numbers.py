@@ -13,23 +13,18 @@ class NumberLogits(NamedTuple):
     """The number columns of one row, each [BLOCK]; BLOCK is K rounded up to a power of two."""
 
     lanes: Any
-    inside: Any
-    """Which lanes contain one of the K number tokens."""
+    inside: Any  # which lanes contain one of the K number tokens
     ids: Any
-    u: Any
-    """u; -inf outside."""
+    u: Any  # u; -inf outside.
 
 
 class NumberTerms(NamedTuple):
     """The terms of a number row's loss and gradient."""
 
-    effects: Any
-    """e [BLOCK]: dL/dx_k = slope * q_k * (e_k - mean_effect)."""
-    mean_effect: Any
-    """sum_k q_k e_k"""
+    effects: Any  # e [BLOCK]: dL/dx_k = slope * q_k * (e_k - mean_effect)
+    mean_effect: Any  # sum_k q_k e_k
     slope: Any
-    loss: Any
-    """L before reweighing."""
+    loss: Any  # l before reweighing
 
 
 @triton.jit
@@ -83,44 +78,32 @@ def costs(distance, scalars):
 
 
 @triton.jit
-def value_loss(error, scalars, KIND: tl.constexpr):
-    """f(error) of the expected-value losses."""
-    size = tl.abs(error)
-    if KIND == "mse":
-        loss = error * error
-    elif KIND == "mae":
-        loss = size
-    else:
-        tl.static_assert(KIND == "huber", "this kind has no loss")
-        delta = scalars.huber_delta
-        loss = tl.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
-    return loss
-
-
-@triton.jit
 def sign(x):
     return (x > 0.0).to(tl.float32) - (x < 0.0).to(tl.float32)
 
 
 @triton.jit
-def value_slope(error, scalars, KIND: tl.constexpr):
-    """f'(error) of the expected-value losses."""
+def value_loss(error, scalars, KIND: tl.constexpr):
+    """(f(error), f'(error)) of the expected-value losses."""
+    size = tl.abs(error)
     if KIND == "mse":
-        slope = 2.0 * error
+        loss, slope = error * error, 2.0 * error
     elif KIND == "mae":
-        slope = sign(error)
+        loss, slope = size, sign(error)
     else:
-        tl.static_assert(KIND == "huber", "this kind has no slope")
-        slope = tl.minimum(tl.maximum(error, -scalars.huber_delta), scalars.huber_delta)
-    return slope
+        tl.static_assert(KIND == "huber", "this kind has no loss")
+        delta = scalars.huber_delta
+        loss = tl.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+        slope = tl.minimum(tl.maximum(error, -delta), delta)
+    return loss, slope
 
 
 @triton.jit
 def gaussian_target(offsets, inside, sigma):
     """t [BLOCK]: a Gaussian around the label's value over the number tokens, from their offsets to that value."""
     # The label's own offset is 0, so the largest power is 1 and needs no shift.
-    steps = offsets / sigma
-    t = tl.where(inside, tl.exp(-0.5 * steps * steps), 0.0)
+    deviations = offsets / sigma
+    t = tl.where(inside, tl.exp(-0.5 * deviations * deviations), 0.0)
     return t / tl.sum(t, 0)
 
 
@@ -136,14 +119,6 @@ def running_sum(x, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
     is_before = row[None, :] > row[:, None] if REVERSE else row[None, :] < row[:, None]
     before = tl.sum(tl.where(is_before, tl.sum(x, 1)[None, :], 0.0), 1)
     return tl.reshape(tl.cumsum(x, 1, reverse=REVERSE) + before[:, None], [BLOCK])
-
-
-@triton.jit
-def cumulative_effects(q, t, gaps, BLOCK: tl.constexpr):
-    """(effects [BLOCK], L) for the distance between the running sums of q and t, weighted by gaps to the next value."""
-    difference = running_sum(q - t, False, BLOCK)
-    effects = running_sum(product(sign(difference), gaps), True, BLOCK)
-    return effects, dot(tl.abs(difference), gaps)
 
 
 @triton.jit
@@ -170,9 +145,11 @@ def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOC
 
 @triton.jit
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
-    """The terms with ``label_sigma``."""
-    t = gaussian_target(offsets, inside, scalars.label_sigma)
-    effects, loss = cumulative_effects(q, t, gaps_after(numbers, lanes), BLOCK)
+    """The terms with ``label_sigma``: L is the distance between the running sums of q and the target t."""
+    # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
+    difference = running_sum(q - gaussian_target(offsets, inside, scalars.label_sigma), False, BLOCK)
+    gaps = gaps_after(numbers, lanes)
+    effects, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
     return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
 
 
@@ -180,13 +157,15 @@ def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.cons
 def value_terms(offsets, error, scalars, KIND: tl.constexpr):
     """The terms of the expected-value losses, from yhat - v_y."""
     # Using offsets instead of values changes neither e - E nor the error, and large values do not lose precision.
-    slope, loss = value_slope(error, scalars, KIND), value_loss(error, scalars, KIND)
+    loss, slope = value_loss(error, scalars, KIND)
     return NumberTerms(effects=offsets, mean_effect=error, slope=slope, loss=loss)
 
 
 @triton.jit
 def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
     """(excess, pull [BLOCK]): what NTL adds to the factor of p in every column, and to the number columns."""
+    # Without reweigh, b dNTL/dx_k = b f' q_k (e_k - sum_j q_j e_j). With it, NTL = L' + m (L - L') and
+    # dm/dx_j = m (q_j - p_j), so that this is multiplied by m, and b m (L' - L) (p_j - q_j) is added.
     excess = 0.0
     slope = b * terms.slope
     if REWEIGH:

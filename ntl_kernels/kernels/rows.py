@@ -11,14 +11,10 @@ constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr
 class Label(NamedTuple):
     """The label of one row, or of a block of rows."""
 
-    id: Any
-    """The label, 0 where the row does not count or the label is out of range."""
-    counts: Any
-    """Whether the row counts: it is not ignored and its weight is not 0."""
-    weight: Any
-    """The weight; 0 if the row does not count, NaN if its label or weight is out of range."""
-    index: Any
-    """The label's index among the number tokens, -1 outside number rows."""
+    id: Any  # the label, 0 where the row does not count or the label is out of range
+    counts: Any  # whether the row counts: it is not ignored and its weight is not 0
+    weight: Any  # the weight; 0 if the row does not count, NaN if its label or weight is out of range.
+    index: Any  # the label's index among the number tokens, -1 outside number rows
 
 
 @triton.jit

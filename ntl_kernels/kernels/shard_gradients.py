@@ -19,12 +19,9 @@ class Places(NamedTuple):
     """Where among the rank's columns those are that differ from the others."""
 
     label: Any
-    has_label: Any
-    """Whether the label is there."""
-    numbers: Any
-    """[BLOCK]"""
-    has_number: Any
-    """[BLOCK]: which number tokens are there."""
+    has_label: Any  # whether the label is there
+    numbers: Any  # [BLOCK]
+    has_number: Any  # [BLOCK]: which number tokens are there
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -32,8 +32,7 @@ class Shard(NamedTuple):
 
     first: Any
     width: Any
-    vocab_size: Any
-    """V, of all ranks together"""
+    vocab_size: Any  # V, of all ranks together
 
 
 STATISTICS = tl.constexpr(Statistics._fields)
@@ -45,11 +44,9 @@ class Gathered(NamedTuple):
     """[R, S, N + 1] in memory: the statistics of all ranks."""
 
     pointer: Any
-    stride: Any
-    """The distance between statistics: N + 1."""
+    stride: Any  # the distance between statistics: N + 1
     rank_stride: Any
-    rank_count: Any
-    """R"""
+    rank_count: Any  # r
 
 
 @constexpr_function
@@ -231,7 +228,7 @@ def merged_numbers(gathered, cumulative, transform, scalars, rows, inside, KIND:
         loss = effect
     else:
         effect = error
-        loss = value_loss(error, scalars, KIND)
+        loss, _ = value_loss(error, scalars, KIND)
     return loss, effect, error, Normaliser(peak=peak, total=total)
 
 

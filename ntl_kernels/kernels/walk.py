@@ -36,14 +36,10 @@ class Row(NamedTuple):
     """One row, split into head, body and tail."""
 
     start: Any
-    body: Any
-    """Where the body starts: ``start + head``."""
-    head: Any
-    """Columns before the body."""
-    body_size: Any
-    """Columns of the body, a multiple of the vector."""
-    size: Any
-    """V"""
+    body: Any  # where the body starts: ``start + head``
+    head: Any  # columns before the body
+    body_size: Any  # columns of the body, a multiple of the vector
+    size: Any  # v
 
 
 class Front(NamedTuple):
@@ -51,19 +47,15 @@ class Front(NamedTuple):
 
     peak: Any
     total: Any
-    distance: Any
-    """sum(u - peak), if needed."""
-    count: Any
-    """The number of columns, if the distance is needed."""
+    distance: Any  # sum(u - peak), if needed
+    count: Any  # the number of columns, if the distance is needed
 
 
 class Kept(NamedTuple):
     """The part of a row that a program keeps between the walks, as it was read."""
 
-    edges: Any
-    """[2 * vector]: head and tail; 0 between them."""
-    body: Any
-    """The last ``keep`` vectors of every thread: a tuple of [1 or more, threads, vector]; -inf after the row."""
+    edges: Any  # [2 * vector]: head and tail; 0 between them.
+    body: Any  # the last ``keep`` vectors of every thread: a tuple of [1 or more, threads, vector]; -inf after the row.
 
 
 @triton.jit
@@ -83,29 +75,24 @@ def row_of(matrix, batch_stride, length, vocab_size, row, TILE: tl.constexpr):
 
 
 @triton.jit
-def group_columns(UNROLL: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr):
+def group_columns(UNROLL: tl.constexpr, TILE: tl.constexpr):
     """Columns [unroll, threads, vector] of a group, from its start.
 
     The contiguity hints hold within a vector. For the thread axis they only say that it is distributed over the lanes
     of a warp: otherwise Triton 3.6 distributes the first axis, and every reduction needs shuffles.
     """
-    vectors = tl.arange(0, UNROLL)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
-    columns = vectors * VECTOR + tl.arange(0, VECTOR)[None, None, :]
-    return tl.max_contiguous(columns, [1, 2, VECTOR])
-
-
-@triton.jit
-def widen_pairs(z):
-    """bfloat16 z as float32, with one operation per value; the compiler needs three for two values."""
-    instructions: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
-    return tl.inline_asm_elementwise(instructions, "=r,=r,r", [z], tl.float32, is_pure=True, pack=2)
+    vectors = tl.arange(0, UNROLL)[:, None, None] * TILE.threads + tl.arange(0, TILE.threads)[None, :, None]
+    columns = vectors * TILE.vector + tl.arange(0, TILE.vector)[None, None, :]
+    return tl.max_contiguous(columns, [1, 2, TILE.vector])
 
 
 @triton.jit
 def transformed_vectors(z, transform, SOFTCAP: tl.constexpr):
     """:func:`transformed` of whole vectors."""
     if SOFTCAP == HARDWARE and IS_COMPILED and z.dtype == tl.bfloat16:
-        z = widen_pairs(z)
+        # To float32 with one operation per value; the compiler needs three for two values.
+        widen: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+        z = tl.inline_asm_elementwise(widen, "=r,=r,r", [z], tl.float32, is_pure=True, pack=2)
     return transformed(z, transform.inner, SOFTCAP)
 
 
@@ -149,24 +136,21 @@ def row_normaliser(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POL
 @triton.jit
 def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the front, from start to end."""
-    THREADS: tl.constexpr = TILE.threads
-    VECTOR: tl.constexpr = TILE.vector
-    UNROLL: tl.constexpr = TILE.unroll
-    GROUP: tl.constexpr = UNROLL * THREADS * VECTOR
-    peak = tl.full([THREADS], float("-inf"), tl.float32)
-    total = tl.zeros([THREADS], tl.float32)
-    distance = tl.zeros([THREADS], tl.float32)
-    count = tl.zeros([THREADS], tl.float32)
+    STEP: tl.constexpr = TILE.threads * TILE.vector
+    GROUP: tl.constexpr = TILE.unroll * STEP
+    nothing = tl.zeros([TILE.threads], tl.float32)
+    peak = tl.full([TILE.threads], float("-inf"), tl.float32)
+    total, distance, count = nothing, nothing, nothing
     size = front_size(row, TILE)
     whole = size // GROUP * GROUP
-    columns = group_columns(UNROLL, THREADS, VECTOR)
+    columns = group_columns(TILE.unroll, TILE)
     for offset in tl.range(0, whole, GROUP):
         u = transformed_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), transform, SOFTCAP)
         distance, count, peak, total = add_vectors(
             distance, count, peak, total, u, None, transform, SUM, SOFTCAP == HARDWARE
         )
-    columns = group_columns(1, THREADS, VECTOR)
-    for offset in tl.range(whole, size, THREADS * VECTOR):
+    columns = group_columns(1, TILE)
+    for offset in tl.range(whole, size, STEP):
         z = tl.load(
             row.body + (offset + columns), mask=offset + columns < size, other=float("-inf"), eviction_policy=POLICY
         )
@@ -197,7 +181,7 @@ def kept_columns(PART: tl.constexpr, TILE: tl.constexpr):
     """
     COUNT: tl.constexpr = 2 if TILE.keep >= 2 * PART + 2 else 1
     vectors = 2 * PART + tl.arange(0, COUNT)[:, None, None]
-    return group_columns(1, TILE.threads, TILE.vector), vectors * (TILE.threads * TILE.vector)
+    return group_columns(1, TILE), vectors * (TILE.threads * TILE.vector)
 
 
 @triton.jit
@@ -270,21 +254,15 @@ def column_gradient(u, exponent, slope, pull, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def xor_pairs(z, bits):
-    """16-bit values z XOR the int16 ``bits``, two at a time."""
-    others = tl.zeros(z.shape, tl.int16) + bits
-    return tl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [z, others], z.dtype, is_pure=True, pack=2)
-
-
-@triton.jit
 def opaque(z, zero):
-    """z, recomputed with a 0 that the compiler cannot predict.
+    """z XOR an int16 0 that the compiler cannot predict.
 
     Otherwise the compiler sees that the second walk converts the same 16-bit values as the first one, and keeps the
     converted values, which takes twice the registers.
     """
     if IS_COMPILED and z.dtype.primitive_bitwidth == 16:
-        z = xor_pairs(z, zero)
+        zeros = tl.zeros(z.shape, tl.int16) + zero
+        z = tl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [z, zeros], z.dtype, is_pure=True, pack=2)
     return z
 
 
@@ -295,8 +273,7 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
     # The masks are recomputed, too: keeping them would take registers.
-    VECTOR: tl.constexpr = TILE.vector
-    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
+    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, TILE.vector)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE.keep)):
         u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP)
@@ -308,23 +285,20 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
 @triton.jit
 def write_front(row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
-    THREADS: tl.constexpr = TILE.threads
-    VECTOR: tl.constexpr = TILE.vector
-    UNROLL: tl.constexpr = TILE.unroll
-    STEP: tl.constexpr = THREADS * VECTOR
-    GROUP: tl.constexpr = UNROLL * STEP
+    STEP: tl.constexpr = TILE.threads * TILE.vector
+    GROUP: tl.constexpr = TILE.unroll * STEP
     dtype = target.start.dtype.element_ty
     size = front_size(row, TILE)
     groups = size // GROUP
-    steps = (size - groups * GROUP + STEP - 1) // STEP
-    columns = group_columns(1, THREADS, VECTOR)
-    for i in tl.range(0, steps):
-        offset = groups * GROUP + (steps - 1 - i) * STEP
+    rest = (size - groups * GROUP + STEP - 1) // STEP
+    columns = group_columns(1, TILE)
+    for i in tl.range(0, rest):
+        offset = groups * GROUP + (rest - 1 - i) * STEP
         inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
         g = column_gradient(transformed_vectors(z, transform, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy="evict_first")
-    columns = group_columns(UNROLL, THREADS, VECTOR)
+    columns = group_columns(TILE.unroll, TILE)
     for i in tl.range(0, groups):
         offset = (groups - 1 - i) * GROUP
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
@@ -356,17 +330,15 @@ def scaled(g, factor):
 @triton.jit
 def scale_row(row, factor, TILE: tl.constexpr):
     """row *= factor."""
-    THREADS: tl.constexpr = TILE.threads
-    VECTOR: tl.constexpr = TILE.vector
-    UNROLL: tl.constexpr = TILE.unroll
+    GROUP: tl.constexpr = TILE.unroll * TILE.threads * TILE.vector
     dtype = row.start.dtype.element_ty
     if not TILE.aligned:
-        edges, is_edge = edge_columns(row, VECTOR)
+        edges, is_edge = edge_columns(row, TILE.vector)
         g_edge = tl.load(row.start + edges, mask=is_edge, other=0.0).to(tl.float32)
         tl.debug_barrier()  # wait until all threads have read the edges, which one of them writes
         tl.store(row.start + edges, scaled(g_edge, factor).to(dtype), mask=is_edge)
-    columns = group_columns(UNROLL, THREADS, VECTOR)
-    for offset in tl.range(0, row.body_size, UNROLL * THREADS * VECTOR):
+    columns = group_columns(TILE.unroll, TILE)
+    for offset in tl.range(0, row.body_size, GROUP):
         inside = offset + columns < row.body_size
         g = tl.load(row.body + (offset + columns), mask=inside, other=0.0).to(tl.float32)
         tl.store(row.body + (offset + columns), scaled(g, factor).to(dtype), mask=inside)
@@ -375,14 +347,12 @@ def scale_row(row, factor, TILE: tl.constexpr):
 @triton.jit
 def clear_row(row, TILE: tl.constexpr):
     """row = 0."""
-    THREADS: tl.constexpr = TILE.threads
-    VECTOR: tl.constexpr = TILE.vector
-    UNROLL: tl.constexpr = TILE.unroll
+    GROUP: tl.constexpr = TILE.unroll * TILE.threads * TILE.vector
     dtype = row.start.dtype.element_ty
-    columns = group_columns(UNROLL, THREADS, VECTOR)
-    for offset in tl.range(0, row.body_size, UNROLL * THREADS * VECTOR):
-        zeros = tl.zeros([UNROLL, THREADS, VECTOR], dtype)
+    columns = group_columns(TILE.unroll, TILE)
+    for offset in tl.range(0, row.body_size, GROUP):
+        zeros = tl.zeros([TILE.unroll, TILE.threads, TILE.vector], dtype)
         tl.store(row.body + (offset + columns), zeros, mask=offset + columns < row.body_size)
     if not TILE.aligned:
-        edges, is_edge = edge_columns(row, VECTOR)
-        tl.store(row.start + edges, tl.zeros([2 * VECTOR], dtype), mask=is_edge)
+        edges, is_edge = edge_columns(row, TILE.vector)
+        tl.store(row.start + edges, tl.zeros([2 * TILE.vector], dtype), mask=is_edge)

@@ -14,7 +14,7 @@ import torch
 
 from ntl_kernels.parallel import headers as module
 from ntl_kernels.parallel.headers import are_wrong, hash_of, with_header
-from ntl_kernels.problem import Header, Statistics
+from ntl_kernels.problem import Header
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.spec import LossSpec
 
@@ -95,13 +95,6 @@ def test_number_tokens_without_probability_have_no_number_loss(reduction: str, d
 class TestOnTheGpu(ShardCases):
     device = "cuda"
     every = 5  # nearly every problem compiles kernels of its own
-
-
-def test_kernels_name_what_is_sent_alike() -> None:
-    from ntl_kernels.kernels import shard_fields as statistics
-
-    found = [getattr(statistics, name.upper()).value for name in Statistics._fields]
-    assert found == list(range(len(Statistics._fields)))
 
 
 @pytest.mark.parametrize(
