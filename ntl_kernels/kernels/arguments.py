@@ -45,7 +45,7 @@ class Numbers(NamedTuple):
     value: Any  # not "values", which is an attribute of Triton's tuples
     """float32 [K], ascending"""
     lookup: Any  # int32 [V]: index into ``ids`` or -1
-    size: Any  # k
+    size: Any  # K
 
 
 class Transform(NamedTuple):

@@ -24,7 +24,7 @@ class NumberTerms(NamedTuple):
     effects: Any  # e [BLOCK]: dL/dx_k = slope * q_k * (e_k - mean_effect)
     mean_effect: Any  # sum_k q_k e_k
     slope: Any
-    loss: Any  # l before reweighing
+    loss: Any  # L before reweighing
 
 
 @triton.jit

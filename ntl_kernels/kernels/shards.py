@@ -46,7 +46,7 @@ class Gathered(NamedTuple):
     pointer: Any
     stride: Any  # the distance between statistics: N + 1
     rank_stride: Any
-    rank_count: Any  # r
+    rank_count: Any  # R
 
 
 @constexpr_function

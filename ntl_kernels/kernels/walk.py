@@ -39,7 +39,7 @@ class Row(NamedTuple):
     body: Any  # where the body starts: ``start + head``
     head: Any  # columns before the body
     body_size: Any  # columns of the body, a multiple of the vector
-    size: Any  # v
+    size: Any  # V
 
 
 class Front(NamedTuple):

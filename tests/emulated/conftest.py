@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,7 +21,13 @@ collect_ignore_glob = ["test_*"] if missing() else []
 WAYS = ((0, 0), (1, 7), (5, 11))
 """(order of warps and programs, errors of approximate instructions): see `Emulator.schedule` and `Emulator.noise`."""
 IS_WIDE = "NTL_KERNELS_EMULATE_ALL" in os.environ
-"""Whether every test runs in every way, and not in one of them."""
+"""Whether every test runs in every way, and not in one of them, and with all of its cases."""
+
+
+def some(every: int, *axes: Iterable[Any]) -> list[Any]:
+    """The cases of a product, or of one axis, that a run tries: each so-many-th, or all in the wide run."""
+    cases = list(product(*axes) if len(axes) > 1 else axes[0])
+    return cases[:: 1 if IS_WIDE else every]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,6 +19,7 @@ from ntl_kernels.tokens import NumberTable
 
 from ..parallel.shards import checked
 from .bounds import Bounds
+from .conftest import some
 from .gpu import DTYPES
 from .judge import hold_gradient
 from .problems import digits, problem_of, strided
@@ -27,8 +28,7 @@ from .rounding import APPROXIMATE
 LAYOUTS = ("contiguous", "odd", "gaps", "aligned gaps")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "layout"), some(3, DTYPES, LAYOUTS))
 def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torch.dtype) -> None:
     """Into memory with gaps, from the forward pass and from the backward pass, and in place."""
     vocab_size = {"contiguous": 50, "odd": 131, "gaps": 1003, "aligned gaps": 11}[layout]
@@ -52,8 +52,7 @@ def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torc
         held(gradient, upstream)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "layout"), some(3, DTYPES, LAYOUTS))
 def test_scaling(layout: str, dtype: torch.dtype) -> None:
     """In float32, whatever the upstream gradient's dtype; untouched where that is 1."""
     gradient = strided(torch.randn(2, 3, 1003).to(dtype), layout)
@@ -90,10 +89,10 @@ def test_rows_far_apart(dtype: torch.dtype) -> None:
         hold_gradient(target, Bounds(problem).gradient(), problem)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("columns", "ids"), [(1, [0]), (9, [4]), (50, [2, 40])])
-def test_few_columns_and_numbers(columns: int, ids: list[int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "columns"), some(2, DTYPES, [1, 9, 50]))
+def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     """Fewer than `NumberTokens` allows: a vocabulary of one token, a single number."""
+    ids = {1: [0], 9: [4], 50: [2, 40]}[columns]
     lookup = torch.full((columns,), -1, dtype=torch.int32)
     lookup[ids] = torch.arange(len(ids), dtype=torch.int32)
     table = NumberTable(torch.tensor(ids, dtype=torch.int32), torch.arange(len(ids)) + 2.0, lookup)
