@@ -147,8 +147,8 @@ def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOC
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
     """The terms with ``label_sigma``: L is the distance between the running sums of q and the target t."""
     # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
-    difference = running_sum(q - gaussian_target(offsets, inside, scalars.label_sigma), False, BLOCK)
-    gaps = gaps_after(numbers, lanes)
+    t, gaps = gaussian_target(offsets, inside, scalars.label_sigma), gaps_after(numbers, lanes)
+    difference = running_sum(q - t, False, BLOCK)
     effects, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
     return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
 
