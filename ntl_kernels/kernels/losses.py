@@ -9,7 +9,7 @@ import triton.language as tl
 from ..problem import Parts, RowResult
 from .arguments import VARYING
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import number_gradient, number_softmax, number_terms, read_number_logits, reweighed, value_offsets
+from .numbers import gather_numbers, number_gradient, number_softmax, number_terms, reweighed, value_offsets
 from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
@@ -55,8 +55,10 @@ class NumberResult(NamedTuple):
 @triton.jit
 def read_label_columns(row, label, numbers, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Read the columns that a row's label needs, while the row is still being loaded."""
-    count = tl.where(label.index >= 0, numbers.size, 0)
-    columns = read_number_logits(row.start, numbers, count, transform, SOFTCAP, BLOCK)
+    lanes = tl.arange(0, BLOCK)
+    inside = lanes < tl.where(label.index >= 0, numbers.size, 0)
+    ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
+    columns = gather_numbers(row.start, lanes, inside, ids, transform, SOFTCAP)
     offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
     u = transformed(tl.load(row.start + label.id), transform.inner, SOFTCAP)
     return LabelColumns(u=u, numbers=columns, offsets=offsets)
@@ -108,9 +110,7 @@ def cross_entropy_pulls(a, normaliser, vocab_size, transform, scalars, SMOOTHING
 
 
 @triton.jit
-def number_row(
-    columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS: tl.constexpr
-):  # fmt: skip
+def number_row(columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS: tl.constexpr):
     """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
     excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
     slope = (pulls.slope + excess) / normaliser.total

@@ -57,12 +57,6 @@ def dot(a, b):
 
 
 @triton.jit
-def is_huge(peak, transform):
-    """Whether the peak is so large that only columns equal to it contribute."""
-    return tl.abs(product(peak, transform.factor)) >= HUGE
-
-
-@triton.jit
 def anchor(peak):
     """The peak for subtraction: 0 instead of -inf, because -inf - -inf is NaN."""
     return tl.where(peak == float("-inf"), 0.0, peak)
@@ -72,10 +66,11 @@ def anchor(peak):
 def exponent_at(peak, transform):
     """The exponent for columns of which ``peak`` is the largest.
 
-    For a huge peak, any factor of the same size works; a power of two makes the products exact. The shift is finite
-    even if the peak is -inf, for the same reason as in :func:`anchor`.
+    For a huge peak, only columns equal to it contribute, so any factor of the same size works; a power of two makes the
+    products exact. The shift is finite even if the peak is -inf, for the same reason as in :func:`anchor`.
     """
-    factor = tl.where(is_huge(peak, transform), transform.coarse_factor, transform.factor)
+    is_huge = tl.abs(product(peak, transform.factor)) >= HUGE
+    factor = tl.where(is_huge, transform.coarse_factor, transform.factor)
     return Exponent(factor=factor, shift=tl.maximum(product(peak, factor), LOWEST))
 
 

@@ -28,15 +28,6 @@ class NumberTerms(NamedTuple):
 
 
 @triton.jit
-def read_number_logits(start, numbers, count, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Gather the first ``count`` number columns of the row that starts at ``start``."""
-    lanes = tl.arange(0, BLOCK)
-    inside = lanes < count
-    ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-    return gather_numbers(start, lanes, inside, ids, transform, SOFTCAP)
-
-
-@triton.jit
 def gather_numbers(start, lanes, inside, columns, transform, SOFTCAP: tl.constexpr):
     """The logits in the columns of the lanes that are ``inside``."""
     u = transformed(tl.load(start + columns, mask=inside, other=0.0), transform.inner, SOFTCAP)

@@ -10,7 +10,7 @@ from .losses import RowGradient, cross_entropy_pulls, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
 from .numbers import NumberTerms, costs, divisor, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
-from .shards import MERGED, column_in_shard, read_all_numbers, read_shard_numbers, smooth_terms
+from .shards import MERGED, column_in_shard, read_shard_numbers, smooth_terms
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
 
@@ -106,8 +106,7 @@ def shard_terms(
 ):
     """The terms of the rank's columns of a number row, from the merged statistics."""
     if KIND == "cumulative":
-        u = read_all_numbers(number_logits, n, numbers, BLOCK)
-        terms = smooth_terms(u, numbers, index, transform, scalars, BLOCK)
+        terms = smooth_terms(number_logits, n, numbers, index, transform, scalars, BLOCK)
     else:
         offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
         if KIND == "wasserstein":

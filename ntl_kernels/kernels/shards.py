@@ -24,7 +24,7 @@ from .numbers import (
 )
 from .rows import constexpr_function, divide, load_named, names_in, read_labels, store_named
 from .softcap import transformed
-from .walk import row_normaliser, row_of
+from .walk import read_kept, row_of, walk_front, walk_kept
 
 
 class Shard(NamedTuple):
@@ -73,19 +73,12 @@ def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, 
 
 
 @triton.jit
-def read_all_numbers(number_logits, n, numbers, BLOCK: tl.constexpr):
-    """u [BLOCK] of all number tokens in row n; -inf outside."""
-    lanes = tl.arange(0, BLOCK)
-    pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
-    return tl.load(pointer, mask=lanes < numbers.size, other=float("-inf"))
-
-
-@triton.jit
-def smooth_terms(u, numbers, index, transform, scalars, BLOCK: tl.constexpr):
-    """The terms with ``label_sigma``, from the logits of all number tokens."""
-    q, _ = number_softmax(u, transform)
+def smooth_terms(number_logits, n, numbers, index, transform, scalars, BLOCK: tl.constexpr):
+    """The terms of row n with ``label_sigma``, from the logits of all number tokens."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
+    pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
+    q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), transform)
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
 
 
@@ -103,7 +96,9 @@ def shard_statistics_kernel(
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
-        found, distance = row_normaliser(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
+        front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
+        kept = read_kept(row, TILE)
+        found, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         peak, total = found.peak, found.total
         column, is_here = column_in_shard(label.id, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
@@ -161,8 +156,7 @@ def cumulative_losses_kernel(
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
     if label.index >= 0:
-        u = read_all_numbers(number_logits, n, numbers, BLOCK)
-        loss = smooth_terms(u, numbers, label.index, transform, scalars, BLOCK).loss
+        loss = smooth_terms(number_logits, n, numbers, label.index, transform, scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 

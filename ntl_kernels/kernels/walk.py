@@ -127,13 +127,6 @@ def front_size(row, TILE: tl.constexpr):
 
 
 @triton.jit
-def row_normaliser(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
-    """(the normaliser, sum(u - peak) if needed) of a row that is read only for this."""
-    front = walk_front(row, transform, SOFTCAP, SUM, POLICY, TILE)
-    return walk_kept(row, front, read_kept(row, TILE), transform, SOFTCAP, SUM, TILE)
-
-
-@triton.jit
 def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the front, from start to end."""
     STEP: tl.constexpr = TILE.threads * TILE.vector
