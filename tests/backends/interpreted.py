@@ -17,9 +17,7 @@ from triton.runtime import interpreter
 
 from ntl_kernels.backends.triton import HIGHEST_FAST_SOFTCAP
 from ntl_kernels.kernels.normaliser import polynomial_powers
-from ntl_kernels.kernels.numbers import running_sum
 from ntl_kernels.kernels.softcap import EXACT, softcap, softcap_grad
-from ntl_kernels.kernels.walk import edge_columns, row_of
 
 from ..parallel.shard_cases import ShardCases
 from ..versions import has
@@ -122,50 +120,3 @@ def test_polynomial_powers_are_powers() -> None:
         torch.testing.assert_close(found.double(), exact, rtol=3e-6, atol=0)
     polynomial_kernel[(1,)](torch.full((4,), torch.nan), 1.0, 0.0, found, SIZE=4)
     assert found[:4].isnan().all()
-
-
-@triton.jit
-def running_sum_kernel(x, forward, backward, SIZE: tl.constexpr):
-    lanes = tl.arange(0, SIZE)
-    value = tl.load(x + lanes)
-    tl.store(forward + lanes, running_sum(value, False, SIZE))
-    tl.store(backward + lanes, running_sum(value, True, SIZE))
-
-
-@pytest.mark.parametrize("size", [2, 16, 32, 64, 2048])
-def test_running_sum(size: int) -> None:
-    x = torch.randn(size)
-    forward, backward = torch.empty(size), torch.empty(size)
-    running_sum_kernel[(1,)](x, forward, backward, SIZE=size)
-    torch.testing.assert_close(forward, x.cumsum(0))
-    torch.testing.assert_close(backward, x.flip(0).cumsum(0).flip(0))
-
-
-@triton.jit
-def visit_kernel(matrix, batch_stride, length, vocab_size, visits, TILE: tl.constexpr):
-    row = row_of(matrix, batch_stride, length, vocab_size, tl.program_id(0), TILE)
-    columns, inside = edge_columns(row, TILE.vector)
-    tl.store(visits + columns, 1.0, mask=inside)
-    for column in tl.range(row.head, row.head + row.body_size):
-        tl.store(visits + column, tl.load(visits + column) + 2.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_head_body_and_tail_are_the_row(dtype: torch.dtype) -> None:
-    """Every column in exactly one part, the body from a multiple of 16 bytes and as long as vectors fit."""
-    from ntl_kernels.kernels.arguments import Matrix, Tile
-
-    vector = 16 // dtype.itemsize
-    tile = Tile(threads=32, vector=vector, unroll=4, keep=0, whole=False, aligned=False)
-    buffer = torch.zeros(64, dtype=dtype)
-    assert buffer.data_ptr() % 16 == 0
-    for vocab_size in (1, 2, 5, vector, 2 * vector, 3 * vector + 1):
-        for offset in range(vector):
-            start, visits = buffer[offset:], torch.zeros(vocab_size + 8)
-            visit_kernel[(1,)](Matrix(start, vocab_size), 0, 1, vocab_size, visits, TILE=tile)
-            head = min(-offset % vector, vocab_size)
-            body = (vocab_size - head) // vector * vector
-            expected = torch.ones(vocab_size)
-            expected[head : head + body] = 2.0
-            assert torch.equal(visits[:vocab_size], expected), (vocab_size, offset)
-            assert (visits[vocab_size:] == 0).all()

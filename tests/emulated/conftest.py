@@ -14,7 +14,7 @@ import torch
 from ..emulator.needs import missing
 
 if TYPE_CHECKING:
-    from .gpu import GPU
+    from ..emulator.emulator import Emulator
 
 collect_ignore_glob = ["test_*"] if missing() else []
 """`tests/emulator/test_needs.py` says why."""
@@ -38,12 +38,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def gpu(way: tuple[int, int]) -> Iterator[GPU]:
+def gpu(way: tuple[int, int]) -> Iterator[Emulator]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     from .gpu import emulated_gpu
 
     with emulated_gpu() as here:
-        here.emulator.schedule, here.emulator.noise = way
+        here.schedule, here.noise = way
         yield here
     torch.set_num_threads(threads)

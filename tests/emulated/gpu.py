@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
-from typing import NamedTuple
+from contextlib import contextmanager
 
 import torch
 
 from benchmarks.speed.idle import cpu_as_device
 
 from ..emulator.emulator import Emulator, emulator
-from ..emulator.launches import Launcher
 from ..emulator.memory import Roles
 
 ROLES = {
@@ -28,28 +25,13 @@ ROLES = {
     "shard_gradients_kernel": Roles(frozenset({"gradient"})),
 }
 """Of each kernel."""
-
-
-class GPU(NamedTuple):
-    emulator: Emulator
-    launcher: Launcher
-
-
-@cache
-def launcher() -> Launcher:
-    """It lasts, so that a launch meets those of all tests before it."""
-    return Launcher(emulator())
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @contextmanager
-def emulated_gpu() -> Iterator[GPU]:
-    """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's: launched, compared and executed."""
+def emulated_gpu() -> Iterator[Emulator]:
+    """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's. What it has compiled lasts, so that a launch
+    meets those of all tests before it."""
     emulator().roles.update(ROLES)
-    with ExitStack() as stack:
-        stack.enter_context(emulator().active())
-        stack.enter_context(launcher().active())
-        stack.enter_context(cpu_as_device())
-        yield GPU(emulator(), launcher())
-
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+    with emulator().active(), cpu_as_device():
+        yield emulator()

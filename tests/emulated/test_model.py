@@ -9,8 +9,8 @@ import pytest
 from ntl_kernels.inspect import Case, executed, record
 from ntl_kernels.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES
 
+from ..emulator.emulator import Emulator
 from ..versions import needs
-from .gpu import GPU
 from .problems import problem_of, solve
 
 MOST_KEPT_BYTES = 2**17
@@ -24,14 +24,14 @@ ROWS = [
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("rows", ROWS)
-def test_vectors_of_a_row(rows: str, dtype: str, gpu: GPU) -> None:
+def test_vectors_of_a_row(rows: str, dtype: str, gpu: Emulator) -> None:
     """Loads and stores of 16 bytes by one thread."""
     vocab_size = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[rows]
     problem = problem_of(DTYPES[dtype], vocab_size, shape=(1, 1), num_tokens=1.0, num_numbers=1.0)
     problem.labels[:] = problem.numbers.ids[3]
-    gpu.emulator.launched.clear()
+    gpu.launched.clear()
     solve(problem)
-    (kernel,) = [launched.kernel for launched in gpu.emulator.launched if launched.kernel.name == "row_losses_kernel"]
+    (kernel,) = [launched.kernel for launched in gpu.launched if launched.kernel.name == "row_losses_kernel"]
     kernel.lanes[:] = 0
     solve(problem)
     counts = executed(record(Case("losses_and_gradients", "sm_90", dtype, rows, 10)), "sm_90", vocab_size)

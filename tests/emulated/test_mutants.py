@@ -15,11 +15,11 @@ from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.problem import NUM_FIELDS, Parts, RowResult
 
+from ..emulator.emulator import Emulator
 from ..emulator.mutants import mutants_of
 from ..parallel.shards import checked
 from . import test_contract, test_shards
 from .conftest import IS_WIDE
-from .gpu import GPU
 from .problems import check, problem_of
 
 SAMPLE = 30
@@ -116,11 +116,10 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
 
 
 @pytest.mark.parametrize(("test", "name"), KERNELS, ids=[f"{name} in {test.__name__}" for test, name in KERNELS])
-def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: GPU) -> None:
-    emulator = gpu.emulator
-    emulator.launched.clear()
+def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: Emulator) -> None:
+    gpu.launched.clear()
     test()
-    kernels = {id(launched.kernel): launched.kernel for launched in emulator.launched if launched.kernel.name == name}
+    kernels = {id(launched.kernel): launched.kernel for launched in gpu.launched if launched.kernel.name == name}
     for kernel in kernels.values():
         kernel.lanes[:] = kernel.executed[:] = 0
     test()
@@ -130,9 +129,9 @@ def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: GPU)
     mutants.sort(key=lambda mutant: mutant.mutation != "barrier removed")
     found: dict[str, list[bool]] = defaultdict(list)
     survivors = []
-    with mock.patch.multiple(emulator, most_steps=MOST_STEPS, replaced={}):
+    with mock.patch.multiple(gpu, most_steps=MOST_STEPS, replaced={}):
         for mutant in mutants if IS_WIDE else mutants[:SAMPLE]:
-            emulator.replaced[id(kernel)] = mutant.kernel()
+            gpu.replaced[id(kernel)] = mutant.kernel()
             found[mutant.mutation].append(fails(test))
             if not found[mutant.mutation][-1]:
                 survivors.append(f"{mutant.mutation}: {mutant.line}")
