@@ -14,16 +14,12 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from ntl_kernels import NTLConfig
 from ntl_kernels.backends import launch as module
-from ntl_kernels.backends import triton_shards
 from ntl_kernels.backends.launch import device_of, launch, layout_of
 from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
 from ntl_kernels.kernels.losses import count_kernel, finish_kernel, scale_kernel
 from ntl_kernels.kernels.shards import Shard
 
-from ..parallel.shards import checked
-from ..problems import random_problem
 from ..test_kernels import NoDevice, replace_driver
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -191,21 +187,3 @@ def test_the_device_is_that_of_the_first_tensor_wherever_it_is() -> None:
     for arguments in ((), (1, None), (Shard(0, 0, 50), 2.0)):
         with pytest.raises(TypeError, match="needs a tensor"):
             device_of(arguments)
-
-
-def test_every_kernel_of_shards_finds_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``label_sigma``, whose losses take a group of numbers first."""
-    launched = []
-
-    def found(kernel: Any, programs: int, arguments: tuple[Any, ...], *_: Any, **__: Any) -> None:
-        launched.append(kernel.__name__)
-        assert device_of(arguments).type == "cpu"
-
-    monkeypatch.setattr(triton_shards, "launch", found)
-    problem = random_problem(0, (torch.float32,), vocab_sizes=(64,), shapes=((5,),))
-    problem.options |= {"config": NTLConfig(label_sigma=1.0), "reduction": "sum"}
-    task, logits = checked(problem, "triton"), problem.logits[None]
-    gathered, columns = triton_shards.shard_statistics(logits, task, 0), triton_shards.number_columns(logits, task, 0)
-    _, merge = triton_shards.merge_shards(gathered[None], columns, task)
-    triton_shards.shard_gradients(logits, task, 0, merge, torch.ones(()), torch.empty_like(logits))
-    assert set(launched) == {name for name in vars(triton_shards) if name.endswith("_kernel")}
