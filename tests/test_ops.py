@@ -17,7 +17,7 @@ from ntl_kernels import (
     linear_cross_entropy_ntl,
     ops,
 )
-from ntl_kernels.problem import Problem
+from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -46,18 +46,16 @@ def test_operands_carry_the_whole_problem() -> None:
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
     spec = LossSpec.resolve(config, DIGITS, ignore_index=-7, **options)
     problem = Problem(LABELS, weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
-    back = ops.problem_of(ops.operands_of(problem, torch.float32))
+    back = ops.operands_of(problem, torch.float32).problem
     assert back.wants_parts
     for name in set(Problem._fields) - {"wants_parts"}:
         got, given = getattr(back, name), getattr(problem, name)
         assert got is given or got == given, name
     for absent in (None, torch.tensor(3.0)):
-        assert (
-            ops.problem_of(ops.operands_of(problem._replace(num_numbers=absent), torch.float32)).num_numbers is absent
-        )
+        assert ops.operands_of(problem._replace(num_numbers=absent), torch.float32).problem.num_numbers is absent
 
 
-@pytest.mark.parametrize("name", ["one_pass", "losses", "losses of rows", "gradients"])
+@pytest.mark.parametrize("name", ["losses and gradient", "losses", "losses of rows", "gradients"])
 @pytest.mark.parametrize("layout", ["contiguous", "sliced"])
 def test_opcheck(name: str, layout: str) -> None:
     """torch's four standard tests, the derivative among them."""
@@ -65,10 +63,10 @@ def test_opcheck(name: str, layout: str) -> None:
     differentiable = logits.clone() if layout == "contiguous" else logits.detach()
     differentiable.requires_grad_()
     arguments = {
-        "one_pass": (differentiable, *operands(LABELS, "mean")),
-        "losses": (differentiable, *operands(LABELS, "sum")),
-        "losses of rows": (differentiable, *operands(LABELS, "none")),
-        "gradients": (logits, *operands(LABELS, "mean", 3.0), torch.rand(2, 6), torch.rand(())),
+        "losses and gradient": (differentiable, True, *operands(LABELS, "mean")),
+        "losses": (differentiable, False, *operands(LABELS, "sum")),
+        "losses of rows": (differentiable, False, *operands(LABELS, "none")),
+        "gradients": (logits, torch.rand(NUM_FIELDS, 6), torch.rand(()), *operands(LABELS, "mean", 3.0)),
     }
     torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
@@ -77,10 +75,10 @@ def test_opcheck(name: str, layout: str) -> None:
 def test_opcheck_linear(reduction: str) -> None:
     hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
     needs = [True, True, False] if reduction == "mean" else [False] * 3
-    arguments = (hidden, weight, None, *operands(LABELS.view(-1), reduction), 4, True, needs)
+    arguments = (hidden, weight, None, 4, True, needs, *operands(LABELS.view(-1), reduction))
     torch.library.opcheck(ops.linear_losses, arguments)
-    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(2, 6), torch.rand(6)
-    arguments = (hidden.detach(), weight.detach(), None, *rest)
+    given = torch.rand(NUM_FIELDS, 6), torch.rand(6), *operands(LABELS.view(-1), "none")
+    arguments = (hidden.detach(), weight.detach(), None, 4, True, [True, True, False], *given)
     torch.library.opcheck(ops.linear_gradients, arguments)
 
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.config import KINDS, MEANS
-from ntl_kernels.spec import WORST_FACTOR, LossSpec, value_loss
+from ntl_kernels.spec import WORST_FACTOR, LossSpec
+from ntl_kernels.value_losses import VALUE_LOSSES
 
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
 UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
@@ -128,6 +129,6 @@ def test_two_values_squash_to_one() -> None:
 @pytest.mark.parametrize("error", [0.0, 0.3, -1.0, 2.5])
 def test_value_loss_is_torchs(error: float) -> None:
     x, zero = torch.tensor(error), torch.tensor(0.0)
-    assert value_loss("mse", error, 1.0) == pytest.approx(F.mse_loss(x, zero).item())
-    assert value_loss("mae", error, 1.0) == pytest.approx(F.l1_loss(x, zero).item())
-    assert value_loss("huber", error, 0.7) == pytest.approx(F.huber_loss(x, zero, delta=0.7).item())
+    assert VALUE_LOSSES["mse"].of_number(abs(error), 1.0) == pytest.approx(F.mse_loss(x, zero).item())
+    assert VALUE_LOSSES["mae"].of_number(abs(error), 1.0) == pytest.approx(F.l1_loss(x, zero).item())
+    assert VALUE_LOSSES["huber"].of_number(abs(error), 0.7) == pytest.approx(F.huber_loss(x, zero, delta=0.7).item())
