@@ -39,18 +39,18 @@ class CrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor | None, ...]:
         logits = rows_of(given)
-        steps = load_backend(problem.backend)
+        backend = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
         if is_one_pass(logits, problem):
             ctx.gradient = logits if inplace else gradient_like(logits)
-            result = steps.forward(logits, problem, ctx.gradient)
+            result = backend.forward(logits, problem, ctx.gradient)
             if inplace:
                 torch.autograd.graph.increment_version(logits)
         else:
             if problem.lacks_denominators:
-                counts = steps.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
+                counts = backend.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
                 problem = problem.counted(*counts.unbind())
-            result = steps.forward(logits, problem, None)
+            result = backend.forward(logits, problem, None)
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
         # Detached because torch 2.8 and 2.9 cannot save a view from `split` or `unbind` that was changed in place.
         kept = given.detach() if inplace and ctx.is_one_pass else given
@@ -65,8 +65,8 @@ class CrossEntropyNTL(torch.autograd.Function):
         check_transforms(upstream)
         if ctx.inplace and is_differentiated():
             raise RuntimeError(
-                "a loss computed with inplace=True supports no create_graph=True or torch.func transform in its "
-                "backward pass, because its logits were overwritten by their gradient. Pass inplace=False"
+                "a loss computed with inplace=True supports no create_graph=True in its backward "
+                "pass, because its logits were overwritten by their gradient. Pass inplace=False"
             )
         with torch.no_grad():
             gradient = (traced_gradient if torch.compiler.is_compiling() else plain_gradient)(ctx, upstream)
@@ -118,14 +118,14 @@ def tensors_of(problem: Problem) -> list[Tensor]:
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The gradient of the logits: the one from the forward pass, scaled in place."""
     spend(ctx)
-    steps = load_backend(ctx.problem.backend)
+    backend = load_backend(ctx.problem.backend)
     if ctx.is_one_pass:
         gradient = unscaled_gradient(ctx)
-        steps.scale_(gradient, upstream)
+        backend.scale_(gradient, upstream)
     else:
         fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
         gradient = logits if ctx.inplace else gradient_like(logits)
-        steps.row_gradients(logits, ctx.problem, fields, upstream.contiguous(), gradient)
+        backend.row_gradients(logits, ctx.problem, fields, upstream.contiguous(), gradient)
     if ctx.inplace:
         torch.autograd.graph.increment_version(gradient)  # so that graphs that saved the logits detect the change
     return gradient

@@ -14,12 +14,12 @@ from .tokens import NumberTokens
 
 
 class NTLLoss(nn.Module):
-    """Holds the options of a function, checked once; ``own`` are those that only this function has."""
+    """Holds the options of a function, checked once; ``others`` are those that only this function has."""
 
-    def __init__(self, numbers: NumberTokens, config: NTLConfig, options: LossOptions, **own: Any) -> None:
+    def __init__(self, numbers: NumberTokens, config: NTLConfig, options: LossOptions, **others: Any) -> None:
         super().__init__()
         self.numbers = numbers
-        self.options: dict[str, Any] = {"config": config, **vars(options), **own}
+        self.options: dict[str, Any] = {"config": config, **vars(options), **others}
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
         check_reduction(options.reduction)
         checked_spec(config, numbers, options)

@@ -4,8 +4,8 @@ Each wraps a function that plain calls use directly. Operators are opaque to a c
 implementations, and change nothing in place. Their last arguments are the operands of a problem, with numbers as 0-d
 tensors so that a new value needs no new graph.
 
-The derivative of an operator is an `autograd.Function`, which ``torch.func.grad`` needs. Its methods are also registered
-as the operator's autograd formula.
+The derivative of an operator is an `autograd.Function`, which ``torch.func.grad`` needs. Its methods are also
+registered as the operator's autograd formula.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def losses(logits: Tensor, keeps_gradient: bool, *operands: Any) -> tuple[Tensor
 def gradients(logits: Tensor, fields: Tensor, upstream: Tensor, *operands: Any) -> Tensor:
     """The gradient [B, T, V] from logits, fields and the upstream gradient (0-d, or [N] for "none")."""
     problem, gradient = Operands(*operands).problem, gradient_like(logits)
-    steps = load_backend(problem.backend)
-    steps.row_gradients(logits, problem, fields.contiguous(), upstream.contiguous(), gradient)
+    backend = load_backend(problem.backend)
+    backend.row_gradients(logits, problem, fields.contiguous(), upstream.contiguous(), gradient)
     return gradient
 
 
