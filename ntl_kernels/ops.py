@@ -79,9 +79,10 @@ HEAD = "Tensor hidden, Tensor weight, Tensor? bias, SymInt chunk_size, bool skip
 def operands_of(problem: Problem, dtype: torch.dtype) -> Operands:
     """A problem as operands; ``dtype`` is the dtype of its numbers."""
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
-    scalars: Any = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
-    constants = problem.spec.pack(), problem.reduction, problem.backend
-    return Operands(problem.labels, problem.token_weights, *scalars, *problem.table, *constants)
+    operands: list[Any] = [problem.labels, problem.token_weights]
+    operands += [as_tensor(number, dtype, problem.labels.device) for number in numbers]
+    operands += [*problem.table, problem.spec.pack(), problem.reduction, problem.backend]
+    return Operands(*operands)
 
 
 def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], Operands]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -162,6 +163,10 @@ WRONG: dict[str, tuple[float, ...]] = {
 }
 
 
+QUICK = [("logits", "z_loss"), ("logits", "num_tokens"), ("hidden", "weight"), ("hidden", "num_numbers")]
+"""The roads and numbers of the tests that are not slow."""
+
+
 def given(name: str, value: Any) -> dict[str, Any]:
     """An option as a function takes it."""
     if name in ("num_tokens", "num_numbers"):
@@ -176,8 +181,10 @@ def pairs_of(road: str) -> list[tuple[str, float]]:
     return [(name, value) for name, values in wrong.items() for value in values]
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(
+    ("road", "fullgraph"),
+    [("logits", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in product(ROADS, [True, False]))],
+)
 def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> None:
     """One after another, as a process meets them: where a graph breaks, what runs by itself has seen other numbers."""
     graphs = Graphs()
@@ -190,17 +197,6 @@ def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> 
         with pytest.raises(Exception if fullgraph else ValueError, match=None if fullgraph else name):
             compiled()
     torch.compiler.reset()
-
-
-def test_constants_of_a_compiled_module_are_checked() -> None:
-    for name, value in pairs_of("module"):
-        if name in CONFIGURED:
-            continue
-        loss_fn = CrossEntropyNTLLoss(DIGITS)
-        loss_fn.options[name] = value
-        compiled = torch.compile(loss_fn, backend=Graphs())
-        with pytest.raises(ValueError, match=name):
-            compiled(LOGITS, LABELS)
 
 
 RIGHT: dict[str, tuple[float, ...]] = {
@@ -218,8 +214,14 @@ RIGHT: dict[str, tuple[float, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("road", "dynamic"), [("logits", None), ("hidden", True)])
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    ("name", "road", "dynamic"),
+    [
+        pytest.param(name, road, dynamic, marks=[] if (road, name) in QUICK else pytest.mark.slow)
+        for name in WRONG
+        for road, dynamic in (("logits", None), ("hidden", True))
+    ],
+)
 def test_numbers_that_change_are_checked_too(name: str, road: str, dynamic: bool | None) -> None:
     """Those that a trace takes for any number, where the operators see them."""
     compiled = torch.compile(

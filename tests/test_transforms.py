@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -129,8 +130,10 @@ def hidden_loss(head: Any, x: Tensor, labels: Tensor, *, reduction: str, **given
     return linear_cross_entropy_ntl(x, head.weight, labels, NUMBERS, reduction=reduction, **given)
 
 
-def both_statistics(head: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
-    return torch.stack(tuple(statistics.number_statistics(head(x), NUMBERS)))
+def statistics_of(config: NTLConfig) -> Network:
+    """With a table of its own: torch remembers whether a compiled function saw a tensor's shape as dynamic."""
+    numbers = copy.deepcopy(NUMBERS)
+    return Network(lambda head, x, labels: torch.stack(tuple(statistics.number_statistics(head(x), numbers))), config)
 
 
 def of_functions(loss: Callable[..., Tensor], reduction: str) -> Callable[[NTLConfig], Network]:
@@ -165,7 +168,7 @@ SUBJECTS = {
     "logits-none": Subject('the same, `reduction="none"`', of_functions(logits_loss, "none"), "function of rows"),
     "linear": Subject("`linear_cross_entropy_ntl`", of_functions(hidden_loss, "mean"), "function"),
     "linear-none": Subject('the same, `reduction="none"`', of_functions(hidden_loss, "none"), "function of rows"),
-    "statistics": Subject("`number_statistics`", lambda config: Network(both_statistics, config), "statistics"),
+    "statistics": Subject("`number_statistics`", statistics_of, "statistics"),
     "logits-module": Subject("`CrossEntropyNTLLoss`", logits_module, "module"),
     "linear-module": Subject("`LinearCrossEntropyNTLLoss`", hidden_module, "module"),
     "NTLoss": Subject("`ntloss.NTLoss`", drop_in("NTLoss"), "ntloss"),
@@ -575,6 +578,7 @@ UNSUPPORTED = Outcome(
     r"ntl_kernels do not support .*Use backend='reference'",
 )
 NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
+NO_OPERATOR = Outcome("Not applicable: it uses no operator of this library.", None)
 NO_LAMBDA = Outcome(
     "Not applicable: it takes no lambda, or only that of its configuration, which can only be changed in place.", None
 )
@@ -658,7 +662,9 @@ TABLE = {
     "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
     "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
     "selective": Transform(
-        "selective checkpointing that saves the operators of this library", selectively_checkpointed
+        "selective checkpointing that saves the operators of this library",
+        selectively_checkpointed,
+        dict.fromkeys(NO_KERNELS, NO_OPERATOR),
     ),
     "hooks": Transform("saved-tensor hooks", packed),
     "offloading": Transform("`save_on_cpu`", offloaded),
@@ -689,19 +695,26 @@ TABLE = {
 HOLD_NO_TABLES = [name for name, subject in SUBJECTS.items() if subject.kind in ("module", "ntloss")]
 
 
+COMPILED = list(TABLE)[list(TABLE).index("static") : list(TABLE).index("checkpoint")]
+"""Rows whose cells take seconds."""
+QUICK = {row: ("logits", "linear", "NTLoss", "linear-none", "logits-none")[i % 5] for i, row in enumerate(COMPILED)}
+"""The subject of each of these rows that is not slow."""
+
+
 def marks_of(transform: str, subject: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow] if subject != QUICK.get(transform, subject) else []
     if transform == "cuda-graph":
-        return [pytest.mark.gpu]
+        marks.append(pytest.mark.gpu)
     if transform.startswith("export-strict") and subject not in HOLD_NO_TABLES:
-        return [needs("torch", 2, 10, to="export tensors that no module holds with strict=True")]
-    return []
+        marks.append(needs("torch", 2, 10, to="export tensors that no module holds with strict=True"))
+    return marks
 
 
 CELLS = [
     pytest.param(transform, subject, marks=marks_of(transform, subject))
     for transform, row in TABLE.items()
     for subject in SUBJECTS
-    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA)
+    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA, NO_OPERATOR)
 ]
 
 
