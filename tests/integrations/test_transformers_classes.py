@@ -24,10 +24,10 @@ from ntl_kernels.integrations.transformers import (
     NTLTrainer,
     apply_ntl_to_model,
     ntl_compute_loss_func,
+    remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES, ModelClass
-from ntl_kernels.integrations.transformers.models import added_loss
+from ntl_kernels.integrations.transformers.models import MODEL_CLASSES, ModelClass, added_loss
 
 from ..versions import has, needs
 from .models import DECODER, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
@@ -321,19 +321,19 @@ class TestShift:
 
     @pytest.mark.parametrize("case", SHIFTS)
     def test_compute_loss_func(self, case: str) -> None:
+        """By the name of the model's class; if that does not tell, by the type of its outputs."""
         model, batch = self.make(case)
         expected = model(**batch).loss
         labels = batch.pop("labels")
-        by_its_outputs = () if "bert" in case or "causal" in case else (None,)
-        for given in (model, *by_its_outputs):
+        by_name = (model,) if "class" in case or "bert" in case else ()
+        by_outputs = (None,) if "class" in case or case == "denoiser" else ()
+        for given in by_name + by_outputs:
             actual = ntl_compute_loss_func(NUMBERS, NO_NTL, model=given)(model(**batch), labels)
             torch.testing.assert_close(actual, expected)
 
     @pytest.mark.parametrize(
         ("case", "road"),
         [
-            ("causal by its loss", "set_ntl_loss_function"),
-            ("causal by its loss", "apply_ntl_to_model"),
             ("classes of tokens", "set_ntl_loss_function"),
             ("bert as a decoder", "set_ntl_loss_function"),
             ("bert as a decoder", "apply_ntl_to_model"),
@@ -346,22 +346,29 @@ class TestShift:
         torch.testing.assert_close(loss, expected_loss)
         assert_same_gradients(actual, expected)
 
-    def test_nothing_tells(self, tmp_path: Path) -> None:
+    def test_no_name_tells(self, tmp_path: Path) -> None:
+        """The Trainer compares the model's own loss with both; the other functions ask."""
         config, batch = transformers.LlamaConfig(**DECODER), make_batch(rows=4)
-        roads = (
-            lambda model: self.trainer(model, batch, tmp_path),
-            lambda model: ntl_compute_loss_func(NUMBERS, model=model),
-            *ROADS.values(),
-        )
-        for road in roads:
+        for road in (lambda model: ntl_compute_loss_func(NUMBERS, model=model), *ROADS.values()):
             with pytest.raises(ValueError, match="^Silent does not say whether labels .* pass shift=True"):
                 road(Silent(config))
-        for shift in (True, False):
-            model = Silent(config).train()
-            loss, expected = self.plain(model, batch, shift)
-            trainer = self.trainer(model, batch, tmp_path, shift=shift)
-            assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
-            assert_same_gradients(step_of(trainer), expected)
+        for own in (True, False):
+            for shift in (None, True, False):
+                model = (CausalByItsLoss if own else Silent)(config).train()
+                loss, expected = self.plain(model, batch, own if shift is None else shift)
+                trainer = self.trainer(model, batch, tmp_path, shift=shift)
+                assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
+                assert_same_gradients(step_of(trainer), expected)
+
+    def test_loss_that_is_neither(self, tmp_path: Path) -> None:
+        class Doubled(Silent):
+            def forward(self, *args: Any, **kwargs: Any) -> Any:
+                output = super().forward(*args, **kwargs)
+                return ModelOutput(loss=2 * output.loss, logits=output.logits)
+
+        trainer = self.trainer(Doubled(transformers.LlamaConfig(**DECODER)), make_batch(rows=4), tmp_path)
+        with pytest.raises(ValueError, match="^Doubled does not say whether labels .* pass shift=True"):
+            trainer.train()
 
     def plain(self, model: Any, batch: dict[str, Tensor], shift: bool) -> tuple[Tensor, dict[str, Any]]:
         logits, labels = model(**batch).logits, batch["labels"]
@@ -450,10 +457,11 @@ class TestLossThatNeedsLogits:
     @pytest.mark.parametrize("transform", [None, LogitTransform()])
     @pytest.mark.parametrize("name", NAMES)
     def test_patch_is_refused(self, name: str, transform: Any) -> None:
-        model = small(name, BERT if "Bert" in name else SEQ2SEQ)
-        with pytest.raises(ValueError, match=f"{name} .*train on full logits with NTLTrainer.*numbers=numbers"):
-            apply_ntl_to_model(model, NUMBERS, transform=transform)
-        assert model(**make_batch()).logits is not None
+        model, batch = small(name, BERT if "Bert" in name else SEQ2SEQ), make_batch()
+        with pytest.raises((ValueError, RuntimeError), match=f"{name} .*rain on full logits.*NTLTrainer.*numbers=num"):
+            apply_ntl_to_model(model, NUMBERS, transform=transform)(**batch)
+        remove_ntl_from_model(model)
+        assert model(**batch).logits is not None
 
     @pytest.mark.parametrize("name", NAMES)
     def test_remedy(self, name: str, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_compute_loss_of_theirs(tmp_path: Path) -> None:
             return super().compute_loss(*args, **kwargs) + 10.0
 
     class MixinFirst(NTLTrainerMixin, Penalised):
-        ntl_stock = NTLSFTTrainer.ntl_stock
+        pass
 
     class MixinBehind(Penalised, NTLSFTTrainer):
         pass
