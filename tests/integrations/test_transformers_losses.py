@@ -229,6 +229,7 @@ class TestNumbersThatNobodyCounted:
         NTLTrainer(make_model(), args, train_dataset=to_rows(model), numbers=NUMBERS).train()
         assert self.said() == 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_compiled(self, put: Any) -> None:
         """Without a break of the graph, and with the same loss."""
