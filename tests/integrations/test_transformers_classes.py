@@ -333,21 +333,6 @@ class TestShift:
             actual = ntl_compute_loss_func(NUMBERS, NO_NTL, model=given)(model(**batch), labels)
             torch.testing.assert_close(actual, expected)
 
-    @pytest.mark.parametrize(
-        ("case", "road"),
-        [
-            ("classes of tokens", "set_ntl_loss_function"),
-            ("bert as a decoder", "set_ntl_loss_function"),
-            ("bert as a decoder", "apply_ntl_to_model"),
-        ],
-    )
-    def test_installed(self, case: str, road: str) -> None:
-        model, batch = self.make(case)
-        expected_loss, expected = the_models_own(copy.deepcopy(model), batch)
-        loss, actual = the_models_own(ROADS[road](model), batch)
-        torch.testing.assert_close(loss, expected_loss)
-        assert_same_gradients(actual, expected)
-
     def test_no_name_tells(self, tmp_path: Path) -> None:
         """The Trainer compares the model's own loss with both; the other functions ask."""
         config, batch = transformers.LlamaConfig(**DECODER), make_batch(rows=4)
@@ -464,14 +449,6 @@ class TestLossThatNeedsLogits:
             apply_ntl_to_model(model, NUMBERS, transform=transform)(**batch)
         remove_ntl_from_model(model)
         assert model(**batch).logits is not None
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_remedy(self, name: str, tmp_path: Path) -> None:
-        model, batch = small(name, BERT if "Bert" in name else SEQ2SEQ).eval(), make_batch()
-        rows = [{key: tensor[row] for key, tensor in batch.items()} for row in range(3)]
-        expected = model(**batch).loss.item()
-        trainer = NTLTrainer(model, arguments(tmp_path, 3, 1), eval_dataset=rows, numbers=NUMBERS, ntl_config=NO_NTL)
-        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
     def test_at_the_first_step(self) -> None:
         """A forward that computes something of its logits, of which a patched model has none."""
