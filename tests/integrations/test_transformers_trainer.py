@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import warnings
@@ -355,25 +354,6 @@ def test_lora(case: str, patched: bool, options: dict[str, Any], tmp_path: Path)
     assert_same_gradients(step_of(trainer), expected)
 
 
-def test_bfloat16_autocast(tmp_path: Path) -> None:
-    model = make_model()
-    parts = large_batch(model)[0]
-    apply_ntl_to_model(model, NUMBERS)
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, bf16=True)
-    assert all(torch.isfinite(grad).all() for grad in step_of(trainer).values())
-    assert log_of(trainer, "loss")["loss"] == pytest.approx(parts.loss.item(), rel=2e-2)
-
-
-@pytest.mark.slow
-def test_compiled_model(tmp_path: Path) -> None:
-    model = make_model(num_hidden_layers=1)
-    expected = large_batch(model)[1]
-    apply_ntl_to_model(model, NUMBERS)
-    torch._dynamo.reset()
-    actual = step_of(make_trainer(model, tmp_path, torch_compile=True, torch_compile_backend="aot_eager"))
-    assert_same_gradients({name.removeprefix("_orig_mod."): grad for name, grad in actual.items()}, expected)
-
-
 def test_shifted_labels_of_the_collator(tmp_path: Path) -> None:
     model = make_model()
     expected = large_batch(model)[1]
@@ -544,19 +524,6 @@ class TestLogs:
         logged = [log[name] for log in trainer.state.log_history for name in log if "number_mae" in name]
         assert len(logged) == 6 and all(math.isnan(error) for error in logged)
 
-    def test_numbers_that_come_later_are_no_reason_to_warn(self, tmp_path: Path) -> None:
-        model = make_model()
-        trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message=".*number token")
-            trainer.train()
-            trainer.evaluate()
-            assert math.isnan(
-                trainer.evaluate([{**row, "labels": torch.full_like(row["labels"], 50)} for row in to_rows(model)])[
-                    "eval_number_mae"
-                ]
-            )
-
     def test_attempt_that_ran_out_of_memory(self, tmp_path: Path) -> None:
         class OutOfMemory(NTLTrainer):
             steps = 0
@@ -699,14 +666,6 @@ class TestErrors:
         monkeypatch.setattr(type(args), "n_gpu", 2)
         with pytest.raises(ValueError, match="DataParallel; got 2 GPUs"):
             NTLTrainer(make_model(), args, numbers=NUMBERS)
-
-    def test_patch_that_is_bypassed(self, tmp_path: Path) -> None:
-        model = apply_ntl_to_model(make_model(), NUMBERS)
-        trainer = make_trainer(model, tmp_path)
-        stock = copy.deepcopy(make_model())
-        model.forward = stock.forward  # as Liger does when training starts
-        with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model"):
-            trainer.train()
 
     def test_batches_without_labels(self, tmp_path: Path) -> None:
         trainer = make_trainer(make_model(), tmp_path, numbers=NUMBERS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -79,16 +80,16 @@ def may_train(model: Any) -> bool:
     return bool(model.training) or torch.is_grad_enabled()
 
 
+@dataclass(eq=False)
 class Watch:
     """Records whether the current forward pass has computed the loss that ``installer`` put on the model."""
 
-    def __init__(self, installer: str, parameters: list[str], in_evaluation: bool) -> None:
-        self.installer = installer
-        self.parameters = parameters
-        """The names of the model's positional arguments."""
-        self.in_evaluation = in_evaluation
-        """Whether calls that cannot train must compute the loss, too."""
-        self.has_run = False
+    installer: str
+    parameters: list[str]
+    """The names of the model's positional arguments."""
+    in_evaluation: bool
+    """Whether calls that cannot train must compute the loss, too."""
+    has_run: bool = False
 
 
 def start_watch(model: Any, watch: Watch) -> None:

@@ -19,26 +19,6 @@ class LogitTransform(NamedTuple):
     """The bound that ``tanh`` keeps the logits within; None: no bound."""
 
 
-def plain(model: Any) -> LogitTransform:
-    return LogitTransform()
-
-
-def gemma(model: Any) -> LogitTransform:
-    return LogitTransform(softcap=model.config.final_logit_softcapping)
-
-
-def recurrent_gemma(model: Any) -> LogitTransform:
-    return LogitTransform(softcap=model.config.logits_soft_cap)
-
-
-def granite(model: Any) -> LogitTransform:
-    return LogitTransform(logit_scale=1 / model.config.logits_scaling)
-
-
-def cohere(model: Any) -> LogitTransform:
-    return LogitTransform(logit_scale=model.logit_scale)
-
-
 def mask_padding(model: Any, ids: Tensor) -> Tensor:
     return (ids != model.config.pad_token_id).to(ids.dtype)
 
@@ -110,10 +90,6 @@ def function_beside(model: Any, name: str) -> Callable[..., Any] | None:
     return next((function for function in functions if function is not None), None)
 
 
-def nothing_else(model: Any) -> str:
-    return ""
-
-
 def bamba_z_loss(model: Any) -> str:
     if not model.z_loss_coefficient:
         return ""
@@ -148,62 +124,60 @@ class ModelClass(NamedTuple):
     """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
     """Returns what its forward adds to the cross-entropy, from its outputs and arguments in a call without labels."""
-    more: Callable[[Any], str] = nothing_else
+    more: Callable[[Any], str] = lambda model: ""
     """Returns a description of parts of its own loss that CE + NTL of its logits would drop, or ""."""
 
 
+SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.final_logit_softcapping))
+RECURRENT_SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap))
+SCALED = ModelClass(lambda model: LogitTransform(logit_scale=model.logit_scale))
+DIVIDED = ModelClass(lambda model: LogitTransform(logit_scale=1 / model.config.logits_scaling))
+PLAIN = (
+    "GPT2LMHeadModel",
+    "GPTJForCausalLM",
+    "GPTNeoXForCausalLM",
+    "GemmaForCausalLM",
+    "LlamaForCausalLM",
+    "MT5ForConditionalGeneration",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Olmo2ForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+    "T5ForConditionalGeneration",  # it scales before its head
+    "UMT5ForConditionalGeneration",
+)
+"""Models whose logits are the output of their head."""
+UNSHIFTED_DECODERS = (
+    *("Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "MBart", "Marian", "Mvp", "PLBart"),
+    *("Pegasus", "TrOCR", "Whisper"),
+)
+"""Families whose ``ForCausalLM`` compares position t with label t."""
+
 MODEL_CLASSES: dict[str, ModelClass] = {
+    **dict.fromkeys(PLAIN, ModelClass(lambda model: LogitTransform())),
+    **{f"{family}ForCausalLM": ModelClass(shifts_labels=False) for family in UNSHIFTED_DECODERS},
+    **dict.fromkeys(
+        ("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"), ModelClass(shifts_labels=False)
+    ),
+    **dict.fromkeys(("RagSequenceForGeneration", "RagTokenForGeneration"), ModelClass(more=rag_marginals)),
+    **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), SOFTCAP),
+    **dict.fromkeys(("CohereForCausalLM", "Cohere2ForCausalLM"), SCALED),
+    **dict.fromkeys(("GraniteForCausalLM", "GraniteMoeForCausalLM"), DIVIDED),
     "BambaForCausalLM": ModelClass(more=bamba_z_loss),
-    "BartForCausalLM": ModelClass(shifts_labels=False),
-    "BigBirdPegasusForCausalLM": ModelClass(shifts_labels=False),
-    "BlenderbotForCausalLM": ModelClass(shifts_labels=False),
-    "BlenderbotSmallForCausalLM": ModelClass(shifts_labels=False),
-    "Cohere2ForCausalLM": ModelClass(cohere),
-    "CohereForCausalLM": ModelClass(cohere),
-    "CpmAntForCausalLM": ModelClass(shifts_labels=False),
     "EncoderDecoderModel": ModelClass(decoder_mask=mask_padding),
-    "FlaubertWithLMHeadModel": ModelClass(shifts_labels=False),
-    "GPT2LMHeadModel": ModelClass(plain),
-    "GPTJForCausalLM": ModelClass(plain),
-    "GPTNeoXForCausalLM": ModelClass(plain),
-    "Gemma2ForCausalLM": ModelClass(gemma),
-    "Gemma3ForCausalLM": ModelClass(gemma),
-    "GemmaForCausalLM": ModelClass(plain),
-    "GraniteForCausalLM": ModelClass(granite),
-    "GraniteMoeForCausalLM": ModelClass(granite),
-    "LlamaForCausalLM": ModelClass(plain),
-    "MBartForCausalLM": ModelClass(shifts_labels=False),
-    "MT5ForConditionalGeneration": ModelClass(plain),
-    "MarianForCausalLM": ModelClass(shifts_labels=False),
-    "MistralForCausalLM": ModelClass(plain),
-    "MixtralForCausalLM": ModelClass(plain),
-    "MvpForCausalLM": ModelClass(shifts_labels=False),
     "NllbMoeForConditionalGeneration": ModelClass(adds=nllb_router_losses),
-    "Olmo2ForCausalLM": ModelClass(plain),
-    "PLBartForCausalLM": ModelClass(shifts_labels=False),
-    "PegasusForCausalLM": ModelClass(shifts_labels=False),
-    "Phi3ForCausalLM": ModelClass(plain),
-    "PhiForCausalLM": ModelClass(plain),
     "Pix2StructForConditionalGeneration": ModelClass(decoder_mask=mask_padding_but_the_first),
     "ProphetNetForCausalLM": ModelClass(shifts_labels=False, more=prophetnet_ngrams),
     "ProphetNetForConditionalGeneration": ModelClass(more=prophetnet_ngrams),
-    "Qwen2ForCausalLM": ModelClass(plain),
-    "Qwen2MoeForCausalLM": ModelClass(plain),
-    "Qwen3ForCausalLM": ModelClass(plain),
-    "Qwen3MoeForCausalLM": ModelClass(plain),
-    "RagSequenceForGeneration": ModelClass(more=rag_marginals),
-    "RagTokenForGeneration": ModelClass(more=rag_marginals),
-    "RecurrentGemmaForCausalLM": ModelClass(recurrent_gemma),
-    "SmolLM3ForCausalLM": ModelClass(plain),
+    "RecurrentGemmaForCausalLM": RECURRENT_SOFTCAP,
     "SwitchTransformersForConditionalGeneration": ModelClass(adds=switch_router_losses),
-    "T5ForConditionalGeneration": ModelClass(plain),  # it scales before its head
-    "TrOCRForCausalLM": ModelClass(shifts_labels=False),
-    "UMT5ForConditionalGeneration": ModelClass(plain),
-    "WhisperForCausalLM": ModelClass(shifts_labels=False),
-    "XLMWithLMHeadModel": ModelClass(shifts_labels=False),
-    "XLNetLMHeadModel": ModelClass(shifts_labels=False),
 }
-
 SHIFTS: dict[str, bool | None] = {
     "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
     ".*(CausalLM|LMHead|ForConditionalGeneration|GenerationDecoder|VisionText2Text|ProteinText2Text).*": True,

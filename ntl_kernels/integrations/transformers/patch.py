@@ -109,7 +109,10 @@ def apply_ntl_to_model(
         )
     remove_ntl_from_model(base)
     fused = {"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend}
-    patch = Patch(options, fused, transform, type(base).forward)
+    parameters = inspect.signature(type(base).forward).parameters
+    watch = Watch("apply_ntl_to_model", list(parameters)[1:], in_evaluation=False)
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    patch = Patch(options, fused, transform, watch, takes_any)
     for module in (base, head):
         setattr(module, PATCH, patch)
     if is_planned(head.__dict__.get("forward")):

@@ -9,8 +9,8 @@ cross-entropy inside their forward, are called without labels, and the loss is a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -37,59 +37,48 @@ class PatchError(RuntimeError):
     """An error raised by this module in a forward pass."""
 
 
+@dataclass(eq=False)
 class Call:
     """One forward pass that computes the loss."""
 
-    def __init__(
-        self, name: str, transform: LogitTransform, targets: Tensor, num_items: Count | None, num_numbers: Count | None
-    ) -> None:
-        self.name = name
-        self.transform = transform
-        self.targets = targets
-        self.num_items = num_items
-        self.num_numbers = num_numbers
-        self.hidden: Tensor | None = None
-        self.loss: Tensor | None = None
-        self.is_taken = False
+    name: str
+    transform: LogitTransform
+    targets: Tensor
+    num_items: Count | None
+    num_numbers: Count | None
+    hidden: Tensor | None = None
+    loss: Tensor | None = None
+    is_taken: bool = False
 
 
+@dataclass(eq=False)
 class Patch:
     """The state that a patched model and its head share."""
 
-    def __init__(
-        self,
-        options: LossOptions,
-        fused: dict[str, Any],
-        declared: LogitTransform | None,
-        stock: Callable[..., Any],
-    ) -> None:
-        self.options = options
-        self.fused = fused
-        """Keywords that only the fused loss has."""
-        self.declared = declared
-        """The transform that the caller declared; None: that of the model's current configuration."""
-        parameters = inspect.signature(stock).parameters
-        self.parameters = list(parameters)[1:]
-        """The names of the model's positional arguments."""
-        self.takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-        """Whether the model's own forward accepts arbitrary keywords."""
-        self.watch = Watch("apply_ntl_to_model", self.parameters, in_evaluation=False)
-        self.beneath: dict[str, Any] = {}
-        """accelerate's wrapper of the model's own forward, called instead of that forward."""
-        self.planned_head: Callable[..., Tensor] | None = None
-        """The forward that a tensor-parallel plan of transformers has given the head; None without one."""
-        self.stock_loss: Callable[..., Tensor] | None = None
-        """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
-        self.own_loss: Callable[..., Tensor] | None = None
-        """The loss function that had been assigned to the model before."""
-        self.added_factor = 1.0
-        """The factor of the model's own additions to the loss (router losses)."""
-        self.proven: LogitTransform | None = None
-        """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
-        self.call: Call | None = None
-        self.parts: tuple[Tensor, ...] | None = None
-        """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no
-        named tuples."""
+    options: LossOptions
+    fused: dict[str, Any]
+    """Keywords that only the fused loss has."""
+    declared: LogitTransform | None
+    """The transform that the caller declared; None: that of the model's current configuration."""
+    watch: Watch
+    takes_any: bool
+    """Whether the model's own forward accepts arbitrary keywords."""
+    beneath: dict[str, Any] = field(default_factory=dict)
+    """accelerate's wrapper of the model's own forward, called instead of that forward."""
+    planned_head: Callable[..., Tensor] | None = None
+    """The forward that a tensor-parallel plan of transformers has given the head; None without one."""
+    stock_loss: Callable[..., Tensor] | None = None
+    """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
+    own_loss: Callable[..., Tensor] | None = None
+    """The loss function that had been assigned to the model before."""
+    added_factor: float = 1.0
+    """The factor of the model's own additions to the loss (router losses)."""
+    proven: LogitTransform | None = None
+    """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
+    call: Call | None = None
+    parts: tuple[Tensor, ...] | None = None
+    """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no named
+    tuples."""
 
 
 def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +87,7 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     if patch is None:
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
-    given = {**dict(zip(patch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
+    given = {**dict(zip(patch.watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
     trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
@@ -231,7 +220,7 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     if not has_values(logits):
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
     if patch.proven != call.transform:
-        check_probes(logits, call.hidden, call.transform, call.name)
+        check_probes(logits, call, call.hidden)
         patch.proven = call.transform
     return loss
 
@@ -312,16 +301,6 @@ def make_probes(hidden: Tensor) -> Tensor:
     return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
 
 
-def check_probes(logits: Tensor, hidden: Tensor, transform: LogitTransform, name: str) -> None:
-    """Raise unless the model transformed the probes by ``transform``."""
-    if logits.shape == make_probes(hidden).shape and probes_match(logits, hidden, transform):
-        return
-    raise ValueError(
-        f"{name} does not turn its head's output into logits by {transform}: it turned {shorten(make_probes(hidden))} "
-        f"into {shorten(logits)}; expected {shorten(transformed_probes(hidden, transform))}"
-    )
-
-
 def probes_match(logits: Tensor, hidden: Tensor, transform: LogitTransform) -> Tensor:
     """Whether the model transformed the probes by ``transform``: bool, 0-d, on their device."""
     expected = transformed_probes(hidden, transform)
@@ -334,7 +313,16 @@ def transformed_probes(hidden: Tensor, transform: LogitTransform) -> Tensor:
     return scaled if transform.softcap is None else transform.softcap * torch.tanh(scaled / transform.softcap)
 
 
-def shorten(tensor: Tensor) -> str:
-    """The first entries and the shape, for error messages."""
-    entries = ", ".join(f"{entry:.4g}" for entry in tensor.detach().flatten()[:8].tolist())
-    return f"[{entries}] of shape {tuple(tensor.shape)}"
+def check_probes(logits: Tensor, call: Call, hidden: Tensor) -> None:
+    """Raise unless the model transformed the probes as the loss assumed."""
+    probes = make_probes(hidden)
+    if logits.shape != probes.shape or not probes_match(logits, hidden, call.transform):
+        found, expected = (
+            [float(f"{value:.4g}") for value in values.detach().flatten()[:NUM_PROBES].tolist()]
+            for values in (logits, transformed_probes(hidden, call.transform))
+        )
+        raise ValueError(
+            f"{call.name} does not turn its head's output into logits by {call.transform}: it turned "
+            f"{probes.flatten().tolist()} into {found} of shape {tuple(logits.shape)}; expected {expected} of shape "
+            f"{tuple(probes.shape)}"
+        )

@@ -204,7 +204,7 @@ class NTLTrainerMixin(Host):
         with torch.no_grad():
             outputs = model.eval()(**inputs)
         model.train(was_training)
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
+        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
         for shift in (True, False) if isinstance(loss, Tensor) else ():
             targets = choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift)
             cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.flatten())
