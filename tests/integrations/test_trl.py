@@ -167,6 +167,7 @@ def preference_trainer(cls: Any, model: Any, folder: Path) -> Any:
     return GRPOTrainer(model, reward_funcs=rewards, args=GRPOConfig(**args), **common)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [DPOTrainer, GRPOTrainer])
 @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
 def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) -> None:
