@@ -181,34 +181,34 @@ class TestNumbersThatNobodyCounted:
     def said(self) -> int:
         return sum("without num_numbers_in_batch" in str(warning.message) for warning in self.caught)
 
-    def install(self, how: str, config: NTLConfig = DEFAULT_CONFIG) -> tuple[Any, Any]:
+    def install(self, road: str, config: NTLConfig = DEFAULT_CONFIG) -> tuple[Any, Any]:
         """(model, loss function or None)"""
         model = make_model()
-        if how == "compute_loss_func":
+        if road == "compute_loss_func":
             return model, ntl_compute_loss_func(NUMBERS, config)
-        put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[how]
+        put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[road]
         return put(model, NUMBERS, config), None
 
-    WAYS = pytest.mark.parametrize("how", ["hidden states", "loss function", "compute_loss_func"])
+    ROADS = pytest.mark.parametrize("road", ["hidden states", "loss function", "compute_loss_func"])
 
-    @WAYS
+    @ROADS
     @pytest.mark.parametrize(("steps", "expected"), [(4, 1), pytest.param(1, 0, marks=counts_targets)])
-    def test_warns_once_where_a_batch_is_a_part(self, how: str, steps: int, expected: int, tmp_path: Any) -> None:
-        model, function = self.install(how)
+    def test_warns_once_where_a_batch_is_a_part(self, road: str, steps: int, expected: int, tmp_path: Any) -> None:
+        model, function = self.install(road)
         args = arguments(tmp_path, ROWS // steps, steps, max_steps=2)
         trainer = Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function)
         trainer.train()
         assert self.said() == expected
         trainer.train()
         assert self.said() == expected
-        model, function = self.install(how)
+        model, function = self.install(road)
         Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function).train()
         assert self.said() == 2 * expected
 
-    @WAYS
-    def test_no_reason_to_warn(self, how: str, tmp_path: Any) -> None:
+    @ROADS
+    def test_no_reason_to_warn(self, road: str, tmp_path: Any) -> None:
         for config in (NTLConfig(mean_over="tokens"), NTLConfig(weight=0.0)):
-            model, function = self.install(how, config)
+            model, function = self.install(road, config)
             args = arguments(tmp_path, 2, 4)
             Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function).train()
         NTLTrainer(make_model(), args, train_dataset=to_rows(model), numbers=NUMBERS).train()
@@ -229,12 +229,12 @@ class TestNumbersThatNobodyCounted:
             torch.testing.assert_close(loss, expected)
         assert self.said() == 2
 
-    @WAYS
+    @ROADS
     @counts_targets
-    def test_mean_over_tokens_accumulates_exactly(self, how: str, tmp_path: Any) -> None:
+    def test_mean_over_tokens_accumulates_exactly(self, road: str, tmp_path: Any) -> None:
         config = NTLConfig(mean_over="tokens", weight=2.0)
         parts, expected = large_batch(make_model(), config=config)
-        model, function = self.install(how, config)
+        model, function = self.install(road, config)
         args = arguments(tmp_path, batch=2, steps=4)
         trainer = Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function)
         assert_same_gradients(step_of(trainer), expected, 1e-6)

@@ -171,9 +171,9 @@ class MarkedStream(IterableDatasetShard):
 
     def __iter__(self) -> Iterator[Any]:
         size = self.batch_size if self.split_batches else self.batch_size * self.num_processes
-        own = size // self.num_processes
+        per_process = size // self.num_processes
         samples = enumerate(filled_up(self.dataset, size))
-        return (sample for place, sample in samples if place % size // own == self.process_index)
+        return (sample for place, sample in samples if place % size // per_process == self.process_index)
 
 
 def filled_up(samples: Iterable[Any], size: int) -> Iterator[Any]:
@@ -188,9 +188,9 @@ def filled_up(samples: Iterable[Any], size: int) -> Iterator[Any]:
 
 def collate_marked(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     """Samples of a marked stream as a batch in which repetitions have no labels."""
-    own = [sample for sample in samples if not isinstance(sample, Repetition)]
-    repeated = [sample.sample for sample in samples[len(own) :]]
-    return without_repetitions(collate(own + repeated), len(samples), len(own), lambda kept: collate(own))
+    first = [sample for sample in samples if not isinstance(sample, Repetition)]
+    repeated = [sample.sample for sample in samples[len(first) :]]
+    return without_repetitions(collate(first + repeated), len(samples), len(first), lambda kept: collate(first))
 
 
 class RememberedBatches(BatchSamplerShard):
@@ -221,14 +221,13 @@ def without_repeated_samples(batch: dict[str, Any], loader: Any, accelerator: An
     state = accelerator.gradient_state
     if not (state.end_of_dataloader and state.remainder > 0):
         return batch
-    batches = getattr(loader, "batch_sampler", None)
+    batches: Any = getattr(loader, "batch_sampler", None)
     samples = len(batch[label_names(batch)[0]])
     if isinstance(batches, RememberedBatches):
         samples = loader.total_batch_size * copies // accelerator.num_processes
     kept = min(max(state.remainder - accelerator.process_index // copies * samples, 0), samples)
-    return without_repetitions(batch, samples, kept, lambda kept: collate_last(loader, kept))
 
+    def collate(kept: int) -> Any:
+        return loader.collate_fn([loader.dataset[index] for index in batches.last[:kept]])
 
-def collate_last(loader: Any, count: int) -> Any:
-    """The first ``count`` samples of this process's last batch, as a batch."""
-    return loader.collate_fn([loader.dataset[index] for index in loader.batch_sampler.last[:count]])
+    return without_repetitions(batch, samples, kept, collate)

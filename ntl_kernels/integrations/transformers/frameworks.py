@@ -85,15 +85,6 @@ def virtual_tokens(model: Any) -> int:
     return int(config.num_virtual_tokens)
 
 
-def check_model_class(model: Any, module: str) -> None:
-    """Raise if Liger has replaced the forward of the model's class, judged by the forward's module."""
-    if "liger_kernel" in module:
-        raise ValueError(
-            f"Liger has patched {type(model).__name__}.forward: apply Liger's kernels with "
-            "fused_linear_cross_entropy=False"
-        )
-
-
 def check_hooks(module: Any, name: str, otherwise: str) -> None:
     """Raise if accelerate has put hooks around the forward of a module; ``name`` is its name in the message."""
     if KEPT_HOOK in module.__dict__:

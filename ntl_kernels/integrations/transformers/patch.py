@@ -24,7 +24,7 @@ from .forwards import (
     watched_loss,
     with_signature,
 )
-from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, check_model_class, find_head, unwrap_model
+from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
 from .losses import LossOptions, ntl_loss_function
 from .models import (
     LogitTransform,
@@ -230,13 +230,16 @@ def put_forward(model: Any, patch: Patch) -> None:
 
 def check_forward(model: Any) -> None:
     """Raise if the model's forward is not that of its class, or if the class's forward has been replaced."""
-    name, forward = type(model).__name__, type(model).forward
-    own = model.__dict__.get("forward")
-    is_wrapped = KEPT_FORWARD in model.__dict__ and innermost(own) is innermost(forward)
-    if own is not None and innermost(own) is not model_forward and not (is_wrapped or unbound(own) is forward):
+    name, stock, present = type(model).__name__, type(model).forward, model.__dict__.get("forward")
+    is_wrapped = KEPT_FORWARD in model.__dict__ and innermost(present) is innermost(stock)
+    is_known = present is None or innermost(present) is model_forward or unbound(present) is stock
+    if not (is_known or is_wrapped):
         check_hooks(model, name, train_on_logits(model))
         raise ValueError(
             f"the forward of {name} has already been replaced by {describe(model.forward)}. Call apply_ntl_to_model "
             f"first, and without {LIGER_FORWARD}"
         )
-    check_model_class(model, innermost(forward).__module__)
+    if "liger_kernel" in innermost(stock).__module__:
+        raise ValueError(
+            f"Liger has patched {name}.forward: apply Liger's kernels with fused_linear_cross_entropy=False"
+        )

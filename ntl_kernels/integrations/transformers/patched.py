@@ -243,8 +243,8 @@ def check_head(head: Any, model: Any) -> None:
             f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}: "
             f"{advice_on_head(kind, model)}{train_on_logits(model)}"
         )
-    own = head.__dict__.get("forward")
-    if not (own is None or is_planned(own) or is_ours(own, head_forward, nn.Linear.forward)):
+    forward = head.__dict__.get("forward")
+    if not (forward is None or is_planned(forward) or is_ours(forward, head_forward, nn.Linear.forward)):
         check_hooks(head, f"the head of {name}", train_on_logits(model))
         raise ValueError(f"the forward of the head of {name} has already been replaced by {describe(head.forward)}")
 

@@ -143,8 +143,7 @@ class NTLTrainerMixin(Host):
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)  # type: ignore[call-arg]
         check_trainer(self)
-        if has_own_loss(type(self)):
-            self.ntl_check_own_loss()
+        self.ntl_check_own_loss()
         self.label_smoother = None  # the loss does the label smoothing
         if ntl_weight_schedule is not None:
             self.ntl_set_weight(0.0)
@@ -274,8 +273,8 @@ class NTLTrainerMixin(Host):
         options, is_training = self.ntl_options(inputs), self.model.training
         targets = self.ntl_targets(inputs, options)
         window = self.ntl_window(options, is_training, num_items_in_batch, num_numbers)
-        if has_own_loss(type(self)):
-            self.ntl_check_own_loss()
+        self.ntl_check_own_loss()
+        if not is_stock(owner_of_loss(type(self))):
             loss, parts, outputs = self.ntl_theirs(model, inputs, window, is_training, return_outputs)
         elif self.ntl_patch() and (is_training or inputs.get("skip_logits")):
             loss, parts, outputs = self.ntl_fused(model, inputs, window)
@@ -357,8 +356,20 @@ class NTLTrainerMixin(Host):
         return loss if added is None else loss + added / window.accumulated, parts, outputs
 
     def ntl_check_own_loss(self) -> None:
-        """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called."""
-        check_own_loss_can_run(type(self), self.ntl_patch() is not None, cp_size(self) > 1)
+        """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called.
+
+        It can be called with a patched model, whose forward computes CE + NTL, if it was written for the Trainers of
+        transformers. One for TRL's Trainer needs other outputs of the model.
+        """
+        cls = type(self)
+        owner, stock = owner_of_loss(cls), next(base for base in cls.__mro__ if is_stock(base))
+        is_callable = stock.__module__.startswith("transformers.") and cp_size(self) == 1
+        if not is_stock(owner) and not (is_callable and self.ntl_patch()):
+            raise ValueError(
+                f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss after it in "
+                f"the base classes, class {cls.__name__}({owner.__name__}, NTL{stock.__name__})"
+                f"{', or patch the model with apply_ntl_to_model' if is_callable else ''}"
+            )
 
     def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
         """The Trainer's prediction step with our loss. A patched model computes logits only if they are needed."""
@@ -478,38 +489,12 @@ def check_trainer(trainer: Any) -> None:
     check_arguments(name, trainer.args)
 
 
-def library_of(cls: type) -> str:
-    return cls.__module__.split(".")[0]
-
-
 def is_stock(cls: type) -> bool:
     """Whether a class is a library's Trainer, whose ``compute_loss`` CE + NTL may replace."""
-    return (library_of(cls), cls.__name__) in STOCK_TRAINERS
+    return (cls.__module__.split(".")[0], cls.__name__) in STOCK_TRAINERS
 
 
 def owner_of_loss(cls: type) -> type:
     """The class after the mixin in the MRO that provides ``compute_loss``."""
     behind = cls.__mro__[cls.__mro__.index(NTLTrainerMixin) + 1 :]
     return next(owner for owner in behind if "compute_loss" in vars(owner))
-
-
-def has_own_loss(cls: type) -> bool:
-    """Whether a class after the mixin in the MRO has its own ``compute_loss``."""
-    return not is_stock(owner_of_loss(cls))
-
-
-def check_own_loss_can_run(cls: type, is_patched: bool, shares_rows: bool) -> None:
-    """Raise if the ``compute_loss`` of a class after the mixin in the MRO can neither be replaced nor called.
-
-    It can be called with a patched model, whose forward computes CE + NTL, if it was written for the Trainers of
-    transformers. One for TRL's Trainer needs other outputs of the model.
-    """
-    owner, stock = owner_of_loss(cls), next(base for base in cls.__mro__ if is_stock(base))
-    is_callable = library_of(stock) == "transformers" and not shares_rows
-    if is_callable and is_patched:
-        return
-    raise ValueError(
-        f"{cls.__name__} would leave out {owner.__name__}.compute_loss: put the Number Token Loss after it in the base "
-        f"classes, class {cls.__name__}({owner.__name__}, NTL{stock.__name__})"
-        f"{', or patch the model with apply_ntl_to_model' if is_callable else ''}"
-    )
