@@ -78,9 +78,7 @@ class NumberTokens:
         pairs = sorted((value, token) for token, value in checked_mapping(mapping, self._vocab_size).items())
         distances = [right - left for (left, _), (right, _) in pairwise(pairs) if right > left]
         if not distances:
-            raise ValueError(
-                f"number tokens need at least two distinct float32 values; all {len(pairs)} have the value {pairs[0][0]:g}"
-            )
+            raise ValueError(f"number tokens need at least two distinct float32 values; all are {pairs[0][0]:g}")
         if pairs[-1][0] - pairs[0][0] > LARGEST_SPAN:
             raise ValueError(
                 f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
