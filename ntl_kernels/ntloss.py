@@ -7,8 +7,8 @@ Differences from ``ntloss``:
 - Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Numbers beyond 8e37, whose differences may
   overflow float32, are skipped and logged. Fewer than two number values, or a number token with an id beyond the
   logits, raises a ValueError.
-- A batch without numbers returns a zero on which ``backward`` can be called. A row may have -inf for all number
-  tokens: its loss is 0. (In ``ntloss`` it makes the whole gradient NaN.)
+- A batch without numbers returns a zero on which ``backward`` can be called. A row with -inf for all number tokens has
+  loss 0 (in ``ntloss`` the whole gradient is NaN).
 - For half-precision logits, losses are float32, and softmax and sums are computed in float32.
 - Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
   labels cannot be checked, they give NaN. Label -1 is not the last token. Labels may also be int32.
@@ -17,14 +17,10 @@ Differences from ``ntloss``:
 - A custom loss function is called on all positions, [B * T], with a pair of ones where there is no number. It must
   treat each position independently.
 - With only two distinct values, squashed costs are 1 (``ntloss`` divides 0 by 0).
-- The number-level loss accepts numbers of any length with any number of leading zeros: the relative error does not
-  depend on scale, so digits are weighted relative to the first non-zero one. If it is compiled, it sums at most 4096
-  digits of one number. An ignored "." does not join digits, and neither does an unknown token if "." is not in the
-  vocabulary.
-- ``forward`` does not use ``reweigh_fn`` and ``convert_digits_to_numbers``, so overriding them has no effect. They do
-  not change their arguments.
-- ``max_dist`` and ``dist_lookup`` are read-only for losses that run in the kernels. For the others, the value assigned
-  to ``max_dist`` is used.
+- The number-level loss accepts numbers of any length (compiled: 4096 digits) with any number of leading zeros, since
+  the relative error does not depend on scale. Neither an ignored "." nor an unknown token joins digits.
+- ``reweigh_fn`` and ``convert_digits_to_numbers`` do not change their arguments; ``forward`` does not use them, so
+  overriding them has no effect. ``max_dist`` can be assigned only for losses that do not run in the kernels.
 - ``NumberLevelLossLooped``, which ``ntloss`` deprecates, is not provided.
 """
 
@@ -92,10 +88,8 @@ class AbstractNTLoss:
     def __init__(
         self, tokenizer: Any, vocab_size: int | None = None, digit_level: bool = True, reweigh: bool = True
     ) -> None:
-        self.tokenizer = tokenizer
-        self.vocab_size = vocab_size if vocab_size is not None else len(tokenizer)
-        self.digit_level = digit_level
-        self.reweigh = reweigh
+        self.tokenizer, self.digit_level, self.reweigh = tokenizer, digit_level, reweigh
+        self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
         self.max_dist = torch.tensor(0.0, device="cpu")
         self.setup_number_tokens()
 
@@ -114,7 +108,7 @@ class AbstractNTLoss:
         self.number_values = torch.full((self.vocab_size,), torch.nan, device="cpu")
         self.number_values[self.numbers.ids] = self.numbers.values
         self.is_number_token = ~self.number_values.isnan()
-        self.nan_id = int((~self.is_number_token).nonzero()[0])
+        self.nan_id = int(self.is_number_token.int().argmin())
         self.number_values_dense = self.number_values[self.is_number_token]
         self.number_token_ids = self.is_number_token.nonzero().squeeze(1)
 
@@ -142,7 +136,7 @@ class AbstractNTLoss:
             ignore_index: label of ignored positions, any int64.
 
         Returns:
-            0-d for "mean" and "sum", [B, T] for "none"; float32 (float64 for float64 logits).
+            0-d, or [B, T] for "none"; float32 (float64 for float64 logits).
 
         Raises:
             ValueError, TypeError, IndexError: wrong shapes, dtypes, vocabulary size, options or labels.
@@ -155,17 +149,8 @@ class AbstractNTLoss:
         if config is None:
             return self.unfused_loss(logits, labels, weights, reduction, ignore_index)
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
-        problem = Problem(
-            labels,
-            weights,
-            None,
-            None,
-            config.weight,
-            self.numbers.table(logits.device),
-            spec,
-            reduction,
-            resolve_backend("auto", logits),
-        )
+        table, backend = self.numbers.table(logits.device), resolve_backend("auto", logits)
+        problem = Problem(labels, weights, None, None, config.weight, table, spec, reduction, backend)
         return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def fused_config(self) -> NTLConfig | None:
@@ -332,15 +317,14 @@ class NTLossDotProduct(AbstractNTLoss):
 class NumberLevelLoss(NTLossDotProduct):
     """The symmetric relative error ``|yhat - y| / (|yhat| + |y|)`` of whole numbers, each a run of digit tokens.
 
+    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
+    [0, 1] without ``reweigh``.
+
     Args:
         tokenizer, vocab_size, reweigh: see :class:`AbstractNTLoss`.
         float_level: join the digits on both sides of a single "." into one number; the "." itself is ignored (12.34
             counts as 1234). Otherwise 12.34 is two numbers.
-        max_number_length: length of the attribute ``powers_of_10``. It does not limit the loss, which accepts numbers
-            of any length.
-
-    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
-    [0, 1] without ``reweigh``.
+        max_number_length: length of the attribute ``powers_of_10``. The loss accepts numbers of any length.
 
     Attributes:
         dot: id of the token ".", -1 if there is none.

@@ -32,12 +32,10 @@ CPU = torch.device("cpu")
 
 
 class Distances(NamedTuple):
-    """All that the options of a loss need to know about the number values."""
+    """What the options of a loss need to know about the number values: two distances between distinct values."""
 
     smallest: float
-    """The smallest distance between two distinct values."""
     largest: float
-    """The distance between the smallest and the largest value."""
 
 
 class NumberTable(NamedTuple):
@@ -56,13 +54,11 @@ class NumberTokens:
 
     Build one with :meth:`from_tokenizer` or :meth:`from_mapping`. Values are rounded to float32, the dtype of the
     losses: two values that round to the same float32 become one value with two tokens. Two objects are equal if they
-    contain the same numbers for the same vocabulary size. Pickles contain no tables of devices.
+    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
 
     Args:
-        mapping: token id -> finite value.
-        vocab_size: V, the size of the logits' last dimension.
-        names: the tokens' strings, used only by :meth:`describe`.
-        notes: further lines for :meth:`describe`.
+        mapping, vocab_size: see :meth:`from_mapping`.
+        names, notes: the tokens' strings and further lines for :meth:`describe`.
     """
 
     __slots__ = ("__weakref__", "_distances", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
@@ -102,7 +98,7 @@ class NumberTokens:
         Raises:
             TypeError: ``mapping`` is not a mapping, a token id is not an integer, or a value is not a real number.
             ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
-                values, or values are too far apart for a float32 loss (1.6e38).
+                values, or they are more than 1.6e38 apart, too far for a float32 loss.
         """
         return cls(mapping, vocab_size)
 
@@ -249,8 +245,7 @@ class NumberTokens:
 
         Args:
             batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
-                its labels does not use the first label of each row, which makes a small difference; to be exact, pass
-                ``(batch["labels"][..., 1:] for batch in loader)``.
+                its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 
         Raises:
@@ -297,8 +292,7 @@ class NumberTokens:
     def to(self, device: torch.device | str) -> NumberTokens:
         """Copy the tables to ``device`` and return self (the object itself is not tied to a device).
 
-        Call it before ``torch.compile`` or the capture of a CUDA graph: a trace that finds no tables on its device
-        copies them from the CPU at every call.
+        Call it before ``torch.compile`` or the capture of a CUDA graph, which otherwise copy them at every call.
         """
         self.table(device)
         return self
@@ -313,7 +307,7 @@ class NumberTokens:
             most: how many values to list, each with its tokens; -1 lists all.
 
         Raises:
-            ValueError: ``most`` is not an int or is below -1.
+            ValueError: ``most`` is not an int, or less than -1.
         """
         if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
             raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
