@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import griffe
 
-ROOT = Path(__file__).parents[2]
+from .pages import ROOT
+
 CODE = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
 ROLE = re.compile(r":(?:func|class|meth|data|attr|mod):`~?([\w.]+)`")
 EMPHASIS = re.compile(r"(?<!\S)(\*{1,2})(\S(?:[^*]*\S)?)\1(?!\w)")
