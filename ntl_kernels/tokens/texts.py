@@ -22,7 +22,7 @@ WRITTEN_DIFFERENTLY = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Tokens for a number that is written differently. "<0x37>", "<extra_id_7>" and "[unused7]" are not numbers."""
+"""Tokens for a number that is written differently. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 DIGITS = tuple(float(digit) for digit in range(10))
