@@ -101,8 +101,7 @@ def number_metrics(
 
         - ``number_references``: how many references are numbers;
         - ``run_on``: the share of these references whose prediction has more digits before the decimal point, however
-          both are written (``"1e5"`` for 5, not ``"007"`` for 7). A number that did not end where it should have is
-          wrong by a factor of about ten or more.
+          both are written (``"1e5"`` for 5, not ``"007"`` for 7): a number that did not end where it should have.
 
     Raises:
         TypeError: predictions or references are not sequences of str.
@@ -188,9 +187,7 @@ class NumberMetrics:
     """``compute_metrics`` for a Hugging Face Trainer that generates: :func:`number_metrics` of the decoded texts.
 
     ``Seq2SeqTrainer(..., compute_metrics=NumberMetrics(tokenizer))`` with ``predict_with_generate=True`` logs
-    ``eval_mae``, ``eval_no_number`` and so on. ``NTLSeq2SeqTrainer`` logs them beside its own ``eval_number_mae``,
-    which measures single number tokens, each predicted from the true tokens before it.
-
+    ``eval_mae``, ``eval_no_number`` and so on; ``eval_number_mae`` of ``NTLSeq2SeqTrainer`` measures single tokens.
     With ``batch_eval_metrics=True`` this object stores the decoded texts until the last batch, so that the Trainer
     need not store the ids. An interrupted evaluation leaves its texts in the object: create a new one then.
 
@@ -297,11 +294,7 @@ def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def rows_of_ids(name: str, ids: Any) -> list[list[int]]:
-    """The rows of token ids [B, T], or of the first of a tuple, without padding.
-
-    Raises:
-        ValueError: there are no labels, or the array holds logits rather than ids.
-    """
+    """The rows of token ids [B, T], or of the first of a tuple, without padding."""
     if isinstance(ids, tuple):
         ids = ids[0]
     if ids is None:

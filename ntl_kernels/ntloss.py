@@ -352,12 +352,11 @@ class NumberLevelLoss(NTLossDotProduct):
     def convert_digits_to_numbers(
         self, y: Tensor, yhat: Tensor, number_token_positions: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Convert digits to the numbers that they form. Provided for callers; ``forward`` does not use it.
+        """Convert digits to the numbers that they form, for callers; ``forward`` does not use it.
 
         Args:
-            y, yhat: [B, T], the digits of the labels and the expected digits.
+            y, yhat, labels: [B, T], the digits of the labels, the expected digits, and the labels.
             number_token_positions: bool [B, T], True where the label is a digit.
-            labels: [B, T].
 
         Returns:
             (y, yhat, first): each number at its first digit, NaN at its other digits, and the given value elsewhere;

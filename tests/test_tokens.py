@@ -729,13 +729,7 @@ def test_descriptions() -> None:
 @pytest.mark.parametrize("most", [-2, -100, 2.0, "3", None, True])
 def test_a_description_lists_no_negative_number_of_values(most: Any) -> None:
     numbers = NumberTokens.from_mapping({i: i for i in range(15)}, 20)
-    with pytest.raises(
-        ValueError, match=f"most must be an int of at least 0, or -1 for all; got {re.escape(repr(most))}"
-    ):
+    with pytest.raises(ValueError, match=f"at least 0, or -1 for all; got {re.escape(repr(most))}"):
         numbers.describe(most)
-    assert numbers.describe(-1) == numbers.describe(15)
-    for shown in (0, np.int64(3), 15, 10**30):
-        lines = numbers.describe(shown).splitlines()
-        rest = max(15 - shown, 0)
-        assert len(lines) == 1 + min(shown, 15) + (rest > 0)
-        assert (lines[-1] == f"  ... and {rest} more values") == (rest > 0)
+    assert numbers.describe(-1) == numbers.describe(15) == numbers.describe(10**30)
+    assert numbers.describe(np.int64(3)).splitlines()[3:] == ["  2  id 2", "  ... and 12 more values"]

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class Distances(NamedTuple):
-    """What the options of a loss need to know about the number values: two distances between distinct values."""
+    """The smallest and the largest distance between two distinct number values, on which options of a loss depend."""
 
     smallest: float
     largest: float
@@ -108,22 +108,20 @@ class NumberTokens:
     ) -> NumberTokens:
         """The tokens whose whole text is a number: ASCII digits with at most one decimal point between them.
 
-        Warns if some labels get no number loss: because these options count less than half of the vocabulary's number
-        tokens (Llama 3 has 10 single digits and 1,100 numbers of two or three), because ``digits_only`` finds some of
-        the ten digits but not all, or because tokens are numbers that no option counts, such as ``"##34"``,
-        ``"<num_7>"`` and values above 1.6e38. (:meth:`from_mapping` accepts any token with a smaller value.)
-        :meth:`describe` repeats these warnings and lists how many tokens other options would count. Tokens that cannot
-        be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some numbers.
+        Warns if some labels get no number loss: these options count less than half of the vocabulary's number tokens
+        (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
+        but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
+        Tokens that cannot be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some
+        numbers. :meth:`describe` repeats the warnings and lists how many tokens other options would count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
-                tokenizer or ``tokenizers.Tokenizer``. It is not changed. Different tokens with the same text are
-                separate number tokens.
+                tokenizer or ``tokenizers.Tokenizer``. It is not changed. Tokens with the same text stay separate.
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
                 Default: the number of ids of the tokenizer.
             digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
-                ``"42"``, ``"007"`` and ``"3.14"``. Distances of such values can be large, and NTL with them:
-                ``NTLConfig(squash_factor=9)`` keeps it on the scale of digits.
+                ``"42"``, ``"007"`` and ``"3.14"``. ``NTLConfig(squash_factor=9)`` keeps the loss of such large
+                distances on the scale of digits.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
 
