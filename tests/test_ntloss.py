@@ -271,6 +271,16 @@ def test_bfloat16_is_summed_in_float32(name: str) -> None:
     torch.testing.assert_close(result, one, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("zeros", "dtype"), [(0, torch.float32), (31, torch.float32), (100, torch.float32), (400, torch.float64)]
+)
+def test_leading_zeros_hide_nothing(zeros: int, dtype: torch.dtype) -> None:
+    """0...021 for 0...012, with no probability, however small, on any other digit."""
+    hot = F.one_hot(torch.tensor([[0] * zeros + [2, 1]]) + 3, len(WORDS)).to(dtype)
+    result = made("NumberLevelLoss", reweigh=False)(hot * 2e4 - 1e4, torch.tensor([[3] * zeros + [4, 5]]))
+    assert result.item() == pytest.approx(9 / 33, rel=1e-6 if dtype == torch.float32 else 1e-8)
+
+
 def number_level_losses(words: str, expected_digits: list[float]) -> dict[int, float]:
     """{place of a number's first digit: its loss}, in exact arithmetic, of one character per position."""
     losses = {}

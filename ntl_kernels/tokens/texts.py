@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from .values import LARGEST_SPAN, to_float32
+from .values import LARGEST_SPAN
 
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 """A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
@@ -37,7 +37,7 @@ def value_of(text: str, digits_only: bool, space_prefixed: bool) -> float | None
     if not NUMBER.fullmatch(number) or (digits_only and len(number) > 1):
         return None
     value = float(number)
-    return value if value <= LARGEST_SPAN and to_float32(value, 0) <= LARGEST_SPAN else math.inf
+    return value if value <= LARGEST_SPAN else math.inf
 
 
 def numbers_in(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> Vocab:
