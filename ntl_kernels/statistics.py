@@ -23,7 +23,7 @@ class NumberStatistics(NamedTuple):
     expected_value: Tensor
     """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf."""
     mass: Tensor
-    """[...]: m, the probability on number tokens."""
+    """[...]: m, the probability on number tokens; 0 only if all of them are -inf."""
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
@@ -51,7 +51,7 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     q = x.softmax(-1)
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
     expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
-    mass = (x.logsumexp(-1) - log_normaliser(logits)).exp()
+    mass = (x.logsumexp(-1) - log_normaliser(logits)).exp().clamp_min(torch.finfo(dtype).tiny)
     return NumberStatistics(
         torch.where(has_number, expected_value, torch.nan), torch.where(has_number, mass, torch.zeros_like(mass))
     )
