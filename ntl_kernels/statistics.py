@@ -61,10 +61,13 @@ def statistics_of(rows: Tensor, table: NumberTable) -> NumberStatistics:
     x = rows.to(loss_dtype(rows.dtype))  # once, so that the gradient is rounded once
     number_x, values = x.index_select(-1, table.ids), table.values.to(x.dtype)
     has_number = (number_x != -torch.inf).any(-1)
-    number_x = torch.where(has_number.unsqueeze(-1), number_x, 0.0)  # rows without a distribution get no gradient
-    q = number_x.softmax(-1)
+    q = torch.where(has_number.unsqueeze(-1), number_x, 0.0).softmax(-1)  # no gradient without a distribution
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
     expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
+    peak = x.detach().amax(-1, keepdim=True)  # relative to which large logits do not
+    peak = peak.masked_fill(peak == -torch.inf, 0.0)
+    total = (x - peak).exp().sum(-1).clamp_min(1.0)
+    mass = (number_x - peak).exp().sum(-1) / total
     # A probability of exactly 0 is left to rows without a number logit.
-    mass = (number_x.logsumexp(-1) - x.logsumexp(-1)).exp().clamp_min(torch.finfo(x.dtype).tiny)
-    return NumberStatistics(torch.where(has_number, expected_value, torch.nan), torch.where(has_number, mass, 0.0))
+    mass = torch.where(has_number, mass.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
+    return NumberStatistics(torch.where(has_number, expected_value, torch.nan), mass)
