@@ -135,24 +135,15 @@ class RowResult(NamedTuple):
     too. All are 0 for rows that do not count.
     """
 
-    cross_entropy: Any
-    """w * CE"""
-    is_correct: Any
-    """1 if the label's logit is the largest"""
-    weight: Any
-    """w"""
-    peak: Any
-    """the largest transformed logit x, and"""
-    total: Any
-    """the sum of exp(x - peak); both are the row's normaliser, in the backend's units"""
-    ntl: Any
-    """w * NTL, without lambda; this and all following are 0 outside number rows"""
-    absolute_error: Any
-    """|yhat - v_y|"""
-    mass: Any
-    """probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too"""
-    number_weight: Any
-    """w"""
+    cross_entropy: Any  # w * CE
+    is_correct: Any  # 1 if the label's logit is the largest
+    weight: Any  # w
+    peak: Any  # the largest transformed logit x, and
+    total: Any  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
+    ntl: Any  # w * NTL, without lambda; this and all following are 0 outside number rows
+    absolute_error: Any  # |yhat - v_y|
+    mass: Any  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
+    number_weight: Any  # w
 
 
 NUM_PARTS = len(Parts._fields)

@@ -64,22 +64,14 @@ class Statistics(NamedTuple):
     :class:`Header`.
     """
 
-    peak: Any
-    """the largest x"""
-    total: Any
-    """the sum of exp(x - peak)"""
-    label_logit: Any
-    """x of the label"""
-    number_peak: Any
-    """the largest x of the number tokens; this and the next three on number rows only"""
-    number_total: Any
-    """the sum of e_k = exp(x_k - number_peak) over the number tokens"""
-    offset: Any
-    """the sum of e_k (v_k - v_y); differences, so that large values do not lose precision"""
-    cost: Any
-    """the sum of e_k c_k"""
-    logit_sum: Any = None
-    """the sum of x - peak, or of x without a peak; sent with label smoothing only"""
+    peak: Any  # the largest x
+    total: Any  # the sum of exp(x - peak)
+    label_logit: Any  # x of the label
+    number_peak: Any  # the largest x of the number tokens; this and the next three on number rows only
+    number_total: Any  # the sum of e_k = exp(x_k - number_peak) over the number tokens
+    offset: Any  # the sum of e_k (v_k - v_y); differences, so that large values do not lose precision
+    cost: Any  # the sum of e_k c_k
+    logit_sum: Any = None  # the sum of x - peak, or of x without a peak; sent with label smoothing only
 
 
 UNKNOWN = Statistics(-inf, 0.0, -inf, -inf, 0.0, 0.0, 0.0, 0.0)
@@ -94,32 +86,23 @@ def num_statistics(spec: LossSpec) -> int:
 class Header(NamedTuple):
     """The last column of ``statistics``, padded with 0: the rank's columns of the vocabulary and its arguments."""
 
-    first: Any
-    """the first of its columns; this and the next three are integers below 2**24, exact in float32"""
-    width: Any
-    """the number of its columns"""
-    options_hash: Any
-    """of V, the number tokens, the options, the reduction and the backend"""
-    rows_hash: Any
-    """of labels and weights; for rows that do not count, only of that fact"""
-    num_tokens: Any
-    """this and the next: the given denominator, -1 for None"""
+    first: Any  # the first of its columns; this and the next three are integers below 2**24, exact in float32
+    width: Any  # the number of its columns
+    options_hash: Any  # of V, the number tokens, the options, the reduction and the backend
+    rows_hash: Any  # of labels and weights; for rows that do not count, only of that fact
+    num_tokens: Any  # this and the next: the given denominator, -1 for None
     num_numbers: Any
-    ntl_weight: Any
-    """lambda"""
+    ntl_weight: Any  # lambda
 
 
 class Merged(NamedTuple):
     """What the gradient of any rank's columns needs to know about a row, in the order of the rows of ``merged``."""
 
-    peak: Any
-    """this and the next: the row's normaliser, as in RowResult"""
+    peak: Any  # this and the next: the row's normaliser, as in RowResult
     total: Any
-    number_peak: Any
-    """this and the next: over the number tokens; these and the effect are 0 in rows without NTL"""
+    number_peak: Any  # this and the next: over the number tokens; these and the effect are 0 in rows without NTL
     number_total: Any
-    effect: Any
-    """L before reweighing for "wasserstein", yhat - v_y for the other kinds"""
+    effect: Any  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
 
 
 NUM_MERGED = len(Merged._fields)
@@ -128,10 +111,8 @@ NUM_MERGED = len(Merged._fields)
 class Merge(NamedTuple):
     """What all ranks together know about some rows and gradients need; bitwise equal on all ranks."""
 
-    merged: Tensor
-    """[NUM_MERGED, N]"""
-    number_logits: Tensor | None
-    """[N, K], only with ``label_sigma``."""
+    merged: Tensor  # [NUM_MERGED, N]
+    number_logits: Tensor | None  # [N, K], only with ``label_sigma``
 
 
 class ShardBackend(Protocol):

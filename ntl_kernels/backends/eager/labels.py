@@ -19,22 +19,15 @@ Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007
 class Labels(NamedTuple):
     """The labels, weights and coefficients of n rows."""
 
-    ids: Tensor
-    """int64 [n, 1], 0 where the row does not count or the label is out of range."""
-    counts: Tensor | None
-    """bool [n]: not ignored, and with a weight other than 0; None if all do."""
+    ids: Tensor  # int64 [n, 1], 0 where the row does not count or the label is out of range
+    counts: Tensor | None  # bool [n]: not ignored, and with a weight other than 0; None if all do
     weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
-    is_other: Tensor
-    """bool [n, 1]: whether the row is not a number row."""
-    num_others: int
-    """The number of rows that are not number rows."""
-    targets: Tensor
-    """[n]: the values of the labels of number rows; arbitrary for other rows."""
-    a: Factor = 0.0
-    """The coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)."""
-    b: Factor = 0.0
-    """The same of NTL."""
+    is_other: Tensor  # bool [n, 1]: whether the row is not a number row
+    num_others: int  # the number of rows that are not number rows
+    targets: Tensor  # [n]: the values of the labels of number rows; arbitrary for other rows
+    a: Factor = 0.0  # the coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)
+    b: Factor = 0.0  # the same of NTL
 
     @property
     def has_numbers(self) -> bool:

@@ -21,12 +21,9 @@ from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and
 class Pulls(NamedTuple):
     """The contribution of cross-entropy to the gradient of rows."""
 
-    slope: Factor
-    """The factor of p in every column."""
-    every: Factor
-    """A constant in every column."""
-    label: Factor
-    """An additional constant in the label's column."""
+    slope: Factor  # The factor of p in every column
+    every: Factor  # A constant in every column
+    label: Factor  # An additional constant in the label's column
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -227,23 +224,13 @@ def row_gradient(
     if spec.label_smoothing:
         g.add_(pulls.every)
     if numbers is not None:
-        add_to_columns_(g, ids, numbers.pulls, labels.b)
-    add_to_labels_(g, labels.ids, pulls.label)
+        ids = ids.long()  # index_add_ is several times slower with int32 indices
+        if isinstance(labels.b, Tensor):
+            g.index_add_(-1, ids, numbers.pulls * labels.b)
+        else:
+            g.index_add_(-1, ids, numbers.pulls, alpha=labels.b)
+    if isinstance(pulls.label, Tensor):
+        g.scatter_add_(-1, labels.ids, pulls.label.expand(labels.ids.shape))
+    else:
+        g.scatter_(-1, labels.ids, pulls.label, reduce="add")
     return chain_(g, x, spec)
-
-
-def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Factor) -> None:
-    """Add factor times entries [n, K] to the columns ids [K] of g [n, V]."""
-    ids = ids.long()  # index_add_ is several times slower with int32 indices
-    if isinstance(factor, Tensor):
-        g.index_add_(-1, ids, entries * factor)
-    else:
-        g.index_add_(-1, ids, entries, alpha=factor)
-
-
-def add_to_labels_(g: Tensor, ids: Tensor, entry: Factor) -> None:
-    """Add one number per row to the columns ids [n, 1] of g [n, V]."""
-    if isinstance(entry, Tensor):
-        g.scatter_add_(-1, ids, entry.expand(ids.shape))
-    else:
-        g.scatter_(-1, ids, entry, reduce="add")
