@@ -45,21 +45,28 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     check_numbers(numbers, logits.shape[-1])
     resolve_backend(backend, logits)
     table, dtype = numbers.table(logits.device), loss_dtype(logits.dtype)
-    x, values = logits.index_select(-1, table.ids).to(dtype), table.values.to(dtype)
-    has_number = (x != -torch.inf).any(-1)
-    x = torch.where(has_number.unsqueeze(-1), x, 0.0)  # rows without a distribution get no gradient
-    q = x.softmax(-1)
+    number_logits, values = logits.index_select(-1, table.ids).to(dtype), table.values.to(dtype)
+    has_number = (number_logits != -torch.inf).any(-1)
+    # Rows without a distribution get no gradient.
+    q = torch.where(has_number.unsqueeze(-1), number_logits, 0.0).softmax(-1)
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
     expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
-    mass = (x.logsumexp(-1) - log_normaliser(logits)).exp()
-    return NumberStatistics(
-        torch.where(has_number, expected_value, torch.nan), torch.where(has_number, mass, torch.zeros_like(mass))
-    )
+    peak, total = normaliser(logits)
+    mass = (number_logits - peak.unsqueeze(-1)).exp().sum(-1) / total
+    return NumberStatistics(torch.where(has_number, expected_value, torch.nan), mass)
 
 
-def log_normaliser(logits: Tensor) -> Tensor:
-    """The logsumexp [...] of logits [..., V]."""
+def normaliser(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(the largest of each row of logits [..., V], the sum of powers relative to it), both [...].
+
+    A large logsumexp would have too few digits for differences. Rows of -inf have 0 and 1: they get no gradient.
+    """
     rows, dtype = logits.reshape(-1, logits.shape[-1]), loss_dtype(logits.dtype)
     step = max(1, BLOCK_BYTES // (dtype.itemsize * rows.shape[1])) if is_plain(logits) else rows.shape[0]
-    blocks = rows.split(step) if rows.shape[0] > step else (rows,)
-    return torch.cat([block.to(dtype).logsumexp(-1) for block in blocks]).view(logits.shape[:-1])
+    peaks, totals = [], []
+    for block in rows.split(step) if rows.shape[0] > step else (rows,):
+        x = block.to(dtype)
+        peak = x.detach().amax(-1)
+        peaks.append(peak.masked_fill(peak == -torch.inf, 0.0))
+        totals.append((x - peaks[-1].unsqueeze(-1)).exp().sum(-1).clamp_min(1.0))
+    return torch.cat(peaks).view(logits.shape[:-1]), torch.cat(totals).view(logits.shape[:-1])
