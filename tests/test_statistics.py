@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 from torch import Tensor
 
 from ntl_kernels import NumberTokens
-from ntl_kernels.ntloss import NTLossDotProduct
 from ntl_kernels.statistics import number_statistics
 
 from .large_logits import large_problem
@@ -37,12 +34,13 @@ def test_equals_the_softmax(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for part, expected in zip(found, true, strict=True):
         torch.testing.assert_close(part, expected.to(result_dtype), rtol=precision, atol=precision)
     upstreams = torch.randn(*shape, 2).unbind(-1)
-    for wanted in ((0,), (1,), (0, 1)):
-        gradients = (
-            torch.autograd.grad([results[i] for i in wanted], base, [upstreams[i].to(results[i].dtype) for i in wanted],
-                                retain_graph=True)
+    for wanted in ([0], [1], [0, 1]):
+        gradients = [
+            torch.autograd.grad(
+                [results[i] for i in wanted], base, [upstreams[i].to(results[i]) for i in wanted], retain_graph=True
+            )
             for results in (found, true)
-        )  # fmt: skip
+        ]
         torch.testing.assert_close(*gradients, rtol=rounding, atol=rounding)
 
 
@@ -68,32 +66,17 @@ def test_a_row_that_nobody_asks_about_has_no_gradient() -> None:
         assert gradient[0].any() and not gradient[1:].any()
 
 
-@pytest.mark.parametrize(("function", "offset"), list(product(["statistics", "ntloss"], [0.0, 1e3, 1e6, -1e7])))
-def test_the_gradient_of_large_values_keeps_its_digits(function: str, offset: float) -> None:
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6, -1e7])
+def test_the_gradient_of_large_values_keeps_its_digits(offset: float) -> None:
     """An offset of all values changes nothing; nor do values far away that have no probability."""
     numbers = NumberTokens.from_mapping({**{i: offset + i for i in range(10)}, 11: -3e7}, 13)
     logits = torch.randn(4, 13)
     logits[:, 11] = -torch.inf
     logits.requires_grad_()
-    if function == "ntloss":
-        loss = NTLossDotProduct(TenDigits(), vocab_size=13, reweigh=False, loss_function=first_of_two)
-        loss.numbers = numbers
-        expected_value = loss(logits[None], torch.zeros(1, 4, dtype=torch.int64), reduction="sum")
-    else:
-        expected_value = number_statistics(logits, numbers).expected_value
-    (gradient,) = torch.autograd.grad(expected_value.sum(), logits)
+    (gradient,) = torch.autograd.grad(number_statistics(logits, numbers).expected_value.sum(), logits)
     q, steps = logits.detach().double()[:, :10].softmax(-1), torch.arange(10, dtype=torch.float64)
     truth = q * (steps - (q * steps).sum(-1, keepdim=True))
     torch.testing.assert_close(gradient[:, :10].double(), truth, rtol=1e-5, atol=1e-6)
-
-
-def first_of_two(expected: Tensor, values: Tensor, reduction: str = "mean") -> Tensor:
-    return expected + 0 * values
-
-
-class TenDigits:
-    def get_vocab(self) -> dict[str, int]:
-        return {**{str(i): i for i in range(10)}, "a": 10, "b": 11, "c": 12}
 
 
 def test_large_logits_lose_no_digits() -> None:

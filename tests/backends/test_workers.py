@@ -23,6 +23,7 @@ THREADS = 3
 ROWS, VOCAB = 40, 64
 NUMBERS = NumberTokens.from_mapping({digit: digit for digit in range(10)}, VOCAB)
 LABELS = torch.arange(ROWS) % 20
+LOGITS = torch.randn(ROWS, VOCAB)
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +37,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def in_one_thread(function: Callable[[], Any]) -> Any:
+def in_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     torch.set_num_threads(1)
     try:
-        return function()
+        return function(*arguments)
     finally:
         torch.set_num_threads(THREADS)
 
@@ -55,14 +56,26 @@ def test_random_problems_give_the_same_bits(first_seed: int, monkeypatch: pytest
     for seed in range(first_seed, first_seed + 10):
         problem = random_problem(seed, (torch.float64, torch.float32, torch.bfloat16, torch.float16))
         monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * problem.logits.shape[-1] * 4)
-        together, alone = solve(problem, "eager"), in_one_thread(partial(solve, problem, "eager"))
+        together, alone = solve(problem, "eager"), in_one_thread(solve, problem, "eager")
         torch.testing.assert_close(together.entries, alone.entries, rtol=0, atol=0, equal_nan=True)
+
+
+def test_every_state_of_the_caller_gives_the_same_bits() -> None:
+    expected = in_one_thread(loss_and_gradient, LOGITS)
+    for state in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with state():
+            parts = cross_entropy_ntl(LOGITS, LABELS, NUMBERS, return_parts=True)
+        assert torch.equal(parts.loss.detach(), expected[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(map(torch.equal, loss_and_gradient(LOGITS), expected))
+    with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(THREADS,)) as callers:
+        for found in callers.map(loss_and_gradient, [LOGITS] * 12):
+            assert all(map(torch.equal, found, expected))
 
 
 def test_blocks_are_computed_in_several_threads() -> None:
     """Which do not split their operations; with one thread to use, in the caller's."""
-    meeting = threading.Barrier(THREADS, timeout=20)
-    found = set()
+    meeting, found = threading.Barrier(THREADS, timeout=20), set()
 
     def work(item: int) -> None:
         if item < THREADS:
@@ -77,16 +90,18 @@ def test_blocks_are_computed_in_several_threads() -> None:
     assert found == {(here, THREADS)}
 
 
-def test_the_numbers_of_threads_stay_as_they_are() -> None:
-    """From the moment that the loss is there, however late a worker was to start."""
-    logits = torch.randn(ROWS, VOCAB)
-    found = set()
-    for _ in range(100):
-        workers.workers.cache_clear()
-        cross_entropy_ntl(logits, LABELS, NUMBERS)
-        with ThreadPoolExecutor(1) as later:
-            found.add(later.submit(torch.get_num_threads).result())
-    assert found == {THREADS} == {torch.get_num_threads()}
+def test_every_item_is_taken_once_and_an_error_raised_after_all_the_work() -> None:
+    found: list[int] = []
+
+    def work(item: int) -> None:
+        found.append(item)
+        if item == 3:
+            raise IndexError("item 3")
+
+    with pytest.raises(IndexError, match="item 3"):
+        workers.for_each(work, range(1000), THREADS)
+    assert sorted(found) == list(range(1000))
+    workers.for_each(work, range(0), THREADS)
 
 
 class Clock:
@@ -115,64 +130,28 @@ class Clock:
 def test_a_walk_that_waits_for_its_core_hands_over_the_rest(
     item_s: float, worked_s: float, own_items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, found = Clock(item_s, worked_s), []
+    """And all items of some further walks, until it is asked again."""
+    clock, here = Clock(item_s, worked_s), threading.get_ident()
     monkeypatch.setattr(workers, "time", clock)
     monkeypatch.setattr(workers.Machine, "is_shared_for", 0)
+    further_walks = 0 if own_items == 9 else workers.WALKS_BEFORE_ASKING_AGAIN
+    for walk in range(1 + further_walks):
+        found: list[tuple[int, bool]] = []
 
-    def work(item: int) -> None:
-        clock.items += 1
-        found.append((threading.get_ident() == this_thread, item))
+        def work(item: int, found: list[tuple[int, bool]] = found) -> None:
+            clock.items += 1
+            found.append((item, threading.get_ident() == here))
 
-    this_thread = threading.get_ident()
-    workers.for_each(work, range(9), THREADS)
-    assert [is_own for is_own, _ in found].count(True) == own_items
-    assert sorted(item for _, item in found) == list(range(9))
-    assert workers.Machine.is_shared_for == (0 if own_items == 9 else workers.WALKS_BEFORE_ASKING_AGAIN)
-    if own_items < 9:  # in further walks, all of it, until it is asked again
-        found.clear()
-        for _ in range(workers.WALKS_BEFORE_ASKING_AGAIN):
-            workers.for_each(work, range(9), THREADS)
-        assert not any(is_own for is_own, _ in found) and workers.Machine.is_shared_for == 0
-
-
-def test_every_item_is_taken_once_and_an_error_raised_after_all_the_work() -> None:
-    found: list[int] = []
-
-    def work(item: int) -> None:
-        found.append(item)
-        if item == 3:
-            raise IndexError("item 3")
-
-    with pytest.raises(IndexError, match="item 3"):
-        workers.for_each(work, range(1000), THREADS)
-    assert sorted(found) == list(range(1000))
-    workers.for_each(work, range(0), THREADS)
-
-
-def test_every_mode_of_the_caller() -> None:
-    logits = torch.randn(ROWS, VOCAB)
-    expected = in_one_thread(lambda: loss_and_gradient(logits))
-    for state in (torch.inference_mode, torch.no_grad, torch.enable_grad):
-        with state():
-            parts = cross_entropy_ntl(logits, LABELS, NUMBERS, return_parts=True)
-        assert torch.equal(parts.loss.detach(), expected[0])
-    with torch.autocast("cpu", torch.bfloat16):
-        assert all(map(torch.equal, loss_and_gradient(logits), expected))
-
-
-def test_callers_in_several_threads_at_once() -> None:
-    problems = [torch.randn(ROWS, VOCAB) for _ in range(12)]
-    expected = in_one_thread(lambda: [loss_and_gradient(logits) for logits in problems])
-    with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(THREADS,)) as callers:
-        for found, true in zip(callers.map(loss_and_gradient, problems), expected, strict=True):
-            assert all(map(torch.equal, found, true))
+        workers.for_each(work, range(9), THREADS)
+        assert sorted(item for item, _ in found) == list(range(9))
+        assert sum(is_own for _, is_own in found) == (own_items if walk == 0 else 0)
+        assert workers.Machine.is_shared_for == further_walks - walk
 
 
 @pytest.mark.parametrize("refused", range(THREADS + 2))
 def test_a_system_that_refuses_threads(refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it has started so many, and until it is asked again."""
-    logits = torch.randn(ROWS, VOCAB)
-    expected = in_one_thread(lambda: loss_and_gradient(logits))
+    """After it has started so many, and until it is asked again. The numbers of threads stay as they are."""
+    expected = in_one_thread(loss_and_gradient, LOGITS)
     start, started = threading.Thread.start, list[str]()
 
     def start_few(thread: threading.Thread) -> None:
@@ -185,38 +164,34 @@ def test_a_system_that_refuses_threads(refused: int, monkeypatch: pytest.MonkeyP
     workers.workers.cache_clear()
     with monkeypatch.context() as refusing:
         refusing.setattr(threading.Thread, "start", start_few)
-        assert all(map(torch.equal, loss_and_gradient(logits), expected))
-        found: list[int] = []
-        workers.for_each(found.append, range(50), THREADS)
-        assert sorted(found) == list(range(50))
+        assert all(map(torch.equal, loss_and_gradient(LOGITS), expected))
     with ThreadPoolExecutor(1) as later:
         assert later.submit(torch.get_num_threads).result() == THREADS == torch.get_num_threads()
     assert len(started) == min(refused, THREADS + 1)
     test_blocks_are_computed_in_several_threads()
 
 
-def in_a_child(connection: Any, logits: Tensor) -> None:
+def in_a_child(connection: Any) -> None:
     """In its main thread, and in one that outlives it."""
 
-    def send() -> None:
+    def send(wait: Callable[[], object] = lambda: None) -> None:
+        wait()
         torch.set_num_threads(THREADS)
-        connection.send([each.tolist() for each in loss_and_gradient(logits)])
+        connection.send([each.tolist() for each in loss_and_gradient(LOGITS)])
 
-    def send_later() -> None:
+    def until_the_main_thread_has_ended() -> None:
         while threading.main_thread().is_alive():
             time.sleep(0.01)
-        send()
 
     send()  # the workers have started
-    threading.Thread(target=send_later).start()
+    threading.Thread(target=partial(send, until_the_main_thread_has_ended)).start()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_workers_of_its_own() -> None:
-    logits = torch.randn(ROWS, VOCAB)
-    expected = [each.tolist() for each in loss_and_gradient(logits)]
+    expected = [each.tolist() for each in loss_and_gradient(LOGITS)]
     parent, child = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=in_a_child, args=(child, logits))
+    process = multiprocessing.get_context("fork").Process(target=in_a_child, args=(child,))
     process.start()
     child.close()
     try:
