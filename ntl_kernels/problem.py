@@ -131,19 +131,19 @@ class Parts(NamedTuple):
 class RowResult(NamedTuple):
     """The results of one row, of a block of rows, or (``RowResult(*fields.unbind())``) of all rows.
 
-    Their order is written here: it is the order of the rows of ``fields`` [len(RowResult._fields), N], for the kernels,
-    too. All are 0 for rows that do not count.
+    Their order is that of the rows of ``fields`` [NUM_FIELDS, N], for the kernels, too. All are 0 for rows that do not
+    count, and None where they are not computed.
     """
 
-    cross_entropy: Any  # w * CE
-    is_correct: Any  # 1 if the label's logit is the largest
-    weight: Any  # w
-    peak: Any  # the largest transformed logit x, and
-    total: Any  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
-    ntl: Any  # w * NTL, without lambda; this and all following are 0 outside number rows
-    absolute_error: Any  # |yhat - v_y|
-    mass: Any  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
-    number_weight: Any  # w
+    cross_entropy: Any = None  # w * CE
+    is_correct: Any = None  # 1 if the label's logit is the largest
+    weight: Any = None  # w
+    peak: Any = None  # the largest transformed logit x, and
+    total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
+    ntl: Any = None  # w * NTL, without lambda; this and all following are 0 outside number rows
+    absolute_error: Any = None  # |yhat - v_y|
+    mass: Any = None  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
+    number_weight: Any = None  # w
 
 
 NUM_PARTS = len(Parts._fields)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ..formulas import costs
-from ..problem import Problem
+from ..problem import Problem, RowResult
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, Header, Merge, Merged, Statistics, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.labels import Factor, read_labels
-from .eager.losses import cross_entropy, cross_entropy_pulls, row_gradient, row_results
+from .eager.losses import as_fields, cross_entropy, cross_entropy_pulls, row_gradient
 from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, value_terms
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
@@ -99,7 +99,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         widths = Header(*gathered[:, : len(Header._fields), -1:, None].unbind(1)).width
         distance = (sent.logit_sum + widths * (anchor(sent.peak) - normaliser.peak)).sum(0) / problem.vocab_size
     label_logit = sent.label_logit.amax(0)
-    ce, is_correct = cross_entropy(normaliser, label_logit, distance, spec), label_logit >= normaliser.peak
+    ce = cross_entropy(normaliser, label_logit, distance, spec)
 
     is_unmeasured = labels.is_other | (sent.number_total == 0).all(0)
     rows = (~is_unmeasured).view(-1).nonzero().view(-1)
@@ -115,9 +115,21 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
     ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
 
-    found = (ntl, error, mass, *over_numbers, effect)
-    ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in found)
-    fields = row_results(ce, is_correct, normaliser, ntl, error, mass, labels, is_unmeasured)
+    parts = ntl, error.abs(), mass, *over_numbers, effect
+    ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
+    weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+    found = RowResult(
+        cross_entropy=labels.weighted(ce),
+        is_correct=(label_logit >= normaliser.peak).to(ce.dtype),
+        weight=weight,
+        peak=normaliser.peak,
+        total=normaliser.total,
+        ntl=labels.weighted(ntl),
+        absolute_error=error,
+        mass=mass,
+        number_weight=weight.masked_fill(labels.is_other, 0),
+    )
+    fields = as_fields(found)
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
     return fields, Merge(torch.stack(Merged(*normaliser, *of_numbers)).squeeze(-1), number_logits)

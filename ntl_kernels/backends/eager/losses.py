@@ -119,64 +119,44 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
     q, measured = number_softmax(x, labels, problem, problem.wants_parts)
-    number_p = numbers = error = mass = None
     if block.gradient is None:
-        powers = block.buffer("powers") if x is block.logits else x
-        normaliser = normaliser_of(x, peak, powers)
-        if labels.has_numbers:
-            number_p = powers.index_select(-1, ids).div_(normaliser.total)
+        p = block.buffer("powers") if x is block.logits else x
+        normaliser = normaliser_of(x, peak, p)
     else:
         # The softmax may overwrite x, except with a softcap, whose derivative needs x.
         p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
-        if labels.has_numbers:
-            number_p = p.index_select(-1, ids)
-    if number_p is not None:
+    number_p = numbers = None
+    if labels.has_numbers:
+        number_p = p.index_select(-1, ids)
+        if block.gradient is None:
+            number_p.div_(normaliser.total)
         numbers = solve_numbers(number_p, q, measured, problem)
     if block.gradient is not None:
         pulls = cross_entropy_pulls(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, pulls, labels, numbers, ids, spec))
-    if problem.wants_parts and number_p is not None and q is not None:
-        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
-        mass = rounded_up_(number_p.sum(-1, keepdim=True))
-    ntl = None if numbers is None else numbers.ntl
-    ce = cross_entropy(normaliser, label_logits, distance, spec)
-    is_correct = label_logits >= peak if problem.wants_parts else None
-    return row_results(ce, is_correct, normaliser, ntl, error, mass, labels, measured.is_other)
+
+    ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
+    found = RowResult(cross_entropy=ce, peak=peak, total=normaliser.total)
+    if numbers is not None:
+        found = found._replace(ntl=labels.weighted(numbers.ntl).masked_fill(measured.is_other, 0))
+    if problem.wants_parts:
+        weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+        found = found._replace(is_correct=(label_logits >= peak).to(ce.dtype), weight=weight)
+        if number_p is not None and q is not None:
+            error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
+            mass = rounded_up_(number_p.sum(-1, keepdim=True))
+            found = found._replace(
+                absolute_error=error.masked_fill_(measured.is_other, 0),
+                mass=mass.masked_fill_(measured.is_other, 0),
+                number_weight=weight.masked_fill(labels.is_other, 0),
+            )
+    return as_fields(found)
 
 
-def row_results(
-    ce: Tensor,
-    is_correct: Tensor | None,
-    normaliser: Normaliser,
-    ntl: Tensor | None,
-    error: Tensor | None,
-    mass: Tensor | None,
-    labels: Labels,
-    is_unmeasured: Tensor,
-) -> Tensor:
-    """The fields [NUM_FIELDS, n] of rows from what :class:`RowResult` consists of, each [n, 1] or None for zeros.
-
-    Those of number rows may be arbitrary in other rows and in number rows whose number tokens are all -inf, both of
-    which ``is_unmeasured`` [n, 1] marks.
-    """
-    zeros = torch.zeros_like(ce)
-
-    def of_numbers(part: Tensor | None) -> Tensor:
-        return zeros if part is None else part.masked_fill(is_unmeasured, 0)
-
-    weight = torch.ones_like(ce) if labels.weights is None else labels.weights
-    found = RowResult(
-        cross_entropy=labels.weighted(ce),
-        is_correct=zeros if is_correct is None else is_correct.to(ce.dtype),
-        weight=zeros if is_correct is None else weight,
-        peak=normaliser.peak,
-        total=normaliser.total,
-        ntl=of_numbers(None if ntl is None else labels.weighted(ntl)),
-        absolute_error=of_numbers(None if error is None else error.abs()),
-        mass=of_numbers(mass),
-        number_weight=zeros if error is None else weight.masked_fill(labels.is_other, 0),
-    )
-    return torch.stack(found).squeeze(-1)
+def as_fields(found: RowResult) -> Tensor:
+    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros."""
+    zeros = torch.zeros_like(found.cross_entropy)
+    return torch.stack([zeros if part is None else part for part in found]).squeeze(-1)
 
 
 def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:
