@@ -23,7 +23,7 @@ class Problem(NamedTuple):
     labels: Tensor
     """int64 or int32 [...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
-    """In the labels' shape; for the backends in the losses' dtype, contiguous. None means 1."""
+    """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
     num_tokens: Tensor | float | None
     """Denominator of ``sum(w CE)`` for reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
@@ -117,7 +117,7 @@ def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number. Their order is written here."""
+    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number."""
 
     cross_entropy: Any
     ntl: Any
@@ -148,6 +148,8 @@ class RowResult(NamedTuple):
 
 NUM_PARTS = len(Parts._fields)
 NUM_FIELDS = len(RowResult._fields)
+AT = RowResult(*range(NUM_FIELDS))
+"""The row of each result in ``fields``: to select a few costs less than ``unbind``."""
 
 
 class Field(IntEnum):
@@ -177,5 +179,4 @@ class Forward(NamedTuple):
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    found = RowResult(*fields.unbind())
-    return found.cross_entropy + problem.ntl_weight * found.ntl
+    return fields[AT.cross_entropy] + problem.ntl_weight * fields[AT.ntl]

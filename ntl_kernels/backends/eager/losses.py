@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...formulas import divide
-from ...problem import NUM_FIELDS, Forward, Parts, Problem, RowResult, losses_of_rows
+from ...problem import AT, NUM_FIELDS, Forward, Parts, Problem, RowResult, losses_of_rows
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
@@ -62,11 +62,10 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
 def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     spec, ids = problem.spec, problem.table.ids
     labels = read_labels(problem, logits.shape[-1], fields.dtype).with_coefficients(problem, upstream)
-    found = RowResult(*fields.unbind())
 
     def work(block: Block) -> None:
         x, numbers = transform_logits(block, spec), None
-        peak, total = (chosen(part, block.rows).unsqueeze(-1) for part in (found.peak, found.total))
+        peak, total = (chosen(fields[row], block.rows).unsqueeze(-1) for row in (AT.peak, AT.total))
         q, measured = number_softmax(x, block.labels, problem, False)
         powers = torch.sub(x, peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         if measured.has_numbers:
