@@ -70,7 +70,7 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     if weights is not None:
         weights = weights.view(-1)
         counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
-    elif not are_all_above(labels, problem.spec.ignore_index):
+    elif not are_all_kept(labels, problem.spec.ignore_index):
         counts = is_kept(labels, problem.spec.ignore_index)
     if labels.device.type != "cpu":  # on a CPU they have been checked
         is_bad = (labels < 0) | (labels >= vocab_size)
@@ -91,9 +91,9 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
 
 
-def are_all_above(labels: Tensor, ignore_index: int) -> bool:
-    """Whether it is known that no label is the ignore index: on a CPU, if that is negative and no label is."""
-    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
+def are_all_kept(labels: Tensor, ignore_index: int) -> bool:
+    """Whether it is known at little cost that no label is the ignore index: that is negative, and no label is."""
+    return labels.numel() == 0 or (ignore_index < 0 and labels.min().item() >= 0)
 
 
 def chosen(tensor: Tensor, rows: Rows) -> Tensor:
