@@ -316,7 +316,7 @@ LAYERS = (
     ("dispatch", "chooses how a Problem is computed: plain, traced or reference"),
     ("autograd", "autograd.Functions for plain calls"),
     ("ops", "custom operators for traced calls"),
-    ("checks | expectation", "checks of the arguments; statistics of numbers"),
+    ("checks", "checks of the arguments"),
     ("linear", "hidden states: a chunk of logits at a time"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),
