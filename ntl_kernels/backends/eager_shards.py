@@ -101,21 +101,9 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     label_logit = sent.label_logit.amax(0)
     ce = cross_entropy(normaliser, label_logit, distance, spec)
 
-    is_unmeasured = labels.is_other | (sent.number_total == 0).all(0)
-    rows = (~is_unmeasured).view(-1).nonzero().view(-1)
-    of_rows = Statistics(*gathered[:, :, rows, None].unbind(1))
-    sums = of_rows.number_peak, of_rows.number_total, of_rows.offset, of_rows.cost
-    over_numbers, (error, effect) = merged_sums(*sums)
-    if number_logits is not None:
-        values = problem.table.values.to(gathered.dtype)
-        effect = cumulative_terms(number_logits[rows].softmax(-1), labels.targets[rows], values, spec).loss
-    loss = effect
-    if spec.kind != "wasserstein":
-        loss, effect = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
-    mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
-    ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
-
-    parts = ntl, error.abs(), mass, *over_numbers, effect
+    is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
+    rows = is_measured.view(-1).nonzero().view(-1)
+    parts = merged_numbers(gathered, number_logits, labels.targets, normaliser, rows, problem)
     ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
     weight = torch.ones_like(ce) if labels.weights is None else labels.weights
     found = RowResult(
@@ -133,6 +121,28 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
     return fields, Merge(torch.stack(Merged(*normaliser, *of_numbers)).squeeze(-1), number_logits)
+
+
+def merged_numbers(
+    gathered: Tensor,
+    number_logits: Tensor | None,
+    targets: Tensor,
+    normaliser: Normaliser,
+    rows: Tensor,
+    problem: Problem,
+) -> tuple[Tensor, ...]:
+    """(NTL_i, |yhat - v_y|, the mass, and the number tokens' peak, total and effect), each [n, 1], of number rows."""
+    spec, sent = problem.spec, Statistics(*gathered[:, :, rows, None].unbind(1))
+    over_numbers, (error, effect) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
+    if number_logits is not None:
+        values = problem.table.values.to(gathered.dtype)
+        effect = cumulative_terms(number_logits[rows].softmax(-1), targets[rows], values, spec).loss
+    loss = effect
+    if spec.kind != "wasserstein":
+        loss, effect = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
+    mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
+    ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
+    return ntl, error.abs(), mass, *over_numbers, effect
 
 
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:
