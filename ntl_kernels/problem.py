@@ -169,12 +169,9 @@ class Field(IntEnum):
 class Forward(NamedTuple):
     """What a forward pass returns, float32 (float64 for float64 logits)."""
 
-    loss: Tensor
-    """0-d, or [N] for reduction "none"."""
-    parts: Tensor | None
-    """[NUM_PARTS]; None if they are not wanted and the backend skips them."""
-    fields: Tensor
-    """[NUM_FIELDS, N]"""
+    loss: Tensor  # 0-d, or [N] for reduction "none"
+    parts: Tensor | None  # [NUM_PARTS]; None if they are not wanted and the backend skips them
+    fields: Tensor  # [NUM_FIELDS, N]
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
