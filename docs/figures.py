@@ -316,11 +316,11 @@ LAYERS = (
     ("dispatch", "chooses how a Problem is computed: plain, traced or reference"),
     ("autograd", "autograd.Functions for plain calls"),
     ("ops", "custom operators for traced calls"),
-    ("checks | expectation", "checks of the arguments; statistics of numbers"),
+    ("checks", "checks of the arguments"),
     ("linear", "hidden states: a chunk of logits at a time"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),
-    ("problem", "Problem: labels, weights, numbers and options of one call"),
+    ("formulas | problem", "costs of numbers; Problem: labels, weights, numbers and options of one call"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
     (

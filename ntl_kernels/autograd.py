@@ -17,7 +17,7 @@ from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import can_look
 from .linear import Chunking, rows_that_count
-from .problem import Parts, Problem
+from .problem import Problem
 from .tracing import check_transforms, is_differentiated, refuse_second_derivative, times_upstream
 
 
@@ -174,13 +174,11 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.is_one_pass, needs = linear.keeps_gradients(problem, hidden.dtype), ctx.needs_input_grad[:3]
         result = linear.forward(hidden, weight, bias, problem, chunking, needs if ctx.is_one_pass else [False] * 3)
         loss, parts, fields = result.forward
-        if problem.lacks_denominators:
-            counted = Parts(*parts.unbind())
-            problem = problem.counted(counted.num_tokens, counted.num_numbers)
+        problem = problem.counted_by(parts)
         ctx.problem, ctx.chunking = problem, chunking
         # Do not keep the loss: it refers to this object, and the cycle would keep the gradients of a dropped loss.
         ctx.found = (result.gradients, result.scale) if ctx.is_one_pass else None

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from . import linear, ops, reference
 from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
-from .backends import Field, Forward, load_backend
+from .backends import load_backend
 from .backends.layout import loss_dtype, rows_of
 from .checks import check_inplace, checked_rows
 from .config import NTLOutput
 from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
-from .problem import Problem
+from .problem import Forward, Problem, RowResult
 from .tracing import is_plain
 
 
@@ -91,9 +91,11 @@ def as_result(result: Forward, problem: Problem, return_parts: bool) -> Tensor |
 
 def as_output(result: Forward, problem: Problem) -> NTLOutput:
     """The loss and its parts."""
+    assert result.parts is not None
     cross_entropy, ntl, *rest = result.parts.unbind()
     if problem.reduction == "none":
-        cross_entropy, ntl = result.fields[Field.CROSS_ENTROPY], result.fields[Field.NTL]
+        found = RowResult(*result.fields.unbind())
+        cross_entropy, ntl = found.cross_entropy, found.ntl
     shown = (in_shape(part, problem) for part in (result.loss, cross_entropy, ntl))
     return NTLOutput(*shown, *rest)
 

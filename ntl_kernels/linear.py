@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from .backends import Field, Forward, load_backend, losses_of_rows
+from .backends import load_backend
 from .backends.layout import loss_dtype
-from .problem import Problem, in_dtype, is_kept
-from .reference import divide
+from .formulas import divide
+from .problem import NUM_FIELDS, Forward, Problem, in_dtype, is_kept, losses_of_rows
 from .tracing import times_upstream
 
 Chunk: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
@@ -231,10 +231,10 @@ def forward(
             problem = problem.counted(*backend.count(problem, weight.shape[0], dtype).unbind())
         unit = unit_of(problem, hidden.dtype)
         task = in_unit(problem, unit)
-        fields = hidden.new_zeros((len(Field), hidden.shape[0]), dtype=dtype)
+        fields = hidden.new_zeros((NUM_FIELDS, hidden.shape[0]), dtype=dtype)
         gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
         for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
-            chunk_fields = fields.new_empty((len(Field), logits.shape[0]))
+            chunk_fields = fields.new_empty((NUM_FIELDS, logits.shape[0]))
             target = logits[None] if any(needs) else None
             backend.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
             fields[:, chunk] = chunk_fields

@@ -42,8 +42,8 @@ from .checks import check_label_values, check_leading_shape, check_reduction, ch
 from .config import NTLConfig
 from .digit_runs import digits_from_leading, number_runs, power_of_tenth, run_sums
 from .dispatch import in_shape, loss_of_logits
+from .formulas import divide
 from .problem import Problem, is_kept
-from .reference import divide
 from .spec import WORST_FACTOR, LossSpec, cost_line
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens

@@ -21,7 +21,7 @@ from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype
 from .checks import checked_rows
 from .linear import Chunking
-from .problem import NUM_FIELDS, NUM_PARTS, Forward, Parts, Problem, RowResult, as_tensor
+from .problem import AT, NUM_FIELDS, NUM_PARTS, Forward, Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
 from .tracing import check_transforms, is_functorch, refuse_second_derivative, times_upstream
@@ -98,7 +98,7 @@ def define(name: str, given: str, results: str) -> Callable[[Callable[..., Any]]
 
 
 @define("losses", "Tensor logits, bool keeps_gradient", "(Tensor, Tensor, Tensor, Tensor)")
-def losses(logits: Tensor, keeps_gradient: bool, *operands: Any) -> tuple[Tensor, ...]:
+def losses(logits: Tensor, keeps_gradient: bool, *operands: Any) -> tuple[Any, ...]:
     """(loss, parts, fields, gradient) of logits [B, T, V].
 
     The gradient [B, T, V] is that of reduction "mean" or "sum" for an upstream gradient of 1, or empty.
@@ -127,7 +127,7 @@ def linear_losses(
     skip_ignored: bool,
     needs: list[bool],
     *operands: Any,
-) -> tuple[Tensor, ...]:
+) -> tuple[Any, ...]:
     """(loss, parts, fields, hidden_grad, weight_grad, bias_grad, scale) of :func:`ntl_kernels.linear.forward`."""
     problem = Operands(*operands).problem
     checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype))
@@ -259,16 +259,16 @@ def detached(*tensors: Tensor | None) -> list[Any]:
 
 def counts_of(fields: Tensor) -> Tensor:
     """bool [N]: which rows count."""
-    return RowResult(*fields.unbind()).weight != 0
+    return fields[AT.weight] != 0
 
 
 def with_denominators(operands: Operands, parts: Tensor) -> Operands:
     """The operands with the denominators that a forward pass counted and returned among its parts."""
-    problem = operands.problem
-    if not problem.lacks_denominators:
-        return operands
-    found = Parts(*parts.unbind())
-    return operands_of(problem.counted(found.num_tokens, found.num_numbers), parts.dtype)
+    return (
+        operands_of(operands.problem.counted_by(parts), parts.dtype)
+        if operands.problem.lacks_denominators
+        else operands
+    )
 
 
 losses.register_autograd(Losses.backward, setup_context=Losses.setup_context)

@@ -23,7 +23,7 @@ class Problem(NamedTuple):
     labels: Tensor
     """int64 or int32 [...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
-    """In the labels' shape; for the backends in the losses' dtype, contiguous. None means 1."""
+    """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
     num_tokens: Tensor | float | None
     """Denominator of ``sum(w CE)`` for reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
@@ -82,6 +82,13 @@ class Problem(NamedTuple):
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
         )
 
+    def counted_by(self, parts: Tensor | None) -> Problem:
+        """The same with the denominators among the parts of a forward pass, if any is missing."""
+        if parts is None or not self.lacks_denominators:
+            return self
+        found = Parts(*parts.unbind())
+        return self.counted(found.num_tokens, found.num_numbers)
+
 
 def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
     """bool, in the labels' shape: which labels are not ``ignore_index`` (any int64).
@@ -117,7 +124,7 @@ def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number. Their order is written here."""
+    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number."""
 
     cross_entropy: Any
     ntl: Any
@@ -131,32 +138,25 @@ class Parts(NamedTuple):
 class RowResult(NamedTuple):
     """The results of one row, of a block of rows, or (``RowResult(*fields.unbind())``) of all rows.
 
-    Their order is written here: it is the order of the rows of ``fields`` [len(RowResult._fields), N], for the kernels,
-    too. All are 0 for rows that do not count.
+    Their order is that of the rows of ``fields`` [NUM_FIELDS, N], for the kernels, too. All are 0 for rows that do not
+    count, and None where they are not computed.
     """
 
-    cross_entropy: Any
-    """w * CE"""
-    is_correct: Any
-    """1 if the label's logit is the largest"""
-    weight: Any
-    """w"""
-    peak: Any
-    """the largest transformed logit x, and"""
-    total: Any
-    """the sum of exp(x - peak); both are the row's normaliser, in the backend's units"""
-    ntl: Any
-    """w * NTL, without lambda; this and all following are 0 outside number rows"""
-    absolute_error: Any
-    """|yhat - v_y|"""
-    mass: Any
-    """probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too"""
-    number_weight: Any
-    """w"""
+    cross_entropy: Any = None  # w * CE
+    is_correct: Any = None  # 1 if the label's logit is the largest
+    weight: Any = None  # w
+    peak: Any = None  # the largest transformed logit x, and
+    total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
+    ntl: Any = None  # w * NTL, without lambda; this and all following are 0 outside number rows
+    absolute_error: Any = None  # |yhat - v_y|
+    mass: Any = None  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
+    number_weight: Any = None  # w
 
 
 NUM_PARTS = len(Parts._fields)
 NUM_FIELDS = len(RowResult._fields)
+AT = RowResult(*range(NUM_FIELDS))
+"""The row of each result in ``fields``: to select a few costs less than ``unbind``."""
 
 
 class Field(IntEnum):
@@ -176,14 +176,11 @@ class Field(IntEnum):
 class Forward(NamedTuple):
     """What a forward pass returns, float32 (float64 for float64 logits)."""
 
-    loss: Tensor
-    """0-d, or [N] for reduction "none"."""
-    parts: Tensor
-    """[7]: the fields of NTLOutput after the loss, reduced; [0] if they are not wanted and the backend skips them."""
-    fields: Tensor
-    """[len(Field), N]"""
+    loss: Tensor  # 0-d, or [N] for reduction "none"
+    parts: Tensor | None  # [NUM_PARTS]; None if they are not wanted and the backend skips them
+    fields: Tensor  # [NUM_FIELDS, N]
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    return fields[Field.CROSS_ENTROPY] + problem.ntl_weight * fields[Field.NTL]
+    return fields[AT.cross_entropy] + problem.ntl_weight * fields[AT.ntl]

@@ -6,12 +6,11 @@ float64, all other dtypes in float32.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .problem import Field, Forward, Problem, in_dtype, is_kept, losses_of_rows
+from .formulas import costs, divide
+from .problem import Forward, Parts, Problem, RowResult, in_dtype, is_kept, losses_of_rows
 from .spec import LossSpec
 from .tokens import NumberTable
 from .value_losses import VALUE_LOSSES
@@ -36,28 +35,10 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     return spec.ce_weight * ((1 - eps) * nll + smooth + squared)
 
 
-def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
-    """c_k [n, K]: the cost of probability on value k when the label's value is ``targets`` [n] (eq. 6 and 7)."""
-    distance = (values - targets[:, None]).abs()
-    if spec.cost_offset == 0:
-        return distance if spec.cost_slope == 1 else spec.cost_slope * distance
-    return torch.where(distance > 0, spec.cost_offset + spec.cost_slope * distance, 0.0)
-
-
 def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, label_sigma: float) -> Tensor:
     """L [n]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` over the (sorted) values (eq. 9)."""
     t = torch.softmax(-(((values - targets[:, None]) / label_sigma) ** 2) / 2, -1)
     return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * values.diff()).sum(-1)
-
-
-def value_loss(error: Tensor, spec: LossSpec) -> Tensor:
-    """f(error) of the expected-value losses, elementwise (eq. 11)."""
-    return VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)
-
-
-def value_slope(error: Tensor, spec: LossSpec) -> Tensor:
-    """f'(error), elementwise, for backends that do not use autograd."""
-    return VALUE_LOSSES[spec.kind].slope(error, spec.huber_delta)
 
 
 def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +48,7 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
     q = number_logits.softmax(-1)  # eq. 4
     error = (q * (values - targets[:, None])).sum(-1)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":
-        loss = value_loss(error, spec)
+        loss = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)  # eq. 11
     elif spec.label_sigma > 0:
         loss = cumulative_distance(q, values, targets, spec.label_sigma)
     else:
@@ -79,7 +60,7 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
-    """The fields [len(Field), N] of logits [N, V]; 0 for rows that do not count, whatever their logits are.
+    """The fields [NUM_FIELDS, N] of logits [N, V]; 0 for rows that do not count, whatever their logits are.
 
     A label or weight out of range (detected beforehand only on a CPU) makes its row NaN, without access out of bounds.
     """
@@ -100,56 +81,45 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     terms = number_losses(torch.where(is_measured[:, None], x, 0.0), targets, table, problem.spec)
     ntl, absolute_error, mass = (torch.where(is_measured, term, 0.0) for term in terms)
     peak = x.amax(-1)
-    is_correct = counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)
     weights = torch.where(counts, weights, 0.0)
-    fields = {
-        Field.CROSS_ENTROPY: torch.where(counts, weights * ce, 0.0),
-        Field.IS_CORRECT: is_correct.to(logits.dtype),
-        Field.WEIGHT: weights,
-        Field.PEAK: torch.where(counts, peak, 0.0),
-        Field.TOTAL: torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
-        Field.NTL: weights * ntl,
-        Field.ABSOLUTE_ERROR: absolute_error,
-        Field.MASS: mass,
-        Field.NUMBER_WEIGHT: weights * is_number,
-    }
-    return torch.stack([fields[field] for field in Field])
-
-
-def divide(total: Tensor | float, denominator: Tensor | float) -> Any:
-    """total / denominator, or 0 with zero gradient if the denominator is 0; for tensors and numbers."""
-    if not isinstance(denominator, Tensor):
-        if denominator == 0:
-            return torch.zeros_like(total) if isinstance(total, Tensor) else 0.0
-        return total / denominator
-    is_zero = denominator == 0
-    return torch.where(is_zero, 0.0, total / torch.where(is_zero, 1.0, denominator))
+    found = RowResult(
+        cross_entropy=torch.where(counts, weights * ce, 0.0),
+        is_correct=(counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)).to(logits.dtype),
+        weight=weights,
+        peak=torch.where(counts, peak, 0.0),
+        total=torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
+        ntl=weights * ntl,
+        absolute_error=absolute_error,
+        mass=mass,
+        number_weight=weights * is_number,
+    )
+    return torch.stack(found)
 
 
 def forward(logits: Tensor, problem: Problem) -> Forward:
     """CE + lambda * NTL of logits [..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
-    sums, counts = fields.sum(-1), (fields != 0).sum(-1).to(dtype)
+    sums, counts = (RowResult(*each.sum(-1).to(dtype).unbind()) for each in (fields, fields != 0))
     tokens, numbers, ntl_weight = (
         in_dtype(given, dtype, logits.device)
         for given in (
-            sums[Field.WEIGHT] if problem.num_tokens is None else problem.num_tokens,
-            sums[Field.NUMBER_WEIGHT] if problem.num_numbers is None else problem.num_numbers,
+            sums.weight if problem.num_tokens is None else problem.num_tokens,
+            sums.number_weight if problem.num_numbers is None else problem.num_numbers,
             problem.ntl_weight,
         )
     )
-    ce, ntl = sums[Field.CROSS_ENTROPY], sums[Field.NTL]
+    ce, ntl = sums.cross_entropy, sums.ntl
     if problem.reduction == "mean":
         ce, ntl = divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
+    parts = Parts(
+        cross_entropy=ce,
+        ntl=ntl,
+        num_tokens=tokens,
+        num_numbers=numbers,
+        token_accuracy=divide(sums.is_correct, counts.weight),
+        number_mae=divide(sums.absolute_error, counts.mass),
+        number_mass=divide(sums.mass, counts.mass),
+    )
     loss = losses_of_rows(fields, problem) if problem.reduction == "none" else ce + ntl_weight * ntl
-    parts = [
-        ce,
-        ntl,
-        tokens,
-        numbers,
-        divide(sums[Field.IS_CORRECT], counts[Field.WEIGHT]),
-        divide(sums[Field.ABSOLUTE_ERROR], counts[Field.MASS]),
-        divide(sums[Field.MASS], counts[Field.MASS]),
-    ]
     return Forward(loss, torch.stack(parts).detach(), fields.detach())

@@ -15,11 +15,10 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
 from ntl_kernels import NTLConfig, NumberTokens
-from ntl_kernels.backends import Field
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.inspect import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels.kernels import fields
-from ntl_kernels.problem import Problem
+from ntl_kernels.problem import Field, Problem
 from ntl_kernels.spec import LossSpec
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")

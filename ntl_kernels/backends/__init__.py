@@ -1,4 +1,4 @@
-"""Selects a backend, a module with the functions of :mod:`.contract` or :mod:`.shards`."""
+"""Selects a backend, a module with the functions of :mod:`.contract`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..problem import NUM_FIELDS, NUM_PARTS, Field, Forward, losses_of_rows
-from .contract import Backend
-from .shards import ShardBackend
+from .contract import Backend, ShardBackend
 
-__all__ = [
-    "NUM_FIELDS",
-    "NUM_PARTS",
-    "Backend",
-    "Field",
-    "Forward",
-    "ShardBackend",
-    "load_backend",
-    "load_shard_backend",
-    "losses_of_rows",
-    "resolve_backend",
-]
 BACKENDS = ("auto", "triton", "eager", "reference")
 TRITON_DEVICES = ("cuda", "xpu")  # ROCm's devices are called cuda too
 HOST_DEVICES = ("cpu",)

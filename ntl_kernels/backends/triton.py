@@ -23,7 +23,7 @@ from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Share
 from ..kernels.losses import row_gradients_kernel, row_losses_kernel, scale_kernel
 from ..kernels.softcap import EXACT, HARDWARE
 from ..kernels.totals import count_kernel, finish_kernel
-from ..problem import NUM_PARTS, Field, Forward, Problem
+from ..problem import NUM_FIELDS, NUM_PARTS, Field, Forward, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from .launch import launch
@@ -51,7 +51,7 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
     if problem.lacks_denominators:
         problem = problem.counted(*count(problem, logits.shape[2], torch.float32).unbind())
     rows = problem.labels.numel()
-    fields = torch.empty((len(Field), rows), dtype=torch.float32, device=logits.device)
+    fields = torch.empty((NUM_FIELDS, rows), dtype=torch.float32, device=logits.device)
     losses = fields.new_empty(rows) if problem.reduction == "none" else None
     launch_row_losses(logits, problem, fields, losses, gradient)
     loss, parts = finish(fields, problem)

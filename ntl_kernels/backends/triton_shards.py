@@ -14,9 +14,9 @@ from ..kernels.shard_gradients import shard_gradients_kernel
 from ..kernels.shard_merge import cumulative_losses_kernel, merge_shards_kernel
 from ..kernels.shard_statistics import number_columns_kernel, shard_statistics_kernel
 from ..kernels.shards import Shard
-from ..problem import Field, Problem
+from ..problem import NUM_FIELDS, Problem
+from .contract import NUM_MERGED, Merge, num_statistics
 from .launch import launch
-from .shards import Merge, Merged, hash_of_options, num_statistics
 from .tiles import NUMBERS_PER_THREAD_WITH_SUMS, UNROLL_OF_MANY_OPERATIONS
 from .triton import (
     as_argument,
@@ -55,7 +55,7 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
             labels_of(problem),
             numbers_of(problem.table),
             *given_shares(problem),
-            hash_of_options(problem),
+            0,
             statistics,
             transform_of(problem.spec),
             scalars_of(problem.spec),
@@ -90,7 +90,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
     ranks, rows = gathered.shape[0], gathered.shape[2] - 1
-    fields, merged = gathered.new_empty((len(Field), rows)), gathered.new_empty((len(Merged), rows))
+    fields, merged = gathered.new_empty((NUM_FIELDS, rows)), gathered.new_empty((NUM_MERGED, rows))
     if rows:
         launch(
             merge_shards_kernel,

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..backends import Field
-from ..backends.shards import Merge, num_statistics
+from ..backends.contract import Merge, num_statistics
 from ..config import NTLConfig
-from ..problem import Problem
+from ..problem import NUM_FIELDS, Problem
 from ..spec import LossSpec
 from ..tokens import NumberTable, NumberTokens
 from .workers import in_processes
@@ -103,7 +102,7 @@ def arguments_of(case: Case) -> Arguments:
     labels, weights = meta(1, 64, dtype=torch.int64), meta(1, 64)
     mean = Problem(labels, weights, meta(), meta(), config.weight, table, spec, "mean", "triton")
     per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")
-    return Arguments(logits, torch.empty_like(logits), meta(len(Field), 64), mean, per_row)
+    return Arguments(logits, torch.empty_like(logits), meta(NUM_FIELDS, 64), mean, per_row)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..autograd import tensors_of
 from ..backends import load_backend
+from ..backends.contract import NUM_MERGED, Merge
 from ..backends.layout import loss_dtype
-from ..backends.shards import Merge, Merged
 from ..linear import (
     Chunk,
     Chunking,
@@ -32,7 +32,7 @@ from ..problem import NUM_FIELDS, Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
 from .collectives import check_transforms, finished, sum_ranks
-from .logits import Exchange, Split, counted_by, exchange, merge
+from .logits import Exchange, Split, exchange, merge
 
 
 class Head(NamedTuple):
@@ -78,7 +78,7 @@ class Result(NamedTuple):
     """What :func:`forward` returns."""
 
     loss: Tensor
-    parts: Tensor
+    parts: Tensor | None
     fields: Tensor
     known: Merge
     """What all ranks together know about all rows."""
@@ -131,7 +131,7 @@ def nothing_known(hidden: Tensor, problem: Problem) -> tuple[Tensor, Merge]:
     number_logits = None
     if problem.spec.label_sigma > 0 and not keeps_gradients(problem, hidden.dtype):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
-    fields, merged = (hidden.new_zeros((size, count), dtype=dtype) for size in (NUM_FIELDS, len(Merged)))
+    fields, merged = (hidden.new_zeros((size, count), dtype=dtype) for size in (NUM_FIELDS, NUM_MERGED))
     return fields, Merge(merged, number_logits)
 
 
@@ -176,12 +176,12 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         split: Split,
         chunking: Chunking,
         sums_hidden: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.is_one_pass, ctx.needs = keeps_gradients(problem, hidden.dtype), list(ctx.needs_input_grad[:3])
         needs = ctx.needs if ctx.is_one_pass else [False] * 3
         walk = Walk(split, chunking)
         found = forward(hidden, Head(weight, bias), problem, walk, needs)
-        problem = counted_by(found.parts, problem)
+        problem = problem.counted_by(found.parts)
         ctx.arguments, ctx.sums_hidden = (problem, walk), sums_hidden
         ctx.is_traced = not is_plain(hidden)
         ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ..autograd import spend, tensors_of
-from ..backends.shards import Merge
-from ..problem import Parts, Problem
+from ..backends.contract import Merge
+from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
 from .collectives import check_transforms, finished, gather_ranks, sum_ranks
-from .headers import check_headers
+from .headers import checked_statistics
 
 
 class Split(NamedTuple):
@@ -48,16 +48,10 @@ def merge(sent: Exchange, problem: Problem) -> tuple[Tensor, Merge]:
     number_logits = None
     if sent.number_logits is not None:
         if is_plain(statistics):  # before waiting for data that a rank with other options may never send
-            check_headers(statistics, problem)
+            checked_statistics(statistics, problem)
         number_logits = finished(sent.number_logits)
     fields, merged = steps.merge_shards(statistics, number_logits, problem)
     return fields, Merge(merged, number_logits)
-
-
-def counted_by(parts: Tensor, problem: Problem) -> Problem:
-    """The problem with the denominators that a forward pass counted and returned among its parts."""
-    found = Parts(*parts.unbind())
-    return problem.counted(found.num_tokens, found.num_numbers) if problem.lacks_denominators else problem
 
 
 class VocabParallelCrossEntropyNTL(torch.autograd.Function):
@@ -68,10 +62,10 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor | None, ...]:
         fields, known = merge(exchange(logits, problem, split), problem)
         loss, parts = steps.finish(fields, problem)
-        problem = counted_by(parts, problem)
+        problem = problem.counted_by(parts)
         # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
         ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False

@@ -9,12 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends import Forward
 from ..backends.layout import loss_dtype, rows_of
 from ..checks import check_inplace, checked_rows
 from ..dispatch import autocast, is_capturing, reference_loss
 from ..linear import Chunking, default_chunk_size
-from ..problem import Problem
+from ..problem import Forward, Problem
 from ..tracing import is_plain
 from .collectives import check_transforms, group_size
 from .hidden import VocabParallelLinearCrossEntropyNTL

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..backends import load_backend, load_shard_backend
+from ..backends.contract import NUM_MERGED, Merge, num_statistics
 from ..backends.layout import gradient_like, loss_dtype
-from ..backends.shards import Merge, Merged, num_statistics
 from ..checks import checked_rows
 from ..ops import Operands, define, operands_of, split
 from ..problem import NUM_FIELDS, NUM_PARTS, Problem, losses_of_rows
 from ..tracing import is_plain
-from .headers import check_headers
+from .headers import checked_statistics, with_header
 
 
 def step(given: str, results: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -69,7 +69,8 @@ def fake_statistics(logits: Tensor, first: int, operands: Operands) -> Tensor:
 def shard_statistics(logits: Tensor, first: int, problem: Problem) -> Tensor:
     """[S, N + 1] of this rank's logits [B, T, W], whose first column has the index ``first``."""
     checked_rows(problem, problem.vocab_size, loss_dtype(logits.dtype))
-    return load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+    statistics = load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
+    return with_header(statistics, problem, first, logits.shape[-1])
 
 
 @step(
@@ -85,12 +86,12 @@ def number_columns(logits: Tensor, first: int, problem: Problem) -> Tensor:
 @step(
     "Tensor gathered, Tensor? number_logits",
     "(Tensor, Tensor)",
-    lambda gathered, _, operands: tuple(rows_like(gathered, operands, count) for count in (NUM_FIELDS, len(Merged))),
+    lambda gathered, _, operands: tuple(rows_like(gathered, operands, count) for count in (NUM_FIELDS, NUM_MERGED)),
 )
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Tensor]:
     """(fields, merged) of the statistics [R, S, N + 1] of all ranks."""
-    check_headers(gathered, problem)
-    fields, merge = load_shard_backend(problem.backend).merge_shards(gathered, number_logits, problem)
+    gathered, backend = checked_statistics(gathered, problem), load_shard_backend(problem.backend)
+    fields, merge = backend.merge_shards(gathered, number_logits, problem)
     return fields, merge.merged
 
 

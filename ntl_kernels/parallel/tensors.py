@@ -15,11 +15,10 @@ from torch.distributed import DeviceMesh, ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from ..backends import Field, Forward
 from ..backends.layout import loss_dtype
 from ..config import NTLOutput
 from ..dispatch import as_output, as_result, in_shape, loss_of_hidden, loss_of_logits
-from ..problem import Problem
+from ..problem import Forward, Problem, RowResult
 from . import steps
 from .collectives import finished, sum_ranks
 from .logits import Split
@@ -261,11 +260,10 @@ def as_dtensors(
 
 def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:
     """The output with its parts computed over the rows of all ranks; the loss stays that of this rank's rows."""
-    sums, counts = fields.sum(-1), fields.count_nonzero(-1)
-    means = (Field.IS_CORRECT, Field.ABSOLUTE_ERROR, Field.MASS)
-    own = [output.cross_entropy.sum(), output.ntl.sum(), sums[Field.WEIGHT], sums[Field.NUMBER_WEIGHT]]
-    own += [*(sums[field] for field in means), counts[Field.WEIGHT], counts[Field.MASS]]
-    total = torch.stack([part.to(fields.dtype) for part in own])
+    sums, counts = (RowResult(*each.unbind()) for each in (fields.sum(-1), fields.count_nonzero(-1)))
+    here = [output.cross_entropy.sum(), output.ntl.sum(), sums.weight, sums.number_weight]
+    here += [sums.is_correct, sums.absolute_error, sums.mass, counts.weight, counts.mass]
+    total = torch.stack([part.to(fields.dtype) for part in here])
     for group in layout.row_groups:
         total = finished(sum_ranks(total, group))
     ce, ntl, tokens, numbers, correct, error, mass, rows, measured_rows = total.unbind()

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.eager.shard_headers import are_consistent, header_of, is_unchecked
 from ..backends.layout import loss_dtype
 from ..checks import checked_rows
 from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from .collectives import finished, gather_ranks, sum_ranks
-from .headers import check_headers
+from .headers import SIZE, are_wrong, with_header
 from .logits import Split
 
 
@@ -54,14 +53,13 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
-    checked_rows(problem, vocab_size, loss_dtype(logits.dtype))
-    header = header_of(problem, split.first, logits.shape[-1], loss_dtype(logits.dtype))
-    headers = finished(gather_ranks(header[:, None], split.group))
-    check_headers(headers, problem)
+    rows = checked_rows(problem, vocab_size, loss_dtype(logits.dtype))
+    header = logits.new_empty((SIZE, 1), dtype=loss_dtype(logits.dtype))
+    with_header(header, rows, split.first, logits.shape[-1])
+    headers = finished(gather_ranks(header, split.group))[..., 0]
+    is_wrong = are_wrong(headers, vocab_size)
     whole: Tensor = AllColumns.apply(logits, vocab_size, split)
-    if is_unchecked(headers):
-        return torch.where(are_consistent(headers[..., 0], vocab_size), whole, torch.nan)
-    return whole
+    return whole if is_wrong is None else torch.where(is_wrong, torch.nan, whole)
 
 
 def summed_gradient(hidden: Tensor, split: Split) -> Tensor:

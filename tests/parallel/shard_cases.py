@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import load_shard_backend
-from ntl_kernels.backends.shards import Header
+from ntl_kernels.parallel import headers
 
-from ..backends.triton_cases import moved, poison_allocations
+from ..backends.triton_cases import moved
 from ..impossible_labels import (
     SMOOTHINGS,
     UNMEASURED_CONFIGS,
@@ -30,7 +31,7 @@ from ..large_logits import (
     offset_problem,
 )
 from ..problems import Answer, Problem, check, random_problem, tanh_error
-from .shards import check_headers, checked, random_bounds, solve_in_shards
+from .shards import checked, random_bounds, sent_by, solve_in_shards
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -102,102 +103,58 @@ class ShardCases:
             problem = moved(unmeasured_problem(torch.float32, reduction, config), self.device)
             check_unmeasured(solve_in_shards(problem, [(0, 40), (40, 0), (40, 163)], "triton"), problem)
 
-    def test_the_last_column_of_statistics_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """0 after the header: it is sent to other ranks."""
-        poison_allocations(monkeypatch)
-        for options in ({}, {"label_smoothing": 0.1}):
-            problem = moved(large_problem(torch.float32, "sum", **options), self.device)
-            sent = load_shard_backend("triton").shard_statistics(
-                problem.logits[None, :, 10:200].contiguous(), checked(problem, "triton"), 10
-            )
-            first, width, of_options, of_rows, *scalars = sent[: len(Header), -1].tolist()
-            assert (first, width) == (10.0, 190.0) and scalars == pytest.approx(
-                [-1.0, -1.0, checked(problem, "triton").ntl_weight]
-            )
-            assert all(0 < part < 2**24 and part == int(part) for part in (of_options, of_rows))
-            assert not sent[len(Header) :, -1].any()
-
-    @pytest.mark.parametrize("rows", [0, 1, 100, 300])
-    def test_headers_are_those_of_torch_operations(self, rows: int) -> None:
-        """Over more rows than a program hashes at a time, and with every form of a number."""
-        torch.manual_seed(rows)
-        labels, weights = torch.randint(-1, 64, (rows,)), torch.rand(rows) * (torch.rand(rows) < 0.9)
-        labels[labels < 0] = -100
-        numbers = NumberTokens.from_mapping({i: i / 3 for i in range(37)}, 64)
-        counts = {"num_tokens": torch.tensor(12345), "num_numbers": 0.25}
-        for kind in (torch.int64, torch.int32):
-            for given in ({}, {"token_weights": weights, **counts, "config": NTLConfig(weight=torch.tensor(0.7))}):
-                options = {"reduction": "mean", **given}
-                problem = Problem(torch.randn(rows, 64), labels.to(kind), numbers, options, torch.tensor(1.0))
-                problem = moved(problem, self.device)
-                task, shard = checked(problem, "triton"), problem.logits[None, :, 5:50].contiguous()
-                sent = load_shard_backend("triton").shard_statistics(shard, task, 5)
-                check_headers(sent[None, :, -1], [shard], task, [5])
-
-    def test_statistics_of_columns_that_are_not_the_vocabulary(self) -> None:
-        """Without a look at the device: the loss of every row that counts is NaN."""
-        numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
-        labels, options = torch.tensor([0, 5, 63, -100, 32, 31, 9]), {"config": NTLConfig(), "reduction": "sum"}
-        problem = moved(Problem(torch.randn(7, 64), labels, numbers, options, torch.tensor(1.0)), self.device)
-        task, steps = checked(problem, "triton"), load_shard_backend("triton")
-        for bounds, is_whole in (
-            ([(0, 64)], True),
-            ([(32, 32), (0, 32)], True),
-            ([(0, 32), (32, 0), (32, 32)], True),
-            ([(0, 64), (0, 64)], False),
-            ([(0, 32), (33, 31)], False),
-            ([(0, 32), (0, 32)], False),
-            ([(0, 32), (31, 33)], False),
-        ):
-            shards = [(problem.logits[None, :, first : first + width], first) for first, width in bounds]
-            sent = torch.stack([steps.shard_statistics(shard.contiguous(), task, first) for shard, first in shards])
-            fields, _ = steps.merge_shards(sent, None, task)
-            assert torch.equal(fields[0].isnan(), (problem.labels >= 0) & (not is_whole)), bounds
-
-    def test_statistics_of_unequal_problems(self) -> None:
-        check_unequal_problems("triton", self.device)
+    def test_ranks_that_disagree_get_nan(self) -> None:
+        check_disagreeing_ranks("triton", self.device)
 
 
-def check_unequal_problems(backend: str, device: str) -> None:
-    """Without a look at the device: losses and gradients of every row that counts are NaN."""
+def check_disagreeing_ranks(backend: str, device: str) -> None:
+    """Where nobody may look at the headers, losses and gradients of every row that counts are NaN."""
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 64)
     labels, options = torch.tensor([0, 5, 63, -100, 32, 31, 9]), {"config": NTLConfig(), "reduction": "mean"}
-    problem = Problem(torch.randn(7, 64), labels, numbers, options, torch.tensor(1.0))
-    problem = moved(problem, device)
-    task, steps = checked(problem, backend)._replace(num_tokens=6.0, num_numbers=3.0), load_shard_backend(backend)
+    problem = moved(Problem(torch.randn(7, 64), labels, numbers, options, torch.tensor(1.0)), device)
+    task = checked(problem, backend)._replace(num_tokens=6.0, num_numbers=3.0)
     swapped = problem.labels.clone()
     swapped[:2] = swapped[:2].flip(0)
-    weights = torch.ones(7, device=device)
-    for others, is_equal in (
-        ({}, True),
-        ({"labels": problem.labels.int()}, True),
-        ({"token_weights": weights}, True),
-        ({"num_tokens": torch.full((), 6, device=device)}, True),
-        ({"num_tokens": 6.00001}, True),
-        ({"ntl_weight": torch.full((), 0.3, dtype=torch.float64, device=device)}, True),
-        ({"labels": swapped}, False),
-        ({"token_weights": weights.cumsum(0)}, False),
-        ({"num_tokens": 6.001}, False),
-        ({"num_numbers": torch.full((), 4, device=device)}, False),
-        ({"num_numbers": None}, False),
-        ({"ntl_weight": 0.4}, False),
-        ({"ntl_weight": float("inf")}, False),
-        ({"ntl_weight": float("nan")}, False),
-        ({"reduction": "sum"}, False),
-        ({"spec": replace(task.spec, softcap=3.0)}, False),
-        ({"spec": replace(task.spec, z_loss=0.5)}, False),
-        ({"table": task.table._replace(values=task.table.values + 1)}, False),
-        ({"table": task.table._replace(ids=task.table.ids.flip(0))}, False),
+    weights, whole = torch.ones(7, device=device), ((0, 20), (20, 44))
+    for others, bounds, is_fine in (
+        ({}, whole, True),
+        ({}, ((0, 64),), True),
+        ({}, ((32, 32), (0, 32)), True),
+        ({}, ((0, 32), (32, 0), (32, 32)), True),
+        ({"labels": problem.labels.int()}, whole, True),
+        ({"token_weights": weights}, whole, True),
+        ({"num_tokens": torch.full((), 6, device=device)}, whole, True),
+        ({"num_tokens": 6.00001}, whole, True),
+        ({"ntl_weight": torch.full((), 0.3, dtype=torch.float64, device=device)}, whole, True),
+        ({}, ((0, 64), (0, 64)), False),
+        ({}, ((0, 32), (33, 31)), False),
+        ({}, ((0, 32), (0, 32)), False),
+        ({}, ((0, 32), (31, 33)), False),
+        ({"labels": swapped}, whole, False),
+        ({"token_weights": weights.cumsum(0)}, whole, False),
+        ({"num_tokens": 6.001}, whole, False),
+        ({"num_numbers": torch.full((), 4, device=device)}, whole, False),
+        ({"num_numbers": None}, whole, False),
+        ({"ntl_weight": 0.4}, whole, False),
+        ({"ntl_weight": float("inf")}, whole, False),
+        ({"ntl_weight": float("nan")}, whole, False),
+        ({"reduction": "sum"}, whole, False),
+        ({"spec": replace(task.spec, softcap=3.0)}, whole, False),
+        ({"spec": replace(task.spec, z_loss=0.5)}, whole, False),
+        ({"table": task.table._replace(values=task.table.values + 1)}, whole, False),
+        ({"table": task.table._replace(ids=task.table.ids.flip(0))}, whole, False),
     ):
-        bounds, shards = [(0, 20), (20, 44)], problem.logits[None].split([20, 44], -1)
-        for odd in (0, 1):
-            tasks = [task._replace(**others) if rank == odd else task for rank in range(2)]
-            pairs = zip(shards, tasks, bounds, strict=True)
-            sent = torch.stack([steps.shard_statistics(x.contiguous(), own, first) for x, own, (first, _) in pairs])
+        shards = [problem.logits[None, :, first : first + width].contiguous() for first, width in bounds]
+        for odd in range(len(bounds)):
+            tasks = [task._replace(**others) if rank == odd else task for rank in range(len(bounds))]
+            columns = zip(shards, tasks, bounds, strict=True)
+            sent = torch.stack([sent_by(shard, own, first, backend) for shard, own, (first, _) in columns])
+            with patch.object(headers, "can_look", lambda _: False):
+                headers.check_headers(sent, task)
+            steps = load_shard_backend(backend)
             fields, merge = steps.merge_shards(sent, None, task)
-            is_nan = (problem.labels >= 0) & (not is_equal)
-            assert torch.equal(fields[0].isnan(), is_nan), (others, odd)
-            gradient = torch.zeros_like(shards[1])
-            one = torch.ones((), device=device)
-            steps.shard_gradients(shards[1].contiguous(), task, 20, merge, one, gradient)
-            assert torch.equal(gradient[0].isnan().all(-1), is_nan), (others, odd)
+            is_nan = (problem.labels >= 0) & (not is_fine)
+            assert torch.equal(fields[0].isnan(), is_nan), (others, bounds, odd)
+            gradient = torch.zeros_like(shards[0])
+            steps.shard_gradients(shards[0], task, bounds[0][0], merge, torch.ones((), device=device), gradient)
+            assert torch.equal(gradient[0].isnan().all(-1), is_nan), (others, bounds, odd)

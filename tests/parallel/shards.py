@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput
-from ntl_kernels.backends import Field, load_shard_backend
-from ntl_kernels.backends.eager import shard_headers
-from ntl_kernels.backends.eager.labels import read_labels
+from ntl_kernels.backends import load_shard_backend
+from ntl_kernels.backends.contract import NUM_MERGED, num_statistics
 from ntl_kernels.backends.layout import gradient_like, loss_dtype
-from ntl_kernels.backends.shards import Merged, num_statistics
+from ntl_kernels.formulas import divide
+from ntl_kernels.parallel.headers import with_header
 from ntl_kernels.problem import Problem as CheckedProblem
-from ntl_kernels.reference import divide
+from ntl_kernels.problem import RowResult
 from ntl_kernels.spec import LossSpec
 
 from ..problems import Answer, Problem
@@ -58,16 +58,15 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
     logits = problem.logits.detach().reshape(-1, problem.logits.shape[-1])
     shards = [logits[None, :, first : first + width].clone() for first, width in bounds]
     firsts = [first for first, _ in bounds]
-    statistics = [steps.shard_statistics(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
+    statistics = [sent_by(shard, task, first, backend) for shard, first in zip(shards, firsts, strict=True)]
     assert {part.shape for part in statistics} == {(num_statistics(task.spec), logits.shape[0] + 1)}
-    check_headers(torch.stack([part[:, -1] for part in statistics]), shards, task, firsts)
     number_logits = None
     if task.spec.label_sigma > 0:
         columns = [steps.number_columns(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
         assert (torch.stack(columns).count_nonzero(0) <= 1).all()
         number_logits = torch.stack(columns).sum(0)
     fields, merge = steps.merge_shards(torch.stack(statistics), number_logits, task)
-    assert merge.merged.shape == (len(Merged), logits.shape[0])
+    assert merge.merged.shape == (NUM_MERGED, logits.shape[0])
     output, task = reduced(fields, task, problem.labels.shape)
     upstream = problem.upstream.to(fields.dtype).reshape(-1) if task.reduction == "none" else problem.upstream
     gradients = []
@@ -78,31 +77,28 @@ def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: st
     return Answer(output, torch.cat(gradients, -1).view(problem.logits.shape))
 
 
-def check_headers(headers: Tensor, shards: list[Tensor], task: CheckedProblem, firsts: list[int]) -> None:
-    """Hold the headers [R, S] of all ranks to those of torch operations, which are the same to the last bit."""
-    for header, shard, first in zip(headers, shards, firsts, strict=True):
-        expected = torch.zeros_like(header)
-        labels = read_labels(task, task.table.lookup.shape[0], header.dtype)
-        shard_headers.store_header(expected, task, labels, first, shard.shape[-1])
-        assert torch.equal(header, expected), (header, expected)
+def sent_by(shard: Tensor, task: CheckedProblem, first: int, backend: str) -> Tensor:
+    """The statistics of a rank, with its header."""
+    statistics = load_shard_backend(backend).shard_statistics(shard, task, first)
+    return with_header(statistics, task, first, shard.shape[-1])
 
 
 def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NTLOutput, CheckedProblem]:
-    weight, number_weight = fields[Field.WEIGHT], fields[Field.NUMBER_WEIGHT]
-    task = task.counted(weight.sum(), number_weight.sum())
+    found = RowResult(*fields.unbind())
+    task = task.counted(found.weight.sum(), found.number_weight.sum())
     counts = task.num_tokens, task.num_numbers
     tokens, numbers = (torch.as_tensor(count, dtype=fields.dtype, device=fields.device) for count in counts)
-    ce, ntl = fields[Field.CROSS_ENTROPY], fields[Field.NTL]
+    ce, ntl = found.cross_entropy, found.ntl
     if task.reduction == "none":
         ce, ntl = ce.view(shape), ntl.view(shape)
     else:
         ce, ntl = ce.sum(), ntl.sum()
     if task.reduction == "mean":
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if task.spec.mean_over == "tokens" else numbers)
-    counts, number_counts = ((fields[field] != 0).sum().to(fields.dtype) for field in (Field.WEIGHT, Field.MASS))
+    counts, number_counts = ((part != 0).sum().to(fields.dtype) for part in (found.weight, found.mass))
     means = [
-        divide(fields[Field.IS_CORRECT].sum(), counts),
-        divide(fields[Field.ABSOLUTE_ERROR].sum(), number_counts),
-        divide(fields[Field.MASS].sum(), number_counts),
+        divide(found.is_correct.sum(), counts),
+        divide(found.absolute_error.sum(), number_counts),
+        divide(found.mass.sum(), number_counts),
     ]
     return NTLOutput(ce + task.ntl_weight * ntl, ce, ntl, tokens, numbers, *means), task

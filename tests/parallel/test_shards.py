@@ -7,14 +7,14 @@ import zlib
 from dataclasses import replace
 from itertools import product
 from math import inf, nan
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from ntl_kernels.backends import eager_shards
-from ntl_kernels.backends.eager import shard_headers, shard_merge
-from ntl_kernels.backends.shards import Header, Statistic, hash_of
-from ntl_kernels.parallel.headers import check_agreement, check_cover
+from ntl_kernels.backends.contract import Header, Statistics
+from ntl_kernels.parallel import headers as module
+from ntl_kernels.parallel.headers import are_wrong, hash_of, with_header
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.spec import LossSpec
 
@@ -35,7 +35,7 @@ from ..large_logits import (
     offset_problem,
 )
 from ..problems import Problem, check, random_problem
-from .shard_cases import ShardCases, check_unequal_problems
+from .shard_cases import ShardCases, check_disagreeing_ranks
 from .shards import checked, random_bounds, solve_in_shards
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -98,16 +98,10 @@ class TestOnTheGpu(ShardCases):
 
 
 def test_kernels_name_what_is_sent_alike() -> None:
-    from ntl_kernels.backends import shards
     from ntl_kernels.kernels import shard_fields as statistics
-    from ntl_kernels.kernels import shard_headers as headers
 
-    for kind, kernels in ((Statistic, statistics), (Header, headers)):
-        assert {name: getattr(kernels, name).value for name in kind.__members__} == {part.name: part for part in kind}
-    assert len(Header) == headers.HEADER_SIZE.value <= Statistic.LOGIT_SUM
-    for name in ("HASH_MASK", "NOT_GIVEN", "TOLERANCE"):
-        assert getattr(headers, name).value == getattr(shards, name)
-    assert headers.SCRAMBLER.value == shard_headers.SCRAMBLER
+    found = [getattr(statistics, name.upper()).value for name in Statistics._fields]
+    assert found == list(range(len(Statistics._fields)))
 
 
 @pytest.mark.parametrize(
@@ -125,13 +119,21 @@ def test_kernels_name_what_is_sent_alike() -> None:
     ],
 )
 def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int]], is_whole: bool) -> None:
-    """On the device and on the host alike."""
-    assert bool(shard_headers.are_covered(torch.tensor(bounds, dtype=torch.float32), 12)) == is_whole
-    if is_whole:
-        check_cover(bounds, 12)
+    sent = torch.tensor([(*one, 7, 8, -1, -1, 0.3) for one in bounds])
+    check_wrong(sent, None if is_whole else "cover the vocabulary .0, 12. without")
+
+
+def check_wrong(headers: torch.Tensor, words: str | None) -> None:
+    """Whether headers of a vocabulary of 12 are wrong, on a host and where nobody may look."""
+    if words is None:
+        assert are_wrong(headers, 12) is None
     else:
-        with pytest.raises(ValueError, match="vocabular"):
-            check_cover(bounds, 12)
+        with pytest.raises(ValueError, match=words):
+            are_wrong(headers, 12)
+    with patch.object(module, "can_look", lambda _: False):
+        found, of_others = are_wrong(headers, 12), are_wrong(headers, 99)
+    assert found is not None and bool(found) == (words is not None)
+    assert of_others
 
 
 @pytest.mark.parametrize(
@@ -154,22 +156,13 @@ def test_whether_columns_make_up_the_vocabulary(bounds: list[tuple[int, int]], i
 def test_whether_ranks_have_one_problem(
     headers: list[tuple[float, ...]], words: str | None, dtype: torch.dtype
 ) -> None:
-    """On the device and on the host alike."""
-    sent = torch.tensor([(12 * (rank == 0), 12 * (rank == 0), *one) for rank, one in enumerate(headers)], dtype=dtype)
-    sent[0, Header.FIRST] = 0
-    assert bool(shard_headers.are_consistent(sent, 12)) == (words is None)
-    assert not shard_headers.are_consistent(sent, 13)
-    if words is None:
-        check_agreement(sent)
-    else:
-        with pytest.raises(ValueError, match=words):
-            check_agreement(sent)
+    columns = [(0, 12), *[(0, 0)] * (len(headers) - 1)]
+    rows = [(*own, *one) for own, one in zip(columns, headers, strict=True)]
+    check_wrong(torch.tensor(rows, dtype=dtype), words)
 
 
-def test_headers_of_unequal_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a device, where nobody looks at them: losses and gradients become NaN."""
-    monkeypatch.setattr(shard_merge, "is_unchecked", lambda _: True)
-    check_unequal_problems("eager", "cpu")
+def test_ranks_that_disagree_get_nan() -> None:
+    check_disagreeing_ranks("eager", "cpu")
 
 
 def test_hashes_tell_problems_apart() -> None:
@@ -181,20 +174,20 @@ def test_hashes_tell_problems_apart() -> None:
         for j in range(5):
             labels = torch.zeros(100, dtype=torch.int64)
             labels[i % 100] = 1 + j + 5 * (i // 100)
-            sent.add(header_of(problem._replace(labels=labels))[Header.ROWS_HASH])
+            sent.add(header_of(problem._replace(labels=labels)).rows_hash)
     assert len(sent) >= 999
     others = [replace(problem.spec, **{name: 0.125}) for name in ("z_loss", "softcap", "logit_scale", "worst_loss")]
     others += [replace(problem.spec, ignore_index=5), replace(problem.spec, kind="mse")]
     changed = [problem._replace(spec=spec) for spec in others]
     changed += [problem._replace(backend="triton"), problem._replace(reduction="none"), problem]
-    assert len({header_of(one)[Header.OPTIONS_HASH] for one in changed}) == len(changed)
+    assert len({header_of(one).options_hash for one in changed}) == len(changed)
 
 
-def header_of(problem: CheckedProblem) -> list[float]:
+def header_of(problem: CheckedProblem) -> Header:
     """What a rank without columns sends."""
-    rows = problem.labels.numel()
-    header: list[float] = eager_shards.shard_statistics(torch.empty(1, rows, 0), problem, 0)[:, -1].tolist()
-    return header
+    header = with_header(torch.full((9, 1), nan), problem, 0, 0)[:, 0].tolist()
+    assert header[len(Header._fields) :] == [0, 0]
+    return Header(*header[: len(Header._fields)])
 
 
 def test_a_hash_of_options_is_of_their_values() -> None:

@@ -2,80 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias, Union
 
 import torch
 from torch import Tensor
 
+from ...formulas import divide
 from ...problem import Problem, is_kept
-from ...reference import divide
-from .blocks import Block, Rows, blocks_of, chosen
-from .scalars import Scalar, as_scalar, count_true
+
+Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
+"""Some rows: a slice, or int64 indices."""
+Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007
+"""One number for all rows (a Python number or a 0-d tensor), or one for each [n, 1]."""
 
 
 class Labels(NamedTuple):
-    """The labels and weights of n rows."""
+    """The labels, weights and coefficients of n rows."""
 
-    ids: Tensor
-    """int64 [n, 1], 0 where the row does not count or the label is out of range."""
-    counts: Tensor | None
-    """bool [n]: not ignored, and with a weight other than 0; None if all do."""
+    ids: Tensor  # int64 [n, 1], 0 where the row does not count or the label is out of range
+    counts: Tensor | None  # bool [n]: not ignored, and with a weight other than 0; None if all do
     weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
-    is_other: Tensor
-    """bool [n, 1]: whether the row is not a number row."""
-    num_others: Scalar
-    """The number of rows that are not number rows."""
-    targets: Tensor
-    """[n]: the values of the labels of number rows; arbitrary for other rows."""
+    is_other: Tensor  # bool [n, 1]: whether the row is not a number row
+    num_others: int  # the number of rows that are not number rows
+    targets: Tensor  # [n]: the values of the labels of number rows; arbitrary for other rows
+    a: Factor = 0.0  # the coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)
+    b: Factor = 0.0  # the same of NTL
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there may be number rows; always true except on a CPU, because reading the count would wait."""
-        return isinstance(self.num_others, Tensor) or self.num_others < self.is_other.shape[0]
+        """Whether there are number rows."""
+        return self.num_others < self.is_other.shape[0]
 
     def part(self, rows: Rows) -> Labels:
         """The labels of some of the rows that count."""
-        weights = None if self.weights is None else chosen(self.weights, rows)
-        is_other = chosen(self.is_other, rows)
-        return Labels(chosen(self.ids, rows), None, weights, is_other, count_true(is_other), chosen(self.targets, rows))
+        parts: Any = self._replace(counts=None)
+        parts = (chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in parts)
+        found = Labels(*parts)
+        return found._replace(num_others=count_true(found.is_other))
 
+    def weighted(self, terms: Any) -> Any:
+        """Terms of the rows, [n, 1] or one number for all, times w."""
+        return terms if self.weights is None else terms * self.weights
 
-class Coefficients(NamedTuple):
-    """The coefficients of each row's CE and NTL, times the upstream gradient (docs, Mathematics, eq. 19)."""
+    def weight_sums(self) -> tuple[float, float]:
+        """The sums of w over all rows and over the number rows."""
+        if self.weights is not None:
+            return self.weights.sum().item(), self.weights.masked_fill(self.is_other, 0).sum().item()
+        rows = self.ids.shape[0]
+        return rows if self.counts is None else count_true(self.counts), rows - self.num_others
 
-    a: Scalar
-    """The coefficient of CE: [n, 1], or one number for all rows."""
-    b: Scalar
-    """The coefficient of NTL: [n, 1], or one number for all rows."""
-
-    def part(self, rows: Rows) -> Coefficients:
-        return Coefficients(*(chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in self))
-
-
-def for_each_block(
-    logits: Tensor, labels: Labels, gradient: Tensor | None, work: Callable[[Block, Labels], object]
-) -> None:
-    """Call ``work`` for each block of the rows that count, with the labels of its rows, in torch's threads."""
-
-    def work_with_labels(block: Block) -> None:
-        is_only = block.logits.shape[0] == labels.ids.shape[0]
-        work(block, labels if is_only else labels.part(block.rows))
-
-    blocks_of(logits, labels.counts, gradient).for_each(work_with_labels)
+    def with_coefficients(self, problem: Problem, upstream: Tensor | float = 1.0) -> Labels:
+        """The same with coefficients for an upstream gradient (one number, or [n])."""
+        if isinstance(upstream, Tensor) and upstream.ndim:
+            upstream = upstream.unsqueeze(-1)
+        a, b = upstream * problem.spec.ce_weight, upstream * number_of(problem.ntl_weight)
+        if problem.reduction == "mean":
+            assert problem.num_tokens is not None and problem.ntl_denominator is not None
+            a, b = divide(a, number_of(problem.num_tokens)), divide(b, number_of(problem.ntl_denominator))
+        return self._replace(a=self.weighted(a), b=self.weighted(b))
 
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look up the labels; no label causes an access out of bounds."""
     labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
-    counts = None
+    counts = is_bad = None
     if weights is not None:
         weights = weights.view(-1)
         counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
-    elif not are_all_above(labels, problem.spec.ignore_index):
+    elif not are_all_kept(labels, problem.spec.ignore_index):
         counts = is_kept(labels, problem.spec.ignore_index)
-    is_bad = None
     if labels.device.type != "cpu":  # on a CPU they have been checked
         is_bad = (labels < 0) | (labels >= vocab_size)
         labels = labels.masked_fill(is_bad, 0)
@@ -95,30 +91,21 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
 
 
-def are_all_above(labels: Tensor, ignore_index: int) -> bool:
-    """Whether it is known that no label is the ignore index: on a CPU, if that is negative and no label is."""
-    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
+def are_all_kept(labels: Tensor, ignore_index: int) -> bool:
+    """Whether it is known at little cost that no label is the ignore index: that is negative, and no label is."""
+    return labels.numel() == 0 or (ignore_index < 0 and labels.min().item() >= 0)
 
 
-def weighted(terms: Tensor, labels: Labels) -> Tensor:
-    """The terms of rows [n, 1] times w."""
-    return terms if labels.weights is None else terms * labels.weights
+def chosen(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some rows of a tensor [n, ...]."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
 
 
-def weight_sums(labels: Labels) -> tuple[Scalar, Scalar]:
-    """The sums of w over all rows and over the number rows."""
-    if labels.weights is not None:
-        return labels.weights.sum(), labels.weights.masked_fill(labels.is_other, 0).sum()
-    rows = labels.ids.shape[0]
-    return rows if labels.counts is None else count_true(labels.counts), rows - labels.num_others
+def count_true(mask: Tensor) -> int:
+    """The number of true entries of a mask."""
+    return int(mask.count_nonzero().item())
 
 
-def coefficients(labels: Labels, problem: Problem, upstream: Scalar = 1.0) -> Coefficients:
-    """(a, b) of the rows; with weights or an upstream gradient [n], one per row."""
-    if isinstance(upstream, Tensor) and upstream.ndim:
-        upstream = upstream.unsqueeze(-1)
-    a, b = upstream * problem.spec.ce_weight, upstream * as_scalar(problem.ntl_weight)
-    if problem.reduction == "mean":
-        assert problem.num_tokens is not None and problem.ntl_denominator is not None
-        a, b = divide(a, as_scalar(problem.num_tokens)), divide(b, as_scalar(problem.ntl_denominator))
-    return Coefficients(a, b) if labels.weights is None else Coefficients(a * labels.weights, b * labels.weights)
+def number_of(given: Tensor | float) -> float:
+    """A scalar as a Python number."""
+    return given.item() if isinstance(given, Tensor) else given

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...formulas import costs
 from ...problem import Problem
-from ...reference import costs, value_loss, value_slope
 from ...spec import LossSpec
-from ...tokens import NumberTable
-from .labels import Labels
-from .scalars import Scalar
+from ...value_losses import VALUE_LOSSES
+from .labels import Factor, Labels
 
 
 class NumberTerms(NamedTuple):
     """The terms of the loss L of n number rows, before reweighing, and of its gradient."""
 
-    effects: Tensor
-    """e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)."""
-    mean_effect: Tensor
-    """[n, 1]: sum_k q_k e_k."""
-    loss: Tensor
-    """[n, 1]: L; equal to the mean effect if L is linear in q."""
+    effects: Tensor  # e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)
+    mean_effect: Any  # [n, 1]: sum_k q_k e_k; this and the loss are None if q is not known, which a linear loss allows
+    loss: Any  # [n, 1]: L; equal to the mean effect if L is linear in q
 
     @property
-    def remainder(self) -> Scalar:
-        """[n, 1], or one number for all rows: L minus the mean effect."""
+    def remainder(self) -> Factor:
+        """L minus the mean effect."""
         return 0.0 if self.loss is self.mean_effect else self.loss - self.mean_effect
 
 
 class NumberLoss(NamedTuple):
     """The Number Token Loss of n rows, and the terms of its gradient (docs, Mathematics, eq. 28 to 32)."""
 
-    ntl: Tensor
-    """[n, 1]: NTL_i; arbitrary outside number rows."""
-    pulls: Tensor
-    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows."""
+    ntl: Tensor | None  # [n, 1]: NTL_i; arbitrary outside number rows. None if only the gradient is needed
+    pulls: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
     drain: Tensor | None
     """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
 
@@ -51,7 +45,7 @@ def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) 
     if not labels.has_numbers:
         return None, labels
     number_logits = x.index_select(-1, problem.table.ids)
-    if x.device.type != "cpu" or not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
+    if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
     is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
@@ -66,22 +60,23 @@ def is_linear(spec: LossSpec) -> bool:
 def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
     """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q)."""
     spec = problem.spec
+    terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec)
+    pulls = number_pulls(p, q, terms, spec).masked_fill_(labels.is_other, 0)
     if not spec.reweigh:
-        assert q is not None
-        terms = number_terms(q, labels.targets, problem.table, spec)
-        pulls = (q * (terms.effects - terms.mean_effect)).masked_fill_(labels.is_other, 0)
         return NumberLoss(terms.loss, pulls, None)
-    if q is None:
-        pulls = drain_of(costs(problem.table.values.to(p.dtype), labels.targets, spec), p, spec)
-    else:
-        terms = number_terms(q, labels.targets, problem.table, spec)
-        pulls = drain_of(terms.effects, p, spec, terms.remainder)
-    pulls.masked_fill_(labels.is_other, 0)
     drain = pulls.sum(-1, keepdim=True)
-    return NumberLoss(reweighed(drain, spec), pulls, drain)
+    return NumberLoss(drain + spec.worst_loss, pulls, drain)  # eq. 15
 
 
-def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Scalar = 0.0) -> Tensor:
+def number_pulls(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:
+    """The pulls [n, k] of number tokens with probabilities p and q [n, k] in number rows with these terms."""
+    if spec.reweigh:
+        return drain_of(terms.effects, p, spec, terms.remainder)
+    assert q is not None
+    return q * (terms.effects - terms.mean_effect)
+
+
+def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0) -> Tensor:
     """The change of the loss, relative to the worst loss, by probability p on number tokens with these effects.
 
     Per token, it is also the contribution of NTL_i to the gradient of a number column; with the mass and the mean
@@ -90,56 +85,35 @@ def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Scalar = 0.0
     return (effects + (remainder - spec.worst_loss)).mul_(p)
 
 
-def reweighed(drain: Tensor, spec: LossSpec) -> Tensor:
-    """NTL_i (eq. 15)."""
-    return drain + spec.worst_loss
-
-
-def number_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
-    """The terms of number rows from q [n, K] and the values [n] of their labels."""
-    values = table.values.to(q.dtype)
+def number_terms(q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec) -> NumberTerms:
+    """The terms of number rows from q [n, K], the values [n] of their labels and those of the number tokens [K]."""
     if is_linear(spec):
         effects = costs(values, targets, spec)
-        loss = (q * effects).sum(-1, keepdim=True)
+        loss = None if q is None else (q * effects).sum(-1, keepdim=True)
         return NumberTerms(effects, loss, loss)
+    assert q is not None
     if spec.kind == "wasserstein":
-        return cumulative_terms(q, targets, table, spec)
-    return value_terms(values, targets, expected_error(q, targets, table), spec)
+        return cumulative_terms(q, targets, values, spec)
+    return value_terms(values, targets, expected_error(q, targets, values), spec)
 
 
 def value_terms(values: Tensor, targets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
     """The terms of the expected-value losses, from yhat - v_y [n, 1], for number tokens with these values [k]."""
-    slope = value_slope(error, spec)
-    return NumberTerms((values - targets[:, None]) * slope, error * slope, value_loss(error, spec))
+    of_kind = VALUE_LOSSES[spec.kind]
+    slope = of_kind.slope(error, spec.huber_delta)
+    return NumberTerms((values - targets[:, None]) * slope, error * slope, of_kind.loss(error, spec.huber_delta))
 
 
-def expected_error(q: Tensor, targets: Tensor, table: NumberTable) -> Tensor:
+def expected_error(q: Tensor, targets: Tensor, values: Tensor) -> Tensor:
     """yhat - v_y [n, 1], from differences, which stay precise if all values are large."""
-    offsets = table.values.to(q.dtype) - targets[:, None]
-    return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
+    return (q * (values - targets[:, None])).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cumulative_terms(q: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> NumberTerms:
-    """The terms with ``label_sigma``."""
-    values = table.values.to(q.dtype)
-    t = gaussian_target(values - targets[:, None], spec.label_sigma)
-    effects, loss = cumulative_effects(q, t, gaps_after(values))
-    return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)
-
-
-def gaussian_target(offsets: Tensor, label_sigma: float) -> Tensor:
-    """t [n, K]: a Gaussian around the label's value over the number tokens, from their offsets to that value."""
-    return torch.softmax(-((offsets / label_sigma) ** 2) / 2, -1)
-
-
-def gaps_after(values: Tensor) -> Tensor:
-    """v_{k+1} - v_k [K]; 0 after the last value."""
-    return torch.nn.functional.pad(values.diff(), (0, 1))
-
-
-def cumulative_effects(q: Tensor, t: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
-    """(effects [n, K], L [n, 1]) for the distance between the running sums of q and t, weighted by gaps to the next
-    value."""
-    difference = q.cumsum(-1) - t.cumsum(-1)
+def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec) -> NumberTerms:
+    """The terms with ``label_sigma``: L is the distance between the running sums of q and of the Gaussian target."""
+    target = torch.softmax(-(((values - targets[:, None]) / spec.label_sigma) ** 2) / 2, -1)
+    difference = q.cumsum(-1) - target.cumsum(-1)
+    gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # to the next value; 0 after the last
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
-    return effects, (difference.abs() * gaps).sum(-1, keepdim=True)
+    loss = (difference.abs() * gaps).sum(-1, keepdim=True)
+    return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)

@@ -1,4 +1,4 @@
-"""The normaliser of a softmax: the largest column, and the sum of the columns' powers relative to it."""
+"""Transformed logits x = softcap * tanh(logit_scale * z / softcap), and the normaliser of their softmax."""
 
 from __future__ import annotations
 
@@ -7,29 +7,46 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...problem import RowResult
-from .blocks import Rows, chosen
+from ...spec import LossSpec
+from .blocks import Block
+
+
+def transform_logits(block: Block, spec: LossSpec) -> Tensor:
+    """x [n, V] in the losses' dtype; the block's logits themselves if nothing changes."""
+    if spec.softcap is None and spec.logit_scale == 1:
+        return block.as_loss_dtype()
+    return transform_(block.buffer("x").copy_(block.logits), spec)
+
+
+def transform_(x: Tensor, spec: LossSpec) -> Tensor:
+    """Transform logits in place."""
+    if spec.softcap is None:
+        return x.mul_(spec.logit_scale)
+    return x.mul_(spec.logit_scale / spec.softcap).tanh_().mul_(spec.softcap)
+
+
+def chain_(g: Tensor, x: Tensor, spec: LossSpec) -> Tensor:
+    """Convert the gradient by x to that by the logits, in place."""
+    if spec.softcap is not None:
+        g.mul_(1 - (x / spec.softcap) ** 2)
+    return g if spec.logit_scale == 1 else g.mul_(spec.logit_scale)
 
 
 class Normaliser(NamedTuple):
     """The normaliser of n rows [n, V]: sum(exp(x)) is ``total * exp(peak)``. That product may overflow, and its
     logarithm may have too few digits for differences."""
 
-    peak: Tensor
-    """[n, 1]: the largest x."""
-    total: Tensor
-    """[n, 1]: sum(exp(x - peak)), from 1 to V."""
+    peak: Tensor  # [n, 1]: the largest x
+    total: Tensor  # [n, 1]: sum(exp(x - peak)), from 1 to V
 
     @property
     def lse(self) -> Tensor:
         """[n, 1]: the logsumexp of x. Do not use it for differences, which are taken relative to the peak."""
         return self.peak + self.total.log()
 
-
-def normaliser_of_rows(fields: Tensor, rows: Rows) -> Normaliser:
-    """The normaliser of some rows, from the fields of all rows."""
-    found = RowResult(*fields.unbind())
-    return Normaliser(*(chosen(part, rows).unsqueeze(-1) for part in (found.peak, found.total)))
+    def probabilities(self, x: Tensor) -> Tensor:
+        """exp(x - lse) of some columns x [n, k]."""
+        return (x - self.peak).exp_().div_(self.total)
 
 
 def anchor(peak: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+"""Formulas of the specification and the `eager` backend besides those of :mod:`.value_losses`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .spec import LossSpec
+
+
+def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
+    """c_k [n, K]: the cost of probability on value k when the label's value is ``targets`` [n] (eq. 6 and 7)."""
+    distance = (values - targets[:, None]).abs()
+    if spec.cost_offset == 0:
+        return distance if spec.cost_slope == 1 else spec.cost_slope * distance
+    return torch.where(distance > 0, spec.cost_offset + spec.cost_slope * distance, 0.0)
+
+
+def divide(total: Tensor | float, denominator: Tensor | float) -> Any:
+    """total / denominator, or 0 with zero gradient if the denominator is 0; for tensors and numbers."""
+    if not isinstance(denominator, Tensor):
+        if denominator == 0:
+            return torch.zeros_like(total) if isinstance(total, Tensor) else 0.0
+        return total / denominator
+    is_zero = denominator == 0
+    return torch.where(is_zero, 0.0, total / torch.where(is_zero, 1.0, denominator))
