@@ -11,7 +11,6 @@ import ntl_kernels
 import ntl_kernels.demo.live
 import ntl_kernels.demo.tokenizer_file
 import ntl_kernels.demo.views
-import ntl_kernels.inspect
 import ntl_kernels.ntloss
 import ntl_kernels.parallel
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from ntl_kernels.inspect.workers import in_processes
+from benchmarks.inspect.workers import in_processes
 from ntl_kernels.linear import default_chunk_size
 
 from .. import environment

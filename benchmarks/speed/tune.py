@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.inspect.roofline import REGISTERS
 from ntl_kernels.backends.eager import blocks
-from ntl_kernels.inspect.roofline import REGISTERS
 
 from ..published import markdown
 from .providers import Provider, ours, providers_of

@@ -36,7 +36,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "pages").rglob("*.md"))
 MODULES_WITHOUT_ALL = {
     "ntl_kernels.integrations.trl": ["NTLSFTTrainer"],
-    "ntl_kernels.inspect": ["Report", "Estimate", "executed", "Counts"],
+    "benchmarks.inspect": ["Report", "Estimate", "executed", "Counts"],
 }
 """What is public in modules that do not say so."""
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
@@ -483,5 +483,5 @@ def test_compared_losses_are_the_librarys(figures: Any) -> None:
 def test_commands_name_modules_that_exist() -> None:
     commands = re.compile(r"^ *python -m ([\w.]+)", re.MULTILINE)
     named = {name for page in [*PAGES, ROOT / "CONTRIBUTING.md"] for name in commands.findall(page.read_text())}
-    assert {"ntl_kernels.inspect", "benchmarks.quality", "benchmarks.speed"} <= named
+    assert {"benchmarks.inspect", "benchmarks.quality", "benchmarks.speed"} <= named
     assert [name for name in sorted(named) if importlib.util.find_spec(name) is None] == []

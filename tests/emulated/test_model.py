@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from ntl_kernels.inspect import Case, executed, record
-from ntl_kernels.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES
+from benchmarks.inspect import Case, executed, record
+from benchmarks.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES
 
 from ..versions import needs
 from .gpu import GPU

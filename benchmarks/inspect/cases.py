@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..backends import Field
-from ..backends.shards import Merge, num_statistics
-from ..config import NTLConfig
-from ..problem import Problem
-from ..spec import LossSpec
-from ..tokens import NumberTable, NumberTokens
+from ntl_kernels.backends import Field
+from ntl_kernels.backends.shards import Merge, num_statistics
+from ntl_kernels.config import NTLConfig
+from ntl_kernels.problem import Problem
+from ntl_kernels.spec import LossSpec
+from ntl_kernels.tokens import NumberTable, NumberTokens
+
 from .workers import in_processes
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -136,7 +137,7 @@ LOSS_KERNELS = ("losses_and_gradients", "losses", "gradients", "shard_statistics
 
 def shards() -> Any:
     """The backend of shards."""
-    from ..backends import triton_shards
+    from ntl_kernels.backends import triton_shards
 
     return triton_shards
 
@@ -166,7 +167,7 @@ def all_cases() -> list[Case]:
 
 def record(case: Case) -> Launch:
     """The launch of the backend for a case on its target."""
-    from ..backends import triton as backend
+    from ntl_kernels.backends import triton as backend
 
     modules = (backend, shards())
     kernels = [(m, name, kernel) for m in modules for name, kernel in vars(m).items() if name.endswith("_kernel")]
@@ -198,7 +199,7 @@ def compile_launch(launch: Launch, target: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from ..backends.tiles import LANES
+    from ntl_kernels.backends.tiles import LANES
 
     if not hasattr(launch.kernel, "cache_key"):
         raise RuntimeError("kernels cannot be compiled with TRITON_INTERPRET=1 in the environment")

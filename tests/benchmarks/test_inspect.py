@@ -1,4 +1,4 @@
-"""What the kernels compile to, without a GPU. A share of the cases; `python -m ntl_kernels.inspect` has them all."""
+"""What the kernels compile to, without a GPU. A share of the cases; `python -m benchmarks.inspect` has them all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
-from ntl_kernels.inspect.cases import (
+from benchmarks.inspect.cases import (
     LOSS_KERNELS,
     LOSSES,
     READ_ONLY,
@@ -20,11 +19,12 @@ from ntl_kernels.inspect.cases import (
     record,
     signature_of,
 )
-from ntl_kernels.inspect.machine_code import widest
-from ntl_kernels.inspect.report import Report, inspect, table
-from ntl_kernels.inspect.roofline import REGISTERS
+from benchmarks.inspect.machine_code import widest
+from benchmarks.inspect.report import Report, inspect, table
+from benchmarks.inspect.roofline import REGISTERS
+from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
 
-from .versions import needs
+from ..versions import needs
 
 pytestmark = needs("triton", 3, 6, to="link code for AMD's GPUs without their linker")
 KEYS = ["kernel", "target", "case", "threads", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
@@ -69,7 +69,7 @@ def test_threads_fit_a_multiprocessor(reports: list[Report]) -> None:
 
 
 def test_json_has_one_object_per_case() -> None:
-    command = [sys.executable, "-m", "ntl_kernels.inspect", "--json", "--kernel", "finish"]
+    command = [sys.executable, "-m", "benchmarks.inspect", "--json", "--kernel", "finish"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     objects = [json.loads(line) for line in printed.splitlines()]
     assert [list(o) for o in objects] == [KEYS] * len(TARGETS)

@@ -27,7 +27,7 @@ class Counts(NamedTuple):
     instructions: int
     """Warp instructions: an upper bound of the issue slots."""
     passes: dict[str, int]
-    """Warp passes by pipe: see :func:`~ntl_kernels.inspect.pipes.passes_of`."""
+    """Warp passes by pipe: see :func:`~benchmarks.inspect.pipes.passes_of`."""
 
 
 class Trips(NamedTuple):

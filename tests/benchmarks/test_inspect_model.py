@@ -10,19 +10,19 @@ from typing import NamedTuple
 import pytest
 import triton
 
-from ntl_kernels.inspect import __main__ as command
-from ntl_kernels.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
-from ntl_kernels.inspect.control_flow import Unrecognised, kernel_of
-from ntl_kernels.inspect.counts import Counts, counts_of, executed_code
-from ntl_kernels.inspect.machine_code import disassembled, parsed
-from ntl_kernels.inspect.model import KERNEL, Estimate, estimates_of
-from ntl_kernels.inspect.pipes import PIPE_OF, PIPES
-from ntl_kernels.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
-from ntl_kernels.inspect.tables import LOGITS, TABLES, cells, markdown_table
+from benchmarks.inspect import __main__ as command
+from benchmarks.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
+from benchmarks.inspect.control_flow import Unrecognised, kernel_of
+from benchmarks.inspect.counts import Counts, counts_of, executed_code
+from benchmarks.inspect.machine_code import disassembled, parsed
+from benchmarks.inspect.model import KERNEL, Estimate, estimates_of
+from benchmarks.inspect.pipes import PIPE_OF, PIPES
+from benchmarks.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
+from benchmarks.inspect.tables import LOGITS, TABLES, cells, markdown_table
 
-from .versions import needs
+from ..versions import needs
 
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "model.md"
 
 
 def code(*lines: str) -> str:
@@ -233,7 +233,7 @@ def test_an_estimate_holds_together(estimate: Estimate) -> None:
 
 
 def test_the_page_shows_the_model(estimate: Estimate) -> None:
-    """If not: ``python -m ntl_kernels.inspect --model --gpu H200 --markdown > docs/model.md``."""
+    """If not: ``python -m benchmarks.inspect --model --gpu H200 --markdown > docs/model.md``."""
     page = PAGE.read_text()
     if f"of Triton {triton.__version__};" not in page:
         pytest.skip(f"the page was made with another Triton than {triton.__version__}")

@@ -1,4 +1,4 @@
-"""The command line; ``python -m ntl_kernels.inspect --help`` lists its options."""
+"""The command line; ``python -m benchmarks.inspect --help`` lists its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tables import markdown, tables
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ntl_kernels.inspect", description=description)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inspect", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line of the table")
     parser.add_argument("--kernel", action="append", choices=list(LAUNCHES), help="only this kernel (repeatable)")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")

@@ -1,4 +1,4 @@
-"""Inspect what the Triton kernels compile to, without a GPU: ``python -m ntl_kernels.inspect [--json]``.
+"""Inspect what the Triton kernels compile to, without a GPU: ``python -m benchmarks.inspect [--json]``.
 
 Every case calls a backend function on tensors without memory, intercepts the launch, and compiles the kernel with the
 same arguments and block sizes. The machine code is read with the disassemblers that ship with Triton.
