@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
-from benchmarks.inspect import Case, Launch, Recorder, compile_launch, record
+from benchmarks.inspect.cases import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import Field
 from ntl_kernels.backends import triton as backend

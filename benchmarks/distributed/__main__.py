@@ -6,6 +6,7 @@ checks loss and gradients against a single process. Uses gloo on CPUs and nccl o
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import os
@@ -26,8 +27,7 @@ from torch.distributed.tensor import DTensor
 from ntl_kernels import NumberTokens
 
 from .. import environment
-from ..arguments import Parser, count
-from ..errors import in_one_line, writable
+from ..commands import count, in_one_line, writable
 from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
 
@@ -70,7 +70,7 @@ def main(given: list[str]) -> int:
 
 
 def parse(given: list[str]) -> Namespace:
-    parser = Parser(prog="benchmarks.distributed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
     parser.add_argument("--steps", type=count, default=60)
     parser.add_argument("--tp", type=count, default=2, help="processes that share layers and vocabulary (default 2)")
     parser.add_argument(
@@ -91,7 +91,7 @@ def parse(given: list[str]) -> Namespace:
     return arguments
 
 
-def number_of_processes(parser: Parser) -> int:
+def number_of_processes(parser: argparse.ArgumentParser) -> int:
     """The number of processes that torchrun has started; an error without torchrun."""
     if "WORLD_SIZE" not in os.environ:
         parser.error(f"start it with torchrun --nproc-per-node 4 -m {parser.prog}")

@@ -116,10 +116,6 @@ LAUNCHES: dict[str, Any] = {
     "losses": lambda b, a: b.launch_row_losses(a.logits, a.per_row, a.fields, a.fields[0], None),
     "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, a.fields[0], a.fields[1], a.gradient),
     "scale": lambda b, a: b.scale_(a.gradient, meta()),
-    "number_statistics": lambda b, a: b.number_statistics(a.logits, a.mean.table),
-    "number_statistics_gradients": lambda b, a: b.number_statistics_gradients(
-        a.logits, a.mean.table, a.fields, a.fields[:2], a.gradient
-    ),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
     "finish": lambda b, a: b.finish(a.fields, a.mean),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
@@ -127,12 +123,12 @@ LAUNCHES: dict[str, Any] = {
     "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
 """Kernel -> function that launches it with backend b and arguments a."""
-READ_ONLY = ("losses", "number_statistics", "shard_statistics")
+READ_ONLY = ("losses", "shard_statistics")
 """Kernels that read rows but write none."""
-ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
-"""Kernels that read or write rows."""
 LOSS_KERNELS = ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients")
 """Kernels that depend on the options of the loss."""
+ROW_KERNELS = (*LOSS_KERNELS, "scale")
+"""Kernels that read or write rows."""
 
 
 def shards() -> Any:

@@ -18,8 +18,7 @@ import torch
 from . import workloads
 from .providers import Provider, providers_of
 from .run import WARM_UP, Settings, compiler_settings, cpu_threads, prepare, quiet, suite_of
-from .steps import Outcome
-from .workloads import Case, Workload
+from .workloads import Case, Outcome, Workload
 
 ROUNDS = 10
 

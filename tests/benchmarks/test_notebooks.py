@@ -64,6 +64,7 @@ def test_machine_paths_are_recognised() -> None:
         assert not MACHINE.search(text), text
 
 
+@pytest.mark.slow
 def test_notebook_runs_and_prints_what_is_committed(committed: NotebookNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks import environment, published
+from benchmarks.commands import InputError
 from benchmarks.environment import ROOT
-from benchmarks.errors import InputError
 from benchmarks.speed import headlines, plots, report, results, tables, targets, workloads
 from benchmarks.speed.providers import providers_of
 

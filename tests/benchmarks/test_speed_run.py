@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.errors import InputError
+from benchmarks.commands import InputError
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import host, measure, memory, neighbours, providers, results, run, tune, workloads
 from benchmarks.speed.providers import GPU
 from benchmarks.speed.run import Settings
-from benchmarks.speed.steps import Outcome
+from benchmarks.speed.workloads import Outcome
 
 from .speed_cases import CPU, SMALL, case, provider
 
@@ -34,7 +34,7 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "collect", lambda: 0)
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    monkeypatch.setattr(run, "all_cores_busy", nullcontext)
+    monkeypatch.setattr(neighbours, "all_cores_busy", nullcontext)
     monkeypatch.setattr(measure, "observe", lambda step, device: {"peak_bytes": 1, "operators": 1})
 
 

@@ -36,7 +36,6 @@ DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "pages").rglob("*.md"))
 MODULES_WITHOUT_ALL = {
     "ntl_kernels.integrations.trl": ["NTLSFTTrainer"],
-    "benchmarks.inspect": ["Report", "Estimate", "executed", "Counts"],
 }
 """What is public in modules that do not say so."""
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
