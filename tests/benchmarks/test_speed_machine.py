@@ -45,6 +45,7 @@ print(json.dumps([faults, busy, seconds_of_ours(0.3)]))
 """
 
 
+@pytest.mark.slow
 def test_memory_and_load_on_this_machine() -> None:
     """Fresh memory is mapped at every step and kept memory once; the load is ours, and ends."""
     command = [sys.executable, "-c", PROGRAM.format(has_choice=HAS_CHOICE)]
