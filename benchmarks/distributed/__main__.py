@@ -122,7 +122,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
     return whole[:, :-1].clamp_min(0), whole[:, 1:].contiguous()
 
 
-def own_part(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def part_of_process(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(tokens, labels) of this process: equal over "tp", different over "dp"."""
     rows, rank = ROWS // mesh["dp"].size(), mesh["dp"].get_local_rank()
     return tuple(part[rank * rows :][:rows].to(device) for part in batch(seed))  # type: ignore
@@ -159,7 +159,7 @@ def compare(
     """Compare loss and gradients of one step with a single process on the whole batch."""
     whole = single(*(part.to(device) for part in batch(0)), numbers)
     whole.backward()
-    tokens, labels = own_part(mesh, 0, device)
+    tokens, labels = part_of_process(mesh, 0, device)
     loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))
     loss.backward()
     errors = {}
@@ -188,7 +188,7 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     losses, seconds, sent = [], [], {}
     for step in range(steps):
-        tokens, labels = own_part(mesh, step, device)
+        tokens, labels = part_of_process(mesh, step, device)
         started = time.perf_counter()
         with Traffic() if step == 0 else torch.enable_grad() as traffic:
             loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))

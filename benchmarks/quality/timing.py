@@ -86,8 +86,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--steps", type=count, default=20, help="of each contestant in a round (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
     chosen = parser.parse_args(arguments)
-    if chosen.rounds < 2:
-        parser.error(f"--rounds must be at least 2; got {chosen.rounds}")
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     writable(chosen.out.parent)

@@ -41,8 +41,8 @@ class Errors:
 def compare(outcome: Outcome, truth: Outcome) -> Errors:
     """The errors of an outcome."""
     loss = (outcome.loss.double() - truth.loss).abs() / truth.loss.abs().clamp_min(1e-12)
-    shares = [distance(got, true) for got, true in zip(outcome.gradients, truth.gradients, strict=True)]
-    return Errors(loss.item(), max(shares))
+    errors = [distance(got, true) for got, true in zip(outcome.gradients, truth.gradients, strict=True)]
+    return Errors(loss.item(), max(errors))
 
 
 def distance(got: Tensor, true: Tensor) -> float:
@@ -81,9 +81,9 @@ def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outco
         loss = block_loss(case, logits, labels, config)
         if without_ce:
             loss = loss - block_loss(case, logits, labels, NTLConfig(weight=0.0))
-        own, *others = torch.autograd.grad(loss, leaves)
-        gradients[0][block] = own
-        for sum_of_blocks, other in zip(gradients[1:], others, strict=True):
+        of_rows, *of_all = torch.autograd.grad(loss, leaves)
+        gradients[0][block] = of_rows
+        for sum_of_blocks, other in zip(gradients[1:], of_all, strict=True):
             sum_of_blocks += other
         total += loss.detach()
     return Outcome(total, tuple(gradients))

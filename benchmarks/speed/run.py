@@ -219,16 +219,11 @@ def timed_entry(sampled: Sampled) -> dict[str, Any]:
     }
 
 
-def prepare(
-    case: Case, providers: Sequence[Provider], warm_up: int, truths: dict[str, Outcome] | None = None
-) -> tuple[dict[str, Any], dict[str, Step]]:
-    """Build every provider, check it and warm it up; return (an entry for each, the steps that passed).
-
-    ``truths`` caches the truth of each objective for the next call on the same case.
-    """
+def prepare(case: Case, providers: Sequence[Provider], warm_up: int) -> tuple[dict[str, Any], dict[str, Step]]:
+    """Build every provider, check it and warm it up; return (an entry for each, the steps that passed)."""
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}
-    truths = {} if truths is None else truths
+    truths: dict[str, Outcome] = {}
     for provider in providers:
         reason = provider.missing(case.device)
         if reason is not None:
@@ -237,8 +232,8 @@ def prepare(
         if provider.objective is not None and provider.objective not in truths:
             truths[provider.objective] = gate.truth_of(case, provider.objective)
         try:
-            own = replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
-            step = provider.build(own)
+            given = replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
+            step = provider.build(given)
             entries[provider.name] = check(step, provider, case, truths)
             for index in range(warm_up):
                 step(index)
