@@ -124,7 +124,7 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
     if progress is not None:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
-    if checkpoint and (not config.trainer.train or is_trained(checkpoint)):
+    if checkpoint and (not config.trainer.train or is_trained(checkpoint, arguments.max_steps)):
         trainer.restore(checkpoint)
     elif config.trainer.train:
         trainer.train(resume_from_checkpoint=checkpoint)

@@ -178,10 +178,12 @@ def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
     return found
 
 
-def is_trained(checkpoint: str) -> bool:
-    """Whether a checkpoint has all of its run's steps. Resumed from it, the Trainer would train another one."""
+def is_trained(checkpoint: str, max_steps: int) -> bool:
+    """Whether a checkpoint has all of a run's steps (or, without ``max_steps``, of its own run's). The Trainer would
+    train another one.
+    """
     state = state_of(checkpoint)
-    return state.global_step >= state.max_steps
+    return state.global_step >= (max_steps if max_steps > 0 else state.max_steps)
 
 
 def state_of(checkpoint: str) -> TrainerState:

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from benchmarks.inspect.workers import in_processes
 from ntl_kernels.linear import default_chunk_size
 
 from .. import environment
 from ..commands import InputError, writable
+from ..inspect.workers import in_processes
 from . import gate, measure, neighbours, results, workloads
 from .measure import Sampled
 from .memory import BOTH, KEPT, PREPARING, faults, treated, ways

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.inspect.roofline import REGISTERS
 from ntl_kernels.backends.eager import blocks
 
+from ..inspect.roofline import REGISTERS
 from ..published import markdown
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, medians

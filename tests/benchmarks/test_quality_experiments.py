@@ -153,6 +153,8 @@ def test_a_run_resumes_and_is_not_trained_on(model: str, tmp_path: Path) -> None
         assert losses_of(other) == pytest.approx(losses_of(whole), rel=1e-5)
         for split, metrics in whole["metrics"].items():
             assert other["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
+    longer = [*options, last[1], "trainer.arguments.max_steps=5"]
+    assert max(losses_of(small_run(tmp_path / "longer", *longer))) == 5
     with pytest.raises(InputError, match="no checkpoint"):
         small_run(tmp_path / "none", *options, "trainer.resume=true")
 
