@@ -309,7 +309,7 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
 
 
 LAYERS = (
-    ("demo | inspect | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
+    ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
     ("evaluation | modules", "numbers in generated texts; the functions as nn.Module, options fixed"),
     ("functional | statistics", "public functions: check the arguments, make a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),

@@ -9,7 +9,6 @@ import torch
 
 import ntl_kernels
 import ntl_kernels.demo.server
-import ntl_kernels.inspect
 import ntl_kernels.ntloss
 import ntl_kernels.parallel
 

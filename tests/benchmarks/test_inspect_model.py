@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import triton
 
-from ntl_kernels.inspect import __main__ as command
-from ntl_kernels.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
-from ntl_kernels.inspect.control_flow import Unrecognised, kernel_of
-from ntl_kernels.inspect.counts import Counts, counts_of, executed_code
-from ntl_kernels.inspect.machine_code import disassembled, parsed
-from ntl_kernels.inspect.model import KERNEL, Estimate, estimates_of
-from ntl_kernels.inspect.pipes import PIPE_OF, PIPES
-from ntl_kernels.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
-from ntl_kernels.inspect.tables import LOGITS, TABLES, cells, markdown_table
+from benchmarks.inspect import __main__ as command
+from benchmarks.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
+from benchmarks.inspect.control_flow import Unrecognised, kernel_of
+from benchmarks.inspect.counts import PIPE_OF, PIPES, Counts, counts_of, executed_code
+from benchmarks.inspect.machine_code import disassembled, parsed
+from benchmarks.inspect.model import KERNEL, Estimate, estimates_of
+from benchmarks.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
+from benchmarks.inspect.tables import LOGITS, TABLES, cells, markdown_table
 
-from .versions import needs
+from ..versions import needs
 
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "model.md"
 
 
 def code(*lines: str) -> str:
@@ -233,7 +231,7 @@ def test_an_estimate_holds_together(estimate: Estimate) -> None:
 
 
 def test_the_page_shows_the_model(estimate: Estimate) -> None:
-    """If not: ``python -m ntl_kernels.inspect --model --gpu H200 --markdown > docs/model.md``."""
+    """If not: ``python -m benchmarks.inspect --model --gpu H200 --markdown > docs/model.md``."""
     page = PAGE.read_text()
     if f"of Triton {triton.__version__};" not in page:
         pytest.skip(f"the page was made with another Triton than {triton.__version__}")
@@ -245,22 +243,21 @@ def test_the_page_shows_the_model(estimate: Estimate) -> None:
 
 def test_command_prints_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "cases_of", lambda targets, loss: CASES[1:2] if list(targets) == ["sm_90"] else [])
-    monkeypatch.setattr(sys, "argv", ["inspect", "--model", "--json", "--gpu", "H100"])
-    command.main()
+    assert command.main(["--model", "--json", "--gpu", "H100"]) == 0
     (printed,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (printed["gpu"], printed["vocab_size"]) == ("H100", 50257)
-    monkeypatch.setattr(sys, "argv", ["inspect", "--model", "--gpu", "H200"])
-    command.main()
+    assert command.main(["--model", "--gpu", "H200"]) == 0
     printed_tables = capsys.readouterr().out
     assert "nothing here was measured" in printed_tables.splitlines()[0]
     assert printed_tables.count("H200  bf16") == len(TABLES)
     assert all(name in printed_tables for columns in TABLES.values() for name in [*LOGITS, *columns])
 
 
-@pytest.mark.parametrize(
-    "options", [["--model", "--kernel", "finish"], ["--gpu", "H200"], ["--model", "--gpu", "A100", "--target", "sm_90"]]
-)
-def test_options_that_do_not_belong_together(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["inspect", *options])
+@pytest.mark.parametrize("options", [["--model", "--kernel", "finish"], ["--gpu", "H200"]])
+def test_options_that_do_not_belong_together(options: list[str]) -> None:
     with pytest.raises(SystemExit):
-        command.main()
+        command.main(options)
+
+
+def test_a_target_without_a_gpu_is_refused() -> None:
+    assert command.main(["--model", "--gpu", "A100", "--target", "sm_90"]) == 2

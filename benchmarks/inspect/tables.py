@@ -69,9 +69,9 @@ def verdicts(estimates: list[Estimate]) -> list[str]:
     """The next limits of each GPU: their largest share, and in how many lines of its tables."""
     found = []
     for gpu in dict.fromkeys(one.gpu for one in estimates):
-        own = [one for one in estimates if one.gpu == gpu]
-        any_figure = limits_of([(one.next_limit, one) for one in own])
-        published = limits_of([(one.next_published_limit, one) for one in own])
+        of_gpu = [one for one in estimates if one.gpu == gpu]
+        any_figure = limits_of([(one.next_limit, one) for one in of_gpu])
+        published = limits_of([(one.next_published_limit, one) for one in of_gpu])
         found.append(f"Next limit on {gpu} (lines of the table): {any_figure}. By published figures only: {published}.")
     return found
 

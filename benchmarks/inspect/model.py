@@ -91,9 +91,9 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
     import triton
 
     row_bytes = VOCAB_SIZES[case.rows] * DTYPES[case.dtype].itemsize
-    rows = resident_programs(threads, registers, shared_bytes, gpu) * gpu.multiprocessors
-    in_flight = rows * 16 * (counts.vector_loads - counts.vector_stores)
-    fits = in_flight <= gpu.l2_bytes
+    in_flight = resident_programs(threads, registers, shared_bytes, gpu) * gpu.multiprocessors
+    read_again = in_flight * 16 * (counts.vector_loads - counts.vector_stores)
+    fits = read_again <= gpu.l2_bytes
     shares = shares_of(counts, row_bytes, gpu)
     return Estimate(
         gpu=gpu.name,
@@ -108,8 +108,8 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
         l2_bytes=l2_bytes_of(counts),
         memory_bytes=2 * row_bytes,
         memory_bytes_missed=l2_bytes_of(counts),
-        rows_in_flight=rows,
-        bytes_in_flight=in_flight,
+        rows_in_flight=in_flight,
+        bytes_in_flight=read_again,
         l2_capacity=gpu.l2_bytes,
         instructions=counts.instructions,
         passes=counts.passes,

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..backends.contract import Merge, num_statistics
-from ..config import NTLConfig
-from ..problem import NUM_FIELDS, Problem
-from ..spec import LossSpec
-from ..tokens import NumberTable, NumberTokens
+from ntl_kernels.backends.contract import Merge, num_statistics
+from ntl_kernels.config import NTLConfig
+from ntl_kernels.problem import NUM_FIELDS, Problem
+from ntl_kernels.spec import LossSpec
+from ntl_kernels.tokens import NumberTable, NumberTokens
+
 from .workers import in_processes
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -114,10 +115,6 @@ LAUNCHES: dict[str, Any] = {
     "losses": lambda b, a: b.launch_row_losses(a.logits, a.per_row, a.fields, a.fields[0], None),
     "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, a.fields[0], a.fields[1], a.gradient),
     "scale": lambda b, a: b.scale_(a.gradient, meta()),
-    "number_statistics": lambda b, a: b.number_statistics(a.logits, a.mean.table),
-    "number_statistics_gradients": lambda b, a: b.number_statistics_gradients(
-        a.logits, a.mean.table, a.fields, a.fields[:2], a.gradient
-    ),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
     "finish": lambda b, a: b.finish(a.fields, a.mean),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
@@ -125,17 +122,17 @@ LAUNCHES: dict[str, Any] = {
     "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
 """Kernel -> function that launches it with backend b and arguments a."""
-READ_ONLY = ("losses", "number_statistics", "shard_statistics")
+READ_ONLY = ("losses", "shard_statistics")
 """Kernels that read rows but write none."""
-ROW_KERNELS = (*tuple(LAUNCHES)[:6], "shard_statistics", "shard_gradients")
-"""Kernels that read or write rows."""
 LOSS_KERNELS = ("losses_and_gradients", "losses", "gradients", "shard_statistics", "shard_gradients")
 """Kernels that depend on the options of the loss."""
+ROW_KERNELS = (*LOSS_KERNELS, "scale")
+"""Kernels that read or write rows."""
 
 
 def shards() -> Any:
     """The backend of shards."""
-    from ..backends import triton_shards
+    from ntl_kernels.backends import triton_shards
 
     return triton_shards
 
@@ -165,7 +162,7 @@ def all_cases() -> list[Case]:
 
 def record(case: Case) -> Launch:
     """The launch of the backend for a case on its target."""
-    from ..backends import triton as backend
+    from ntl_kernels.backends import triton as backend
 
     modules = (backend, shards())
     kernels = [(m, name, kernel) for m in modules for name, kernel in vars(m).items() if name.endswith("_kernel")]
@@ -197,7 +194,7 @@ def compile_launch(launch: Launch, target: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from ..backends.tiles import LANES
+    from ntl_kernels.backends.tiles import LANES
 
     if not hasattr(launch.kernel, "cache_key"):
         raise RuntimeError("kernels cannot be compiled with TRITON_INTERPRET=1 in the environment")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from ..backends.tiles import LANES
+from ntl_kernels.backends.tiles import LANES
+
 from .cases import Case, compile_launch, in_parallel, platform_of, record
 from .machine_code import read_amd, read_nvidia
 

@@ -1,15 +1,13 @@
-"""What the kernels compile to, without a GPU. A share of the cases; `python -m ntl_kernels.inspect` has them all."""
+"""What the kernels compile to, without a GPU. A share of the cases; `python -m benchmarks.inspect` has them all."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
-from ntl_kernels.inspect.cases import (
+from benchmarks.inspect.__main__ import main
+from benchmarks.inspect.cases import (
     LOSS_KERNELS,
     LOSSES,
     READ_ONLY,
@@ -20,36 +18,45 @@ from ntl_kernels.inspect.cases import (
     record,
     signature_of,
 )
-from ntl_kernels.inspect.machine_code import widest
-from ntl_kernels.inspect.report import Report, inspect, table
-from ntl_kernels.inspect.roofline import REGISTERS
+from benchmarks.inspect.machine_code import widest
+from benchmarks.inspect.report import Report, inspect, inspect_case, table
+from benchmarks.inspect.roofline import REGISTERS
+from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
 
-from .versions import needs
+from ..versions import needs
 
 pytestmark = needs("triton", 3, 6, to="link code for AMD's GPUs without their linker")
 KEYS = ["kernel", "target", "case", "threads", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
 
 
+def is_hardest(case: Case) -> bool:
+    loss = "reweighed" if case.kernel in LOSS_KERNELS else "default"
+    return case.rows == "unaligned" and case.loss == loss and (case.numbers == 1110 or case.kernel == "scale")
+
+
 def is_tested(case: Case) -> bool:
     """Everything on sm_90 that walks rows by default, and elsewhere the hardest case of each kernel and dtype."""
-    if case.kernel not in ROW_KERNELS:
-        return False
-    hardest = case.rows == "unaligned" and (case.numbers == 1110 or case.kernel == "scale")
-    if case.target != "sm_90":
-        return hardest and case.loss == ("reweighed" if case.kernel in LOSS_KERNELS else "default")
+    if case.kernel not in ROW_KERNELS or case.target != "sm_90":
+        return case.kernel in ROW_KERNELS and is_hardest(case)
     if case.loss != "default":
         return case.kernel == "losses_and_gradients" or case.loss == "reweighed"
-    return hardest or case.kernel in ROW_KERNELS[:3]
+    return is_hardest(case) or case.kernel in ("losses_and_gradients", "losses", "gradients")
 
 
-@pytest.fixture(scope="module")
-def reports() -> list[Report]:
-    return inspect(case for case in all_cases() if is_tested(case))
+def is_quick(case: Case) -> bool:
+    """The hardest case of each kernel in bfloat16, on one GPU."""
+    return is_tested(case) and is_hardest(case) and (case.target, case.dtype) == ("sm_90", "bf16")
 
 
-def test_every_target_and_kernel_is_covered(reports: list[Report]) -> None:
-    assert {(r.kernel, r.target) for r in reports} == {(k, t) for k in ROW_KERNELS for t in TARGETS}
-    assert {case.loss for case in all_cases()} == set(LOSSES)
+QUICK, ALL = pytest.param(is_quick, id="quick"), pytest.param(is_tested, id="all", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=[QUICK, ALL])
+def reports(request: pytest.FixtureRequest) -> list[Report]:
+    cases = [case for case in all_cases() if request.param(case)]
+    targets = TARGETS if request.param is is_tested else ("sm_90",)
+    assert {(c.kernel, c.target) for c in cases} == {(k, t) for k in ROW_KERNELS for t in targets}
+    return inspect(cases) if request.param is is_tested else list(map(inspect_case, cases))
 
 
 def test_no_registers_are_spilled(reports: list[Report]) -> None:
@@ -68,13 +75,10 @@ def test_threads_fit_a_multiprocessor(reports: list[Report]) -> None:
     assert [r for r in reports if r.shared_bytes > 2**15] == []
 
 
-def test_json_has_one_object_per_case() -> None:
-    command = [sys.executable, "-m", "ntl_kernels.inspect", "--json", "--kernel", "finish"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    objects = [json.loads(line) for line in printed.splitlines()]
-    assert [list(o) for o in objects] == [KEYS] * len(TARGETS)
-    assert [o["target"] for o in objects] == list(TARGETS)
-    assert all(o["registers"] > 0 for o in objects)
+def test_json_has_one_object_per_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "--kernel", "finish", "--target", "sm_90"]) == 0
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert list(found) == KEYS and found["target"] == "sm_90" and found["registers"] > 0
 
 
 def test_table_aligns_its_columns() -> None:
@@ -84,6 +88,7 @@ def test_table_aligns_its_columns() -> None:
 
 
 def test_every_line_of_the_table_of_kept_rows_is_compiled() -> None:
+    assert {case.loss for case in all_cases()} == set(LOSSES)
     cases = [c for c in all_cases() if c.kernel == "losses_and_gradients" and c.target == "sm_90" and is_tested(c)]
     tiles = [record(case).keywords["TILE"] for case in cases]
     assert {tile.threads for tile in tiles if tile.keep} == {threads for _, threads in KEPT}
