@@ -108,6 +108,8 @@ def test_gsm8k_keeps_the_reasoning_without_its_calculator(tmp_path: Path) -> Non
         (downloads.read_gsm8k, b'{"question": "a"}\n', "line 1: expected an object with the texts"),
         (downloads.read_gsm8k, b'{"question": null, "answer": "#### 4"}\n', "line 1: expected an object with the"),
         (downloads.read_gsm8k, b"[]\n", "line 1: expected an object"),
+        (downloads.read_rjokes, b"1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
+        (downloads.read_rjokes, b"7\n", "line 1: expected a score"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "1"}\n', "line 1: the answer has no final number"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "#### four"}\n', "line 1: the answer has no final number"),
     ],

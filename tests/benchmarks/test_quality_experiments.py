@@ -34,6 +34,7 @@ TRIED = [
     ("arithmetic", "t5_ntl", "ntl_was"),
     ("mathematics_dataset", "t5", "ntl_mse"),
     ("gsm8k", "llama", "number_level"),
+    ("rjokes", "t5_ntl", "ntl_was"),
     ("debug", "llama", "ntl_huber"),
     ("expressions", "regression_head", "ce"),
     ("readings", "llama", "ntl_mae"),
@@ -48,7 +49,12 @@ GSM8K = "".join(
     json.dumps({"question": f"{n} hens, {n} eggs each?", "answer": f"<<{n}*{n}={n * n}>>{n * n}\n#### {n * n}"}) + "\n"
     for n in (2, 3, 4, 5)
 )
-CONTENT = {"arithmetic": ALTERNATING, "mathematics_dataset": ALTERNATING, "gsm8k": GSM8K}
+CONTENT = {
+    "arithmetic": ALTERNATING,
+    "mathematics_dataset": ALTERNATING,
+    "gsm8k": GSM8K,
+    "rjokes": "3\tA hen.\n11\tTwo\thens.\n" * 2,
+}
 TEST_SPLITS = ("interpolate", "extrapolate")
 
 

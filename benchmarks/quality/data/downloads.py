@@ -50,6 +50,7 @@ DOWNLOADS = {
     "arithmetic": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "mathematics_dataset": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "gsm8k": "train.jsonl and test.jsonl of github.com/openai/grade-school-math",
+    "rjokes": "train.tsv, dev.tsv and test.tsv of github.com/orionw/rJokesData",
 }
 
 CALCULATOR = re.compile("<<.*?>>")
@@ -76,7 +77,18 @@ def read_gsm8k(path: Path) -> list[Pair]:
     return pairs
 
 
-READERS: dict[str, Callable[[Path], list[Pair]]] = {"pairs": read_pairs, "gsm8k": read_gsm8k}
+def read_rjokes(path: Path) -> list[Pair]:
+    """Tab-separated lines of a score and a joke; the score is to be estimated from the joke."""
+    pairs = []
+    for number, line in lines_of(path):
+        score, tab, joke = line.partition("\t")
+        if not tab or not score.strip().isascii() or not score.strip().isdigit():
+            raise InputError(f"{path}, line {number}: expected a score, a tab and a joke; got {line[:40]!r}")
+        pairs.append(Pair(joke.strip(), score.strip()))
+    return pairs
+
+
+READERS: dict[str, Callable[[Path], list[Pair]]] = {"pairs": read_pairs, "gsm8k": read_gsm8k, "rjokes": read_rjokes}
 
 
 def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
@@ -91,7 +103,8 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     if destination.resolve() == source.resolve():
         raise InputError(f"{destination} is the folder of the download, which is never overwritten; choose another")
     writable(destination)
-    files = gsm8k_files(source) if name == "gsm8k" else deepmind_files(name, source)
+    of_name = {"gsm8k": gsm8k_files, "rjokes": rjokes_files}
+    files = of_name[name](source) if name in of_name else deepmind_files(name, source)
     for file, entries in files.items():
         path = destination / file
         with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
@@ -121,6 +134,16 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
     """The pairs of categories whose answer is a number (mixed_longer also has fractions), in two lines each."""
     files = (folder / f"{category}.txt" for category in categories)
     return ["\n".join(pair) for file in files for pair in read_pairs(file, skip_text=True)]
+
+
+def rjokes_files(source: Path) -> dict[str, list[str]]:
+    """File -> its lines, checked by their reader."""
+    files = {}
+    for split, origin in (("train", "train"), ("validation", "dev"), ("test", "test")):
+        path = as_it_is_or_gzipped(source / f"{origin}.tsv")
+        read_rjokes(path)
+        files[f"{split}.tsv"] = [line for _, line in lines_of(path)]
+    return files
 
 
 def gsm8k_files(source: Path) -> dict[str, list[str]]:
