@@ -166,7 +166,7 @@ def test_every_way_to_check_runs_the_same_checks() -> None:
     makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
     goals = dict(re.findall(r"^(test|test-all): (.*)$", makefile, flags=re.MULTILINE))
     assert goals == {"test": "lint types docs tests", "test-all": "lint types docs tests-all emulated frameworks"}
-    assert "make \"${@:-test-all}\"" in ci
+    assert 'make "${@:-test-all}"' in ci
     assert "- run: .ci/run ${{ matrix.goals }}\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (pinned,) = re.findall(r"ruff==([0-9.]+)", (ROOT / "setup.py").read_text())
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
