@@ -119,7 +119,7 @@ def test_no_tensor_of_all_logits_exists(reduction: str, skip_ignored: bool) -> N
         loss = linear_cross_entropy_ntl(hidden, weight, labels, numbers, ignore_index=-1, **options)
         torch.autograd.grad(loss.sum(), (hidden, weight))
 
-    assert 64 * 2000 * 4 < peak_of(step) < 6 * 64 * 2000 * 4
+    assert 1 < peak_of(step) / (64 * 2000 * 4) < 4
 
 
 def test_default_chunks_fit_the_budget() -> None:
