@@ -8,10 +8,8 @@ from importlib import metadata, resources
 import torch
 
 import ntl_kernels
-import ntl_kernels.demo.live
-import ntl_kernels.demo.tokenizer_file
-import ntl_kernels.demo.views
-import ntl_kernels.inspect
+import ntl_kernels.demo
+import ntl_kernels.evaluation
 import ntl_kernels.ntloss
 import ntl_kernels.parallel
 

@@ -6,7 +6,6 @@ import re
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,7 +20,6 @@ OPTIONS: list[Wrong] = [
     ({"ignore_index": True}, TypeError, "ignore_index.*True"),
     ({"reduction": "avg"}, ValueError, "reduction.*avg"),
     ({"label_smoothing": 1.5}, ValueError, "label_smoothing.*1.5"),
-    ({"label_smoothing": -0.1}, ValueError, "label_smoothing.*-0.1"),
     ({"z_loss": float("nan")}, ValueError, "z_loss.*nan"),
     ({"softcap": 0.0}, ValueError, "softcap.*0"),
     ({"logit_scale": -1.0}, ValueError, "logit_scale.*-1"),
@@ -31,15 +29,12 @@ OPTIONS: list[Wrong] = [
     ({"softcap": 1e-40}, ValueError, r"softcap must be at least 1\.17549e-38"),
     ({"softcap": HUGE}, ValueError, "softcap must be.*an int of 1329 bits"),
     ({"softcap": 1e-30, "logit_scale": 1e30}, ValueError, "softcap and logit_scale differ too much"),
-    ({"softcap": 1e30, "logit_scale": 1e-30}, ValueError, "softcap and logit_scale differ too much"),
     ({"softcap": 1e38}, ValueError, "softcap and logit_scale differ too much"),
     ({"logit_scale": 1e39}, ValueError, "logit_scale must be.*at most"),
     ({"logit_scale": 3e38}, ValueError, "logit_scale must be.*at most"),
     ({"logit_scale": 1e-300}, ValueError, "logit_scale must be at least"),
     ({"z_loss": 1e39}, ValueError, "z_loss must be at most.*float32"),
-    ({"z_loss": np.float64(1e39)}, ValueError, "z_loss must be at most.*float32"),
     ({"label_smoothing": HUGE}, ValueError, "label_smoothing must be.*at most 1.*an int of 1329 bits"),
-    ({"ignore_index": 2**70}, ValueError, r"ignore_index must fit int64.*1180591620717411303424"),
     ({"ignore_index": 2**63}, ValueError, "ignore_index must fit int64"),
     ({"ignore_index": -(2**63) - 1}, ValueError, "ignore_index must fit int64"),
     ({"ignore_index": HUGE}, ValueError, "ignore_index must fit int64.*an int of 1329 bits"),
@@ -48,7 +43,6 @@ OPTIONS: list[Wrong] = [
         ValueError,
         r"weight must be at most 3\.7\d*e\+37.*largest number loss 9\.09.*1e\+38",
     ),
-    ({"config": NTLConfig(weight=10**38)}, ValueError, "weight must be at most.*largest number loss"),
     ({"config": NTLConfig(weight=1e37, kind="mse")}, ValueError, "weight must be at most.*largest number loss"),
 ]
 """Those of a module, too."""
@@ -58,16 +52,13 @@ COUNTS: list[Wrong] = [
     ({"num_tokens": Fraction(HUGE)}, ValueError, "num_tokens must be at most"),
     ({"num_tokens": 1e-45}, ValueError, r"num_tokens must be 0 or at least 1\.17549e-38.*1e-45"),
     ({"num_numbers": 1e-40}, ValueError, "num_numbers must be 0 or at least"),
-    ({"num_numbers": 1e-320}, ValueError, "num_numbers must be 0 or at least"),
     ({"num_tokens": torch.tensor(1e-40)}, ValueError, "num_tokens must be 0 or at least"),
     ({"num_tokens": torch.tensor(1e39, dtype=torch.float64)}, ValueError, "num_tokens must be at most.*float32"),
     ({"num_tokens": torch.tensor(torch.inf)}, ValueError, "num_tokens must be finite.*inf"),
     ({"num_numbers": torch.tensor(torch.nan)}, ValueError, "num_numbers must be finite.*nan"),
     ({"num_numbers": torch.tensor(-torch.inf, dtype=torch.float16)}, ValueError, "num_numbers must be finite.*-inf"),
     ({"num_tokens": torch.tensor(1 + 1j)}, TypeError, "num_tokens must be a real number.*complex64"),
-    ({"num_numbers": torch.tensor(2 + 0j, dtype=torch.complex128)}, TypeError, "num_numbers.*complex128"),
     ({"num_tokens": torch.tensor(True)}, TypeError, "num_tokens must be a real number.*bool"),
-    ({"num_numbers": torch.tensor(False)}, TypeError, "num_numbers must be a real number.*bool"),
     ({"num_tokens": True}, TypeError, "num_tokens must be a number; got True"),
     ({"num_tokens": -1}, ValueError, "num_tokens.*-1"),
     ({"num_tokens": torch.tensor(-1.0)}, ValueError, "num_tokens.*-1"),
