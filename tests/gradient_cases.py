@@ -26,7 +26,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 REDUCTIONS = ("mean", "sum", "none")
 ROADS = [(road, reduction) for road in ("logits", "hidden") for reduction in REDUCTIONS]
 every_road = pytest.mark.parametrize(("road", "reduction"), ROADS)
-NO_SECOND = "no second derivatives"
 
 
 def through_hooks() -> Any:
@@ -118,18 +117,19 @@ class RoadCases:
 
     @every_road
     @pytest.mark.parametrize("hooks", [nullcontext, through_hooks])
-    def test_a_derivative_by_the_inputs_raises(self, road: str, reduction: str, hooks: Callable[[], Any]) -> None:
+    def test_derivatives_of_gradients_raise(self, road: str, reduction: str, hooks: Callable[[], Any]) -> None:
+        """By the inputs and by the upstream gradient; and many upstream gradients at once."""
         leaves = make_leaves(road, torch.float32, self.device)
         with hooks():
             loss = self.loss(road, leaves, reduction)
         upstream = torch.ones_like(loss, requires_grad=True)
         gradients = torch.autograd.grad(loss, leaves, upstream, create_graph=True)
         total = sum(gradient.square().sum() for gradient in gradients)
-        for leaf in leaves:
-            with pytest.raises(RuntimeError, match=NO_SECOND):
-                torch.autograd.grad(total, leaf, retain_graph=True)
-        with pytest.raises(RuntimeError, match=NO_SECOND):
-            total.backward()
+        for tensor in (*leaves, upstream):
+            with pytest.raises(RuntimeError, match="no second derivatives"):
+                torch.autograd.grad(total, tensor, retain_graph=True)
+        with pytest.raises(RuntimeError, match="is_grads_batched=True.*[Uu]se"):
+            torch.autograd.grad(loss, leaves, torch.stack([torch.ones_like(loss)] * 2), is_grads_batched=True)
 
     @every_road
     @pytest.mark.parametrize("hooks", [nullcontext, through_hooks])
