@@ -17,7 +17,7 @@ OLD_TRITON := triton==3.4.0
 # A worker has a core: more threads than that would only wait for each other.
 TESTS = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) -rsfE
 BY_FILE = --dist loadfile --no-loadscope-reorder
-EMULATED = NTL_KERNELS_EMULATE_ALL=1 $(TESTS) --dist load tests/emulated tests/emulator
+EMULATED = $(TESTS) --dist load tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help main test test-all lint types docs tests tests-all emulated frameworks
@@ -26,8 +26,9 @@ say = @printf '\n== %s\n' "$(1)"
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
-	@echo "make test-all   the same with all tests: also pages in a browser, the compiled kernels on an emulated GPU in"
-	@echo "                every way, with two versions of Triton, and frameworks that pin other versions"
+	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
+	@echo "                make emulated (the compiled kernels on an emulated GPU in every way, two versions of Triton)"
+	@echo "                and make frameworks (those that pin other versions)"
 
 main: $(ENVIRONMENT)/.installed-bench
 	$(call say,main job: python -m benchmarks.quality $(ARGS))
@@ -62,10 +63,11 @@ tests-all: $(ENVIRONMENT)/.installed-dev
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: pages in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 
-# Mutants judge the tests, with the newest Triton alone. The oldest that is promised lies beside the environment's.
+# Every test in every way, and then in one way with the oldest Triton that is promised, which lies beside the
+# environment's. Mutants judge the tests, with the newest Triton alone.
 emulated: $(ENVIRONMENT)/.installed-dev
 	$(call say,emulated GPU)
-	$(EMULATED) $(PYTEST)
+	NTL_KERNELS_EMULATE_ALL=1 $(EMULATED) $(PYTEST)
 	$(call say,emulated GPU: $(OLD_TRITON))
 	@test -d build/$(OLD_TRITON) || $(RUN) -m pip install --quiet --no-deps --target build/$(OLD_TRITON) $(OLD_TRITON)
 	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST) \
