@@ -24,8 +24,6 @@ class ShardCases(InfiniteRows):
     """Tests for the backend and device of the subclass."""
 
     backend = "triton"
-    every = 1
-    """Of the random problems, run every so many."""
     is_compiled = True
     """For an NVIDIA GPU, whose tanh a softcap takes."""
 
