@@ -1,9 +1,8 @@
-"""The mathematics of shards in one process, without any collective: `test_ranks.py` has those."""
+"""Shards in one process; `test_ranks.py` has real ones."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from .shard_cases import ShardCases
 
@@ -11,7 +10,6 @@ from .shard_cases import ShardCases
 class TestEager(ShardCases):
     backend = "eager"
     is_compiled = False
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.gpu
