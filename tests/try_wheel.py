@@ -9,6 +9,7 @@ import torch
 
 import ntl_kernels
 import ntl_kernels.demo.server
+import ntl_kernels.evaluation
 import ntl_kernels.ntloss
 import ntl_kernels.parallel
 
