@@ -283,6 +283,16 @@ def test_numbers_at_the_limits_are_computed_with(options: dict[str, Any], backen
             assert loss.isfinite().all() and gradient.isfinite().all()
 
 
+def test_a_sum_beyond_the_dtype_is_infinite_while_its_rows_are_not(backend: str) -> None:
+    numbers = NumberTokens.from_mapping({3: 0.0, 4: 1e37}, 8)
+    logits, labels = torch.eye(8)[3].mul(20).expand(33, 8), torch.full((33,), 4)
+    for reduction in ("sum", "none"):
+        loss = cross_entropy_ntl(
+            logits, labels, numbers, config=NTLConfig(weight=3.0), backend=backend, reduction=reduction
+        )
+        assert (loss.isfinite() == (reduction == "none")).all()
+
+
 # What callers rely on
 
 

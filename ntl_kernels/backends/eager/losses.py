@@ -93,7 +93,8 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     ce, ntl = sums.cross_entropy, sums.ntl
     if problem.reduction == "mean":
         ce, ntl = divide(ce, num_tokens), divide(ntl, problem.divisor_of_ntl(num_tokens, num_numbers))
-    loss = fields.new_full((), ce + number_of(problem.ntl_weight) * ntl)
+    # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
+    loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
     if not problem.wants_parts:
         return loss, None
     counts = RowResult(*fields.count_nonzero(-1).tolist())
