@@ -1,4 +1,5 @@
-# On a fresh machine with Python and make alone: `make main` runs the main job, `make test` checks everything.
+# On a fresh machine with Python and make alone: `make main` runs the main job, `make test` checks what a change usually
+# breaks, `make test-all` everything.
 #
 # The environment is made once, in .venv, and used again. An active environment that has torch is used instead, as it is:
 # its torch is kept, or the installation is refused.
@@ -13,23 +14,29 @@ ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
 RUN := $(ENVIRONMENT)/bin/python
 OLD_TRITON := triton==3.4.0
-EMULATED = NTL_KERNELS_EMULATE_ALL=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q -rsfE -n $(WORKERS) --dist load \
-	tests/emulated tests/emulator
+# A worker has a core: more threads than that would only wait for each other.
+TESTS = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) -rsfE
+BY_FILE = --dist loadfile --no-loadscope-reorder
+EMULATED = $(TESTS) --dist load tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help main test lint types docs tests emulated
+.PHONY: help main test test-all lint types docs tests tests-all emulated frameworks
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
-	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and tests (options: PYTEST=...)"
-	@echo "make emulated   the compiled kernels on an emulated GPU in every way, with two versions of Triton (minutes)"
+	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
+	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
+	@echo "                make emulated (the compiled kernels on an emulated GPU in every way, two versions of Triton)"
+	@echo "                and make frameworks (those that pin other versions)"
 
 main: $(ENVIRONMENT)/.installed-bench
 	$(call say,main job: python -m benchmarks.quality $(ARGS))
 	$(RUN) -m benchmarks.quality $(ARGS)
 
 test: lint types docs tests
+
+test-all: lint types docs tests-all emulated frameworks
 
 lint: $(ENVIRONMENT)/.installed-dev
 	$(call say,linter: ruff check and ruff format --check; imports: lint-imports)
@@ -45,23 +52,30 @@ docs: $(ENVIRONMENT)/.installed-dev
 	$(call say,documentation: mkdocs build --strict)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict -f docs/mkdocs.yml
 
-# A worker has a core: more threads than that would only wait for each other.
 tests: $(ENVIRONMENT)/.installed-dev
-	$(call say,tests: pytest on $(WORKERS) workers)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest \
-		-n $(WORKERS) --dist loadfile --no-loadscope-reorder -rsfE $(PYTEST)
-	@command -v chromium > /dev/null || printf '\n== NOT TESTED: the demo in a browser, since there is no %s\n' \
-		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
+	$(call say,tests: pytest on $(WORKERS) workers, without those marked slow)
+	$(TESTS) $(BY_FILE) -m "not slow" $(PYTEST)
 	@$(RUN) -c 'from tests.emulator.needs import missing; missing() and print("\n== NOT TESTED: the compiled kernels;", missing())'
 
-# Mutants judge the tests, with the newest Triton alone. The oldest that is promised lies beside the environment's.
+tests-all: $(ENVIRONMENT)/.installed-dev
+	$(call say,tests: pytest on $(WORKERS) workers)
+	$(TESTS) $(BY_FILE) --ignore tests/emulated --ignore tests/emulator $(PYTEST)
+	@command -v chromium > /dev/null || printf '\n== NOT TESTED: pages in a browser, since there is no %s\n' \
+		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
+
+# Every test in every way, and then in one way with the oldest Triton that is promised, which lies beside the
+# environment's. Mutants judge the tests, with the newest Triton alone.
 emulated: $(ENVIRONMENT)/.installed-dev
 	$(call say,emulated GPU)
-	$(EMULATED) $(PYTEST)
+	NTL_KERNELS_EMULATE_ALL=1 $(EMULATED) $(PYTEST)
 	$(call say,emulated GPU: $(OLD_TRITON))
 	@test -d build/$(OLD_TRITON) || $(RUN) -m pip install --quiet --no-deps --target build/$(OLD_TRITON) $(OLD_TRITON)
 	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST) \
 		--ignore tests/emulated/test_mutants.py
+
+frameworks: $(ENVIRONMENT)/.installed-dev
+	$(call say,tests with frameworks that pin other versions)
+	.ci/frameworks $(RUN)
 
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)

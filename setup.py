@@ -35,10 +35,10 @@ def urls() -> dict[str, str]:
 
 TRANSFORMERS = ["transformers>=4.57", "accelerate>=1.10"]
 TRL = [*TRANSFORMERS, "trl>=0.24; python_version >= '3.11'", "datasets>=4.1"]
-SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "tqdm>=4.66", "ntloss==0.3.2"]
-QUALITY = ["hydra-core>=1.3", "sacrebleu>=2.5", "rouge-score>=0.1.2", "scikit-learn>=1.5", "scipy>=1.14"]
+SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "psutil>=5.9", "tqdm>=4.66", "ntloss==0.3.2"]
+QUALITY = ["hydra-core>=1.3", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
-DEMO = ["gradio>=6.31", "tokenizers>=0.22", *TRANSFORMERS]
+DEMO = ["tokenizers>=0.22"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "latex2mathml>=3.78"]
 TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "setuptools>=77", "import-linter==2.16"]
 PAGES = ["selenium>=4.51", "axe-selenium-python>=2.1.6", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]

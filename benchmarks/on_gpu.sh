@@ -20,18 +20,18 @@
 #   PYTHON=COMMAND      default: python3
 #
 # Every part needs torch, triton, transformers with tokenizers and accelerate, numpy, scipy, hypothesis, matplotlib, tqdm,
-# pytest, pytest-benchmark and pytest-xdist; quality-* scikit-learn, sacrebleu and tensorboard, too. What a machine that
+# pytest, pytest-benchmark and pytest-xdist; quality-* scikit-learn and tensorboard, too. What a machine that
 # has these still lacks, and wheels have to bring:
 #
 #   tests, sanitizer-*, tune  nothing
 #   speed-logits              ntloss loguru liger-kernel
 #   speed-hidden              ntloss loguru liger-kernel cut-cross-entropy
 #   speed-ntl, speed-step     ntloss loguru
-#   quality-*                 hydra-core omegaconf==2.3.1 antlr4-python3-runtime==4.9.3 rouge-score==0.1.2 nltk
+#   quality-*                 hydra-core omegaconf==2.3.1 antlr4-python3-runtime==4.9.3
 #
 # `pip download --no-deps --only-binary=:all: -d wheels NAMES` fetches them; with another Python than the machine's, as
-# benchmarks/speed/README.md says. Of antlr4-python3-runtime and rouge-score the index has no wheel:
-# `pip wheel --no-deps -w wheels NAMES` builds one, which serves any Python and system.
+# benchmarks/speed/README.md says. Of antlr4-python3-runtime the index has no wheel:
+# `pip wheel --no-deps -w wheels NAME` builds one, which serves any Python and system.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

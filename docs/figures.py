@@ -309,14 +309,14 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
 
 
 LAYERS = (
-    ("demo | inspect | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
+    ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
     ("evaluation | modules", "numbers in generated texts; the functions as nn.Module, options fixed"),
     ("functional | statistics", "public functions: check the arguments, make a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
     ("dispatch", "chooses how a Problem is computed: plain, traced or reference"),
     ("autograd", "autograd.Functions for plain calls"),
     ("ops", "custom operators for traced calls"),
-    ("checks | expectation", "checks of the arguments; statistics of numbers"),
+    ("checks", "checks of the arguments"),
     ("linear", "hidden states: a chunk of logits at a time"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),

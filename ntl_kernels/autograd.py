@@ -18,7 +18,7 @@ from .backends.layout import gradient_like, loss_dtype, rows_of
 from .checks import can_look
 from .linear import Chunking, rows_that_count
 from .problem import Problem
-from .tracing import is_transformed, refuse_second_derivative, times_upstream
+from .tracing import check_transforms, is_differentiated, refuse_second_derivative, times_upstream
 
 
 def is_one_pass(logits: Tensor, problem: Problem) -> bool:
@@ -39,18 +39,18 @@ class CrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, problem: Problem, inplace: bool) -> tuple[Tensor | None, ...]:
         logits = rows_of(given)
-        steps = load_backend(problem.backend)
+        backend = load_backend(problem.backend)
         ctx.inplace, ctx.is_spent, ctx.gradient = inplace, False, None
         if is_one_pass(logits, problem):
             ctx.gradient = logits if inplace else gradient_like(logits)
-            result = steps.forward(logits, problem, ctx.gradient)
+            result = backend.forward(logits, problem, ctx.gradient)
             if inplace:
                 torch.autograd.graph.increment_version(logits)
         else:
             if problem.lacks_denominators:
-                counts = steps.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
+                counts = backend.count(problem, logits.shape[-1], loss_dtype(logits.dtype))
                 problem = problem.counted(*counts.unbind())
-            result = steps.forward(logits, problem, None)
+            result = backend.forward(logits, problem, None)
         ctx.is_one_pass, ctx.problem, ctx.shape = ctx.gradient is not None, problem, given.shape
         # Detached because torch 2.8 and 2.9 cannot save a view from `split` or `unbind` that was changed in place.
         kept = given.detach() if inplace and ctx.is_one_pass else given
@@ -62,7 +62,17 @@ class CrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
-        return gradient_of_logits(ctx, upstream), None, None
+        check_transforms(upstream)
+        if ctx.inplace and is_differentiated():
+            raise RuntimeError(
+                "a loss computed with inplace=True supports no create_graph=True in its backward "
+                "pass, because its logits were overwritten by their gradient. Pass inplace=False"
+            )
+        with torch.no_grad():
+            gradient = (traced_gradient if torch.compiler.is_compiling() else plain_gradient)(ctx, upstream)
+        if is_differentiated():
+            gradient = refuse_second_derivative(gradient, ctx.saved_tensors[1], upstream)
+        return gradient.view(ctx.shape), None, None
 
 
 class Overwritten(torch.autograd.Function):
@@ -105,28 +115,17 @@ def tensors_of(problem: Problem) -> list[Tensor]:
     return [part for part in given if isinstance(part, Tensor)]
 
 
-def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
-    """The gradient, in the shape of the logits."""
-    if torch.compiler.is_compiling():
-        gradient = traced_gradient(ctx, upstream)
-    elif is_transformed(upstream):
-        gradient = transformed_gradient(ctx, upstream)
-    else:
-        gradient = plain_gradient(ctx, upstream)
-    return gradient.view(ctx.shape)
-
-
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The gradient of the logits: the one from the forward pass, scaled in place."""
     spend(ctx)
-    steps = load_backend(ctx.problem.backend)
+    backend = load_backend(ctx.problem.backend)
     if ctx.is_one_pass:
         gradient = unscaled_gradient(ctx)
-        steps.scale_(gradient, upstream)
+        backend.scale_(gradient, upstream)
     else:
         fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
         gradient = logits if ctx.inplace else gradient_like(logits)
-        steps.row_gradients(logits, ctx.problem, fields, upstream.contiguous(), gradient)
+        backend.row_gradients(logits, ctx.problem, fields, upstream.contiguous(), gradient)
     if ctx.inplace:
         torch.autograd.graph.increment_version(gradient)  # so that graphs that saved the logits detect the change
     return gradient
@@ -155,37 +154,13 @@ def unscaled_gradient(ctx: Any) -> Tensor:
     return gradient
 
 
-def transformed_gradient(ctx: Any, upstream: Tensor) -> Tensor:
-    """The same when the upstream gradient is batched or differentiated (the result is linear in it).
-
-    Differentiating by the logits raises an error.
-    """
-    if ctx.inplace:
-        raise RuntimeError(
-            "a loss computed with inplace=True supports no create_graph=True, is_grads_batched=True or torch.func "
-            "transform in its backward pass, because its logits were overwritten by their gradient. Pass inplace=False"
-        )
-    fields, given, *_ = ctx.saved_tensors
-    with torch.no_grad():
-        logits = rows_of(given)
-        if ctx.is_one_pass:
-            gradient = unscaled_gradient(ctx)
-        else:  # in the losses' dtype: in float16 the gradient may underflow before the multiplication
-            wide, one = logits.to(fields.dtype), fields.new_ones(upstream.shape)
-            gradient = gradient_like(wide)
-            steps = load_backend(ctx.problem.backend)
-            steps.row_gradients(wide, ctx.problem, fields, one, gradient)
-    gradient = refuse_second_derivative(gradient, given)
-    return times_upstream(gradient, upstream, rows_that_count(ctx.problem)).to(logits.dtype)
-
-
 def traced_gradient(ctx: Any, upstream: Tensor) -> Tensor:
     """The same for a compiled backward pass of an uncompiled forward pass; changes nothing in place."""
     fields, logits = ctx.saved_tensors[0], rows_of(ctx.saved_tensors[1])
     operands = ops.operands_of(ctx.problem, loss_dtype(logits.dtype))
     if not ctx.is_one_pass:
-        return ops.gradients(logits, *operands, fields, upstream)
-    gradient = logits if ctx.inplace else ops.one_pass(logits, *operands)[-1]
+        return ops.gradients(logits, fields, upstream, *operands)
+    gradient = logits if ctx.inplace else ops.losses(logits, True, *operands)[-1]
     return times_upstream(gradient, upstream, rows_that_count(ctx.problem))
 
 
@@ -203,9 +178,7 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
         ctx.is_one_pass, needs = linear.keeps_gradients(problem, hidden.dtype), ctx.needs_input_grad[:3]
         result = linear.forward(hidden, weight, bias, problem, chunking, needs if ctx.is_one_pass else [False] * 3)
         loss, parts, fields = result.forward
-        if problem.lacks_denominators:
-            assert parts is not None
-            problem = problem.counted(parts[2], parts[3])
+        problem = problem.counted_by(parts)
         ctx.problem, ctx.chunking = problem, chunking
         # Do not keep the loss: it refers to this object, and the cycle would keep the gradients of a dropped loss.
         ctx.found = (result.gradients, result.scale) if ctx.is_one_pass else None
@@ -215,16 +188,17 @@ class LinearCrossEntropyNTL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.compiler.is_compiling():
-            compute = traced_linear_gradients
-        elif is_transformed(upstream):
-            compute = transformed_linear_gradients
-        else:
-            compute = plain_linear_gradients
-        found = compute(ctx, upstream)
+        check_transforms(upstream)
+        with torch.no_grad():
+            compute = traced_linear_gradients if torch.compiler.is_compiling() else plain_linear_gradients
+            gradients = compute(ctx, upstream)
+        if is_differentiated():
+            _, hidden, weight, bias, *_ = ctx.saved_tensors
+            sources = [tensor for tensor in (hidden, weight, bias, upstream) if tensor is not None]
+            gradients = [refuse_second_derivative(gradient, *sources) for gradient in gradients]
         # No `strict`: torch 2.8 and 2.9 cannot pass it on at a graph break.
-        gradients = [part if needed else None for part, needed in zip(found, ctx.needs_input_grad)]  # noqa: B905
-        return *gradients, None, None
+        found = [part if needed else None for part, needed in zip(gradients, ctx.needs_input_grad)]  # noqa: B905
+        return *found, None, None
 
 
 def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
@@ -254,32 +228,13 @@ def unscaled_linear_gradients(ctx: Any) -> tuple[Sequence[Tensor], Tensor | None
     return found
 
 
-def transformed_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
-    """The same when the upstream gradient is batched or differentiated, as for logits.
-
-    Where the logits are recomputed, the derivative by the upstream gradient would need them once more; it raises an
-    error.
-    """
-    _, hidden, weight, bias, *_ = ctx.saved_tensors
-    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
-    if not ctx.is_one_pass:
-        with torch.no_grad():
-            found = traced_linear_gradients(ctx, upstream)  # the operator has a vmap rule
-        return [refuse_second_derivative(gradient, *inputs, upstream) for gradient in found]
-    with torch.no_grad():
-        gradients, scale = unscaled_linear_gradients(ctx)
-    gradients = [refuse_second_derivative(gradient, *inputs) for gradient in gradients]
-    factor = upstream if scale is None else upstream * scale
-    return linear.scaled(gradients, factor, rows_that_count(ctx.problem), hidden.dtype)
-
-
 def traced_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The same for a compiled backward pass of an uncompiled forward pass."""
     fields, hidden, weight, bias, *_ = ctx.saved_tensors
     operands = ops.operands_of(ctx.problem, loss_dtype(hidden.dtype))
-    arguments = hidden, weight, bias, *operands, *ctx.chunking, list(ctx.needs_input_grad[:3])
+    head = hidden, weight, bias, *ctx.chunking, list(ctx.needs_input_grad[:3])
     if not ctx.is_one_pass:
-        found = ops.linear_gradients(*arguments, fields, upstream)
+        found = ops.linear_gradients(*head, fields, upstream, *operands)
         return [gradient.to(hidden.dtype) for gradient in found]
-    *found, scale = ops.linear_losses(*arguments)[3:]
+    *found, scale = ops.linear_losses(*head, *operands)[3:]
     return linear.scaled(found, upstream * scale, rows_that_count(ctx.problem), hidden.dtype)

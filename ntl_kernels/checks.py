@@ -19,7 +19,7 @@ from .backends import resolve_backend
 from .config import NTLConfig, check_number, shown
 from .linear import is_autocast
 from .problem import Problem, as_number, is_kept
-from .spec import LossSpec, Values, check_options, values_of
+from .spec import LossOptions, LossSpec, RowOptions, Values, row_values, values_of
 from .tokens import NumberTokens
 from .tokens.values import check_row_weights
 from .tracing import is_symbolic
@@ -27,40 +27,44 @@ from .tracing import is_symbolic
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
-OPTIONS = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale")
-"""The options of a loss besides its configuration."""
-Options: TypeAlias = "tuple[int, float, float, float | None, float]"
-"""Their values."""
-Share: TypeAlias = "int | float | Tensor | None"
+Denominator: TypeAlias = "int | float | Tensor | None"
 """A denominator as the caller passed it."""
 
 
 def checked_problem(
     logits: Tensor,
-    rows: tuple[Tensor, Tensor | None],
+    labels: Tensor,
     numbers: NumberTokens,
     config: NTLConfig,
-    options: Options,
-    shares: tuple[Share, Share],
-    reduction: str,
-    backend: str,
+    options: LossOptions,
+    *,
+    token_weights: Tensor | None,
+    num_tokens: Denominator,
+    num_numbers: Denominator,
     wants_parts: bool = True,
 ) -> Problem:
     """Check the arguments that all functions share and return them as a problem on the device of the logits or hidden
     states.
 
-    ``rows`` are (labels, token_weights), ``shares`` (num_tokens, num_numbers). The callers check the shape of the
-    labels and the vocabulary of the numbers first, because these checks differ between the functions.
+    The callers check the shape of the labels and the vocabulary of the numbers first, because these checks differ
+    between the functions.
     """
-    labels, token_weights = rows
-    num_tokens, num_numbers = shares
     device = logits.device
     check_rows(labels, token_weights, device)
-    spec = checked_spec(config, numbers, *options)
-    check_shares(config, num_tokens, num_numbers, reduction, device)
-    scalars = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
-    table, backend = numbers.table(device), resolve_backend(backend, logits)
-    return Problem(labels, token_weights, *scalars, table, spec, reduction, backend, wants_parts)
+    spec = checked_spec(config, numbers, options)
+    check_scalars(config, num_tokens, num_numbers, options.reduction, device)
+    return Problem(
+        labels,
+        token_weights,
+        as_number(num_tokens),
+        as_number(num_numbers),
+        as_number(config.weight),
+        numbers.table(device),
+        spec,
+        options.reduction,
+        resolve_backend(options.backend, logits),
+        wants_parts,
+    )
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
@@ -142,40 +146,35 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
         raise ValueError("token_weights require grad, but the loss has no gradient for them; detach them")
 
 
-def checked_spec(
-    config: NTLConfig,
-    numbers: NumberTokens,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    softcap: float | None,
-    logit_scale: float,
-) -> LossSpec:
+def checked_spec(config: NTLConfig, numbers: NumberTokens, options: RowOptions) -> LossSpec:
     """The checked options of a loss, cached; raises if one has a wrong type or value.
 
     The cache keys are plain values. They contain no lambda, so that a schedule causes no cache misses, and no tensors.
     """
     if not isinstance(config, NTLConfig):
         raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
-    options = values_of(config, numbers), ignore_index, label_smoothing, z_loss, softcap, logit_scale
+    values = values_of(config, numbers)
     if torch.compiler.is_compiling():  # the cache must not keep what a trace creates; a trace runs once anyway
-        spec = new_spec(*options)
+        spec = new_spec(values, options)
     else:
         try:
-            spec = cached_spec(*options)
+            spec = cached_spec(values, *row_values(options))
         except TypeError:  # an option is not hashable or has a wrong type: the call below names it
-            spec = new_spec(*options)
+            spec = new_spec(values, options)
     check_weight("weight", config.weight, spec)
     return spec
 
 
-def new_spec(values: Values, *options: Any) -> LossSpec:
-    """Check the options, which are those of :func:`check_options` in its order, and resolve."""
-    check_options(*options)
-    return LossSpec.of_values(*values, **dict(zip(OPTIONS, options, strict=True)))
+def new_spec(values: Values, options: RowOptions) -> LossSpec:
+    """Check the options and resolve."""
+    options.check()
+    return LossSpec.of_values(values, options)
 
 
-cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True must not match 1.0
+@lru_cache(maxsize=256, typed=True)  # typed: True must not match 1.0
+def cached_spec(values: Values, *row_options: Any) -> LossSpec:
+    """:func:`new_spec`, cached."""
+    return new_spec(values, RowOptions(*row_options))
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
@@ -193,12 +192,8 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
 
 
-def check_shares(
-    config: NTLConfig,
-    num_tokens: int | float | Tensor | None,
-    num_numbers: int | float | Tensor | None,
-    reduction: str,
-    device: torch.device,
+def check_scalars(
+    config: NTLConfig, num_tokens: Denominator, num_numbers: Denominator, reduction: str, device: torch.device
 ) -> None:
     """Raise unless lambda and the denominators are single non-negative numbers and the reduction uses them."""
     check_reduction(reduction)

@@ -36,28 +36,16 @@ def moved(mask: Tensor, places: int) -> Tensor:
     return F.pad(mask, (places, -places))
 
 
-def digits_after(is_digit: Tensor, first: Tensor) -> Tensor:
-    """int64 [B, T]: how many digits of the same number follow each digit."""
-    count = is_digit.cumsum(-1)
-    total = count[:, -1:]
-    before_next = upcoming(first, count - 1, default=total)[:, 1:]  # digits of the row before the next number
-    return torch.cat([before_next, total], -1) - count
+def digits_from_leading(is_digit: Tensor, first: Tensor, is_nonzero: Tensor) -> Tensor:
+    """int64 [B, T]: which digit of its number a position is, from 1 for the leading digit, the first that is not 0.
 
-
-def digits_around_leading(is_digit: Tensor, first: Tensor, is_nonzero: Tensor) -> tuple[Tensor, Tensor]:
-    """How many digits are between a number's leading digit (its first that is not 0) and one of its ends.
-
-    Returns:
-        Two int64 [B, T]: from the leading digit to each digit at or after it; and, at a number's first digit, from
-        the leading digit to the last. The first is arbitrary at leading zeros, which contribute nothing; the second is
-        arbitrary for a number of zeros, whose loss is 0.
+    0 for leading zeros and outside numbers.
     """
     count, nonzero = is_digit.cumsum(-1), is_nonzero.cumsum(-1)
-    earlier = latest(first, nonzero - is_nonzero.long())  # in the numbers before this one
-    leading = is_nonzero & (nonzero == earlier + 1)
-    total = count[:, -1:]
-    to_last = digits_after(is_digit, first) + count - upcoming(leading, count, default=total)
-    return count - latest(leading, count), to_last.clamp_min(0)
+    in_earlier_numbers = latest(first, nonzero - is_nonzero.long())
+    is_leading = is_nonzero & (nonzero == in_earlier_numbers + 1)
+    place = count - latest(is_leading, count) + 1
+    return torch.where(is_digit & (nonzero > in_earlier_numbers), place, 0)
 
 
 def latest(marks: Tensor, counts: Tensor) -> Tensor:
@@ -65,26 +53,21 @@ def latest(marks: Tensor, counts: Tensor) -> Tensor:
     return torch.where(marks, counts, 0).cummax(-1).values
 
 
-def upcoming(marks: Tensor, counts: Tensor, default: Tensor) -> Tensor:
-    """[B, T]: the count (ascending along a row) at the next mark from each position, the default [B, 1] without one."""
-    return torch.where(marks, counts, default).flip(-1).cummin(-1).values.flip(-1)
-
-
 def power_of_tenth(exponents: Tensor, dtype: torch.dtype) -> Tensor:
     """0.1 ** exponent; 0 where that is too small for the dtype."""
     return torch.pow(10.0, -exponents.to(dtype))
 
 
-def run_sums(values: Tensor, run: Tensor) -> Tensor:
-    """[..., B, T]: at each position, the sum over the rest of its run; at the first position, over the whole run.
+def run_sums(values: Tensor, number: Tensor) -> Tensor:
+    """[..., B, T]: at each position, the sum over the rest of its number; at the first digit, over the whole number.
 
     Each step doubles the length of the sums. ``index_add`` would be shorter, but is not deterministic on a GPU.
     """
     reach = 1
     # One compiled graph handles rows of every length, so it takes as many steps as the longest needs.
-    length = LONGEST_COMPILED if torch.compiler.is_compiling() else run.shape[-1]
+    length = LONGEST_COMPILED if torch.compiler.is_compiling() else number.shape[-1]
     while reach < length:
-        is_same = ahead(run, reach, -1) == run
+        is_same = ahead(number, reach, -1) == number
         values = values + torch.where(is_same, ahead(values, reach, 0), 0.0)
         reach *= 2
     return values

@@ -17,7 +17,7 @@ from .checks import check_inplace, checked_rows
 from .config import NTLOutput
 from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
 from .problem import Forward, Problem, RowResult
-from .tracing import is_forward_mode, is_plain
+from .tracing import is_plain
 
 
 def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
@@ -29,9 +29,9 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     needs_gradient = torch.is_grad_enabled() and logits.requires_grad
     if not plain:
         operands = ops.operands_of(problem, loss_dtype(logits.dtype))
-        one_pass = (needs_gradient or is_forward_mode()) and is_one_pass(logits, problem)
-        formula, operator = (ops.OnePass, ops.one_pass) if one_pass else (ops.TwoPass, ops.losses)
-        return Forward(*ops.call(formula, operator, rows_of(logits), *operands)[:3])
+        keeps_gradient = needs_gradient and is_one_pass(logits, problem)
+        loss, parts, fields, _ = ops.call(ops.Losses, ops.losses, rows_of(logits), keeps_gradient, *operands)
+        return Forward(loss, parts, fields)
     if needs_gradient:
         if inplace:
             check_inplace(logits)
@@ -69,7 +69,10 @@ def loss_of_hidden(
             for given in (hidden, weight, bias)
         ]
         operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
-        return Forward(*ops.call(ops.Linear, ops.linear_losses, rows, weight, bias, *operands, *chunking, needs)[:3])
+        loss, parts, fields, *_ = ops.call(
+            ops.LinearLosses, ops.linear_losses, rows, weight, bias, *chunking, needs, *operands
+        )
+        return Forward(loss, parts, fields)
     if needs_gradient:
         return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
     return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward

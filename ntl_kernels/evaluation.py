@@ -1,11 +1,7 @@
 """Evaluation of whole numbers: parse the numbers in generated texts and compare them with the true ones.
 
-- :func:`number_in`: parse the number in a text.
-- :func:`number_metrics`: errors of generated texts.
-- :func:`value_metrics`: the same errors for numbers that are already parsed.
-- :class:`NumberMetrics`: ``compute_metrics`` for a Hugging Face Trainer that generates.
-
-The functions work on plain strings and floats; none of this needs a library besides torch.
+:func:`number_metrics` and :func:`value_metrics` work on plain strings and floats; :class:`NumberMetrics` is the
+``compute_metrics`` of a Hugging Face Trainer that generates. None of this needs a library besides torch.
 """
 
 from __future__ import annotations
@@ -14,12 +10,13 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeGuard
 
 import torch
 
 from .tokens.texts import NUMBER
+from .tokens.values import is_integral
 
 __all__ = ["NumberMetrics", "number_in", "number_metrics", "value_metrics"]
 
@@ -59,15 +56,14 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
             ``"1e5"``, ``"5 %"``, ``"nan"`` and ``"٣"`` are not numbers.
 
             ``"first"``, ``"last"``: the first or last number anywhere in the text, by looser rules. ``".5"`` and
-            ``"2.5e-3"`` are numbers, too. The decimal mark is a point. Commas before groups of three digits are
-            ignored (``"1,234.50"``); any other comma separates two numbers (``"1,2"``). ``-``, ``−`` or ``–`` is a
-            sign if it is followed by a digit or one of ``$€£¥₹`` and not preceded by a letter, digit, closing bracket
-            or sign: ``"-$5"`` is -5, and ``"10-20"`` is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12.
-            Fractions, dates and times are several numbers. Not numbers: digits after a letter or an underscore
-            (``"H2O"``), exponents (``"m^2"``, ``"s^-1"``, ``"10^{-5}"``, ``"10**6"``), digits with two points
-            (``"1.2.3"``), digits of other scripts, and words.
-        behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched. A text
-            without the marker is searched as a whole.
+            ``"2.5e-3"`` are numbers, too. Commas before groups of three digits are ignored (``"1,234.50"``); any other
+            comma separates two numbers (``"1,2"``). ``-``, ``−`` or ``–`` is a sign if it is followed by a digit or one
+            of ``$€£¥₹`` and not preceded by a letter, digit, closing bracket or sign: ``"-$5"`` is -5, and ``"10-20"``
+            is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12. Fractions, dates and times are several
+            numbers. Not numbers: digits after a letter or an underscore (``"H2O"``), exponents (``"m^2"``, ``"s^-1"``,
+            ``"10^{-5}"``, ``"10**6"``), digits with two points (``"1.2.3"``), digits of other scripts, and words.
+        behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched, or the whole
+            text if it has no marker.
 
     Returns:
         The nearest float64 (infinity if the number is larger than any float64), or None if there is no number.
@@ -105,8 +101,7 @@ def number_metrics(
 
         - ``number_references``: how many references are numbers;
         - ``run_on``: the share of these references whose prediction has more digits before the decimal point, however
-          both are written (``"1e5"`` for 5, not ``"007"`` for 7). A number that did not end where it should have is
-          wrong by a factor of about ten or more.
+          both are written (``"1e5"`` for 5, not ``"007"`` for 7): a number that did not end where it should have.
 
     Raises:
         TypeError: predictions or references are not sequences of str.
@@ -115,7 +110,7 @@ def number_metrics(
     check_reading(find, behind)
     check_texts("predictions", predictions)
     check_texts("references", references)
-    check_lengths(len(predictions), len(references))
+    check_lengths(predictions, references)
     pairs = [
         (number_in(prediction, find, behind), true)
         for prediction, reference in zip(predictions, references, strict=True)
@@ -161,7 +156,7 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         TypeError: a prediction or reference is not a number.
         ValueError: the sequences are empty or differ in length, or a reference is NaN.
     """
-    check_lengths(len(predictions), len(references))
+    check_lengths(predictions, references)
     predictions = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
     references = [float64_of("references", reference) for reference in references]
     for index, reference in enumerate(references):
@@ -172,21 +167,18 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         for prediction, reference in zip(predictions, references, strict=True)
     ]
     pairs = number_pairs(predictions, references)
-    shares = {
-        "number_accuracy": sum(is_right) / len(references),
-        "no_number": 1 - len(pairs) / len(references),
-    }
+    shares = {"number_accuracy": sum(is_right) / len(references), "no_number": 1 - len(pairs) / len(references)}
     if not pairs:
         return {**shares, **dict.fromkeys(ERRORS, math.nan)}
     errors = [abs(guessed - true) for guessed, true in pairs]
     logs = [(signed_log(guessed), signed_log(true)) for guessed, true in pairs]
     return {
         **shares,
-        "mae": mean(errors),
-        "mse": mean([error * error for error in errors]),
+        "mae": fmean(errors),
+        "mse": fmean([error * error for error in errors]),
         "median_error": median(errors),
         "r2": explained_share(pairs),
-        "log_mae": mean([abs(guessed - true) for guessed, true in logs]),
+        "log_mae": fmean([abs(guessed - true) for guessed, true in logs]),
         "log_r2": explained_share(logs),
     }
 
@@ -195,9 +187,7 @@ class NumberMetrics:
     """``compute_metrics`` for a Hugging Face Trainer that generates: :func:`number_metrics` of the decoded texts.
 
     ``Seq2SeqTrainer(..., compute_metrics=NumberMetrics(tokenizer))`` with ``predict_with_generate=True`` logs
-    ``eval_mae``, ``eval_no_number`` and so on. ``NTLSeq2SeqTrainer`` logs them beside its own ``eval_number_mae``,
-    which measures single number tokens, each predicted from the true tokens before it.
-
+    ``eval_mae``, ``eval_no_number`` and so on; ``eval_number_mae`` of ``NTLSeq2SeqTrainer`` measures single tokens.
     With ``batch_eval_metrics=True`` this object stores the decoded texts until the last batch, so that the Trainer
     need not store the ids. An interrupted evaluation leaves its texts in the object: create a new one then.
 
@@ -226,8 +216,10 @@ class NumberMetrics:
                 begin with such an array or tensor. Negative ids (-100) are padding; special tokens are skipped.
             compute_result: under ``batch_eval_metrics``, False for all batches but the last; the result is then empty.
         """
-        predictions = self.texts_of("predictions", evaluated.predictions)
-        references = self.texts_of("label_ids", evaluated.label_ids)
+        batches = ("predictions", evaluated.predictions), ("label_ids", evaluated.label_ids)
+        predictions, references = (
+            list(self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True)) for name, ids in batches
+        )
         self.predictions += predictions
         self.references += references
         if not compute_result:
@@ -235,10 +227,6 @@ class NumberMetrics:
         predictions, references = self.predictions, self.references
         self.predictions, self.references = [], []
         return number_metrics(predictions, references, self.find, self.behind)
-
-    def texts_of(self, name: str, ids: Any) -> list[str]:
-        """The decoded texts of token ids [B, T]."""
-        return list(self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True))
 
 
 def written_numbers(text: str) -> Iterator[float]:
@@ -296,14 +284,9 @@ def signed_log(value: float) -> float:
     return math.copysign(math.log10(1 + abs(value)), value)
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean, with a single rounding."""
-    return math.fsum(values) / len(values)
-
-
 def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
     """R2 of (prediction, reference) pairs: the share of the references' variance that the predictions explain."""
-    centre = mean([true for _, true in pairs])
+    centre = fmean([true for _, true in pairs])
     variance = math.fsum((true - centre) ** 2 for _, true in pairs)
     unexplained = math.fsum((true - guessed) ** 2 for guessed, true in pairs)
     is_constant = len({true for _, true in pairs}) == 1  # independent of rounding in their mean
@@ -311,17 +294,13 @@ def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def rows_of_ids(name: str, ids: Any) -> list[list[int]]:
-    """The rows of token ids [B, T], or of the first of a tuple, without padding.
-
-    Raises:
-        ValueError: there are no labels, or the array holds logits rather than ids.
-    """
+    """The rows of token ids [B, T], or of the first of a tuple, without padding."""
     if isinstance(ids, tuple):
         ids = ids[0]
     if ids is None:
         raise ValueError(f"{name} is None: the evaluation data needs labels")
     tensor = torch.as_tensor(ids, device="cpu")
-    if tensor.ndim != 2 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    if tensor.ndim != 2 or not is_integral(tensor):
         raise ValueError(
             f"{name} must be token ids, integers [B, T]; got {tensor.dtype} {list(tensor.shape)}. To make a "
             "Seq2SeqTrainer generate, set predict_with_generate=True in Seq2SeqTrainingArguments; other Trainers pass "
@@ -349,14 +328,11 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
             raise TypeError(f"{name} must be a sequence of str; {name}[{index}] is {text!r}")
 
 
-def check_lengths(predictions: int, references: int) -> None:
+def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None:
     """Raise unless there are as many predictions as references, and at least one."""
-    if predictions != references:
-        raise ValueError(
-            f"every prediction needs one reference; got {predictions} predictions, {references} references"
-        )
-    if not references:
-        raise ValueError("nothing to evaluate; got 0 predictions and 0 references")
+    got = f"got {len(predictions)} predictions, {len(references)} references"
+    if len(predictions) != len(references) or not len(references):
+        raise ValueError(f"every prediction needs one reference, and there must be at least one; {got}")
 
 
 def shortened(text: str, longest: int = 60) -> str:

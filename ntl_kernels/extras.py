@@ -9,15 +9,12 @@ from pathlib import Path
 
 @contextmanager
 def needs(module: str, library: str, install: str) -> Iterator[None]:
-    """Wrap imports: if the library is not installed, the error says how to install it.
+    """Wrap imports of a module: if the library is not installed, the ImportError says how to install it.
 
     Args:
         module: the importing module.
         library: the name of the library; in lower case, the name of its package.
         install: the argument of ``pip install``, or an extra of this package in brackets: "[trl]".
-
-    Raises:
-        ImportError: the library is missing. Other errors of the imports are passed through.
     """
     try:
         yield

@@ -11,6 +11,7 @@ from torch import Tensor
 from .checks import check_linear, check_logits, check_numbers, checked_problem
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .dispatch import as_result, loss_of_hidden, loss_of_logits
+from .spec import LossOptions
 from .tokens import NumberTokens
 from .tracing import has_dtensor
 
@@ -81,9 +82,18 @@ def cross_entropy_ntl(
     softcap: Gemma 2, arXiv 2408.00118.
     """
     check_logits(logits, labels, numbers)
-    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
-    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
-    problem = checked_problem(logits, rows, numbers, config, options, shares, reduction, backend, return_parts)
+    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+    problem = checked_problem(
+        logits,
+        labels,
+        numbers,
+        config,
+        options,
+        token_weights=token_weights,
+        num_tokens=num_tokens,
+        num_numbers=num_numbers,
+        wants_parts=return_parts,
+    )
     if has_dtensor(logits, labels, token_weights):
         from .parallel import tensors  # the import takes a second, which plain calls avoid
 
@@ -140,9 +150,17 @@ def linear_cross_entropy_ntl(
     """
     check_linear(hidden, weight, bias, labels, chunk_size)
     check_numbers(numbers, weight.shape[0])
-    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
-    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
-    problem = checked_problem(hidden, rows, numbers, config, options, shares, reduction, backend)
+    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+    problem = checked_problem(
+        hidden,
+        labels,
+        numbers,
+        config,
+        options,
+        token_weights=token_weights,
+        num_tokens=num_tokens,
+        num_numbers=num_numbers,
+    )
     if has_dtensor(hidden, weight, bias, labels, token_weights):
         from .parallel import tensors
 

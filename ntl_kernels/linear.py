@@ -226,9 +226,9 @@ def forward(
 ) -> Result:
     """The losses of all rows, and the gradients of the reduced loss that ``needs`` (hidden, weight, bias) selects."""
     with without_autocast(hidden):
-        steps, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
+        backend, dtype = load_backend(problem.backend), loss_dtype(hidden.dtype)
         if problem.lacks_denominators:
-            problem = problem.counted(*steps.count(problem, weight.shape[0], dtype).unbind())
+            problem = problem.counted(*backend.count(problem, weight.shape[0], dtype).unbind())
         unit = unit_of(problem, hidden.dtype)
         task = in_unit(problem, unit)
         fields = hidden.new_zeros((NUM_FIELDS, hidden.shape[0]), dtype=dtype)
@@ -236,11 +236,11 @@ def forward(
         for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
             chunk_fields = fields.new_empty((NUM_FIELDS, logits.shape[0]))
             target = logits[None] if any(needs) else None
-            steps.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
+            backend.row_losses(logits[None], part_of(task, chunk), chunk_fields, target)
             fields[:, chunk] = chunk_fields
             if target is not None:
                 gradients.add(logits, states, chunk)
-        loss, parts = steps.finish(fields, problem)
+        loss, parts = backend.finish(fields, problem)
         if problem.reduction == "none":
             loss = losses_of_rows(fields, problem)
         scale = None if unit is None else unit.reciprocal()
@@ -262,12 +262,12 @@ def gradients(
     For reduction "mean" the problem must contain both denominators.
     """
     with without_autocast(hidden):
-        steps = load_backend(problem.backend)
+        backend = load_backend(problem.backend)
         gradients = LinearGradients(hidden, weight, needs, is_single=chunking.size >= hidden.shape[0])
         for chunk, states, logits in logits_by_chunk(hidden, weight, bias, problem, chunking):
             of_chunk = upstream[chunk].contiguous() if upstream.ndim else upstream
             rows = part_of(problem, chunk), fields[:, chunk].contiguous(), of_chunk
-            steps.row_gradients(logits[None], *rows, logits[None])
+            backend.row_gradients(logits[None], *rows, logits[None])
             gradients.add(logits, states, chunk)
         return gradients.finish()
 

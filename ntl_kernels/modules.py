@@ -6,34 +6,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import OPTIONS, check_numbers, check_reduction, checked_spec
+from .checks import check_numbers, check_reduction, checked_spec
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
+from .spec import LossOptions
 from .tokens import NumberTokens
-
-SHARED = (
-    "ignore_index",
-    "reduction",
-    "label_smoothing",
-    "z_loss",
-    "softcap",
-    "logit_scale",
-    "return_parts",
-    "backend",
-)
-"""The options, besides the configuration, that both functions have."""
 
 
 class NTLLoss(nn.Module):
-    """Holds the options of a function, checked once."""
+    """Holds the options of a function, checked once; ``others`` are those that only this function has."""
 
-    def __init__(self, numbers: NumberTokens, config: NTLConfig, shared: tuple[Any, ...], **own: Any) -> None:
+    def __init__(self, numbers: NumberTokens, config: NTLConfig, options: LossOptions, **others: Any) -> None:
         super().__init__()
         self.numbers = numbers
-        self.options: dict[str, Any] = {"config": config, **dict(zip(SHARED, shared, strict=True)), **own}
+        self.options: dict[str, Any] = {"config": config, **vars(options), **others}
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        check_reduction(self.options["reduction"])
-        checked_spec(config, numbers, *(self.options[name] for name in OPTIONS))
+        check_reduction(options.reduction)
+        checked_spec(config, numbers, options)
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])
@@ -63,8 +52,8 @@ class CrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        shared = ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, return_parts, backend
-        super().__init__(numbers, config, shared, inplace=inplace)
+        options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+        super().__init__(numbers, config, options, return_parts=return_parts, inplace=inplace)
 
     def forward(
         self,
@@ -74,8 +63,8 @@ class CrossEntropyNTLLoss(NTLLoss):
         num_tokens: int | float | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
     ) -> Tensor | NTLOutput:
-        rows: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
-        return cross_entropy_ntl(logits, labels, self.numbers, **rows, **self.options)
+        given: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
+        return cross_entropy_ntl(logits, labels, self.numbers, **given, **self.options)
 
 
 class LinearCrossEntropyNTLLoss(NTLLoss):
@@ -103,8 +92,10 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        shared = ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, return_parts, backend
-        super().__init__(numbers, config, shared, chunk_size=chunk_size, skip_ignored=skip_ignored)
+        options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+        super().__init__(
+            numbers, config, options, return_parts=return_parts, chunk_size=chunk_size, skip_ignored=skip_ignored
+        )
 
     def forward(
         self,
@@ -116,5 +107,5 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         num_tokens: int | float | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
     ) -> Tensor | NTLOutput:
-        rows: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
-        return linear_cross_entropy_ntl(hidden, weight, labels, self.numbers, bias=bias, **rows, **self.options)
+        given: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
+        return linear_cross_entropy_ntl(hidden, weight, labels, self.numbers, bias=bias, **given, **self.options)

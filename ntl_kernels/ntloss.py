@@ -7,25 +7,20 @@ Differences from ``ntloss``:
 - Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Numbers beyond 8e37, whose differences may
   overflow float32, are skipped and logged. Fewer than two number values, or a number token with an id beyond the
   logits, raises a ValueError.
-- A batch without numbers returns a zero on which ``backward`` can be called.
+- A batch without numbers returns a zero on which ``backward`` can be called. A row with -inf for all number tokens has
+  loss 0 (in ``ntloss`` the whole gradient is NaN).
 - For half-precision logits, losses are float32, and softmax and sums are computed in float32.
-- A row may have -inf for all number tokens: its loss is 0. In ``ntloss`` it makes the whole gradient NaN.
 - Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
-  labels cannot be checked, they give NaN. Label -1 is not the last token.
+  labels cannot be checked, they give NaN. Label -1 is not the last token. Labels may also be int32.
 - Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.
 - ``loss_weights`` are constants and get no gradient. A mean over weights whose sum is almost 0 is not damped.
-- The size of the last dimension of the logits is checked at every call. Labels may also be int32.
 - A custom loss function is called on all positions, [B * T], with a pair of ones where there is no number. It must
   treat each position independently.
 - With only two distinct values, squashed costs are 1 (``ntloss`` divides 0 by 0).
-- The number-level loss accepts numbers of any length with any number of leading zeros: the relative error does not
-  depend on scale, so digits are weighted relative to the first non-zero one. An ignored "." does not join digits, and
-  neither does an unknown token if "." is not in the vocabulary.
-- ``reweigh_fn`` and ``convert_digits_to_numbers`` do not change their arguments. They are provided for callers;
-  ``forward`` does not use them, so overriding them has no effect.
-- ``max_dist`` and ``dist_lookup`` are read-only for losses that run in the kernels. For the others, the value assigned
-  to ``max_dist`` is used.
-- A compiled number-level loss sums at most 4096 digits of one number.
+- The number-level loss accepts numbers of any length (compiled: 4096 digits) with any number of leading zeros, since
+  the relative error does not depend on scale. Neither an ignored "." nor an unknown token joins digits.
+- ``reweigh_fn`` and ``convert_digits_to_numbers`` do not change their arguments; ``forward`` does not use them, so
+  overriding them has no effect. ``max_dist`` can be assigned only for losses that do not run in the kernels.
 - ``NumberLevelLossLooped``, which ``ntloss`` deprecates, is not provided.
 """
 
@@ -35,7 +30,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,15 +38,16 @@ from torch import Tensor
 
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
-from .checks import check_label_values, check_tensor
+from .checks import check_label_values, check_leading_shape, check_reduction, check_rows, check_tensor
 from .config import NTLConfig
-from .digit_runs import digits_after, digits_around_leading, number_runs, power_of_tenth, run_sums
+from .digit_runs import digits_from_leading, number_runs, power_of_tenth, run_sums
 from .dispatch import in_shape, loss_of_logits
 from .formulas import divide
 from .problem import Problem, is_kept
-from .spec import WORST_FACTOR, LossSpec, check_ignore_index, cost_line
+from .spec import WORST_FACTOR, LossSpec, cost_line
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens
+from .tokens.values import check_ignore_index, check_row_weights
 from .tracing import has_values
 
 __all__ = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]
@@ -66,20 +62,6 @@ FUSED_KINDS: tuple[tuple[Callable[..., Tensor], str], ...] = (
     (F.huber_loss, "huber"),
     (F.smooth_l1_loss, "huber"),  # equal for their default delta and beta
 )
-REDUCTIONS = ("mean", "sum", "none")
-
-
-class Batch(NamedTuple):
-    """The checked arguments of a call."""
-
-    logits: Tensor
-    """[B, T, V]."""
-    labels: Tensor
-    """[B, T]."""
-    loss_weights: Tensor | None
-    """[B, T], detached."""
-    reduction: str
-    ignore_index: int
 
 
 class AbstractNTLoss:
@@ -94,10 +76,8 @@ class AbstractNTLoss:
             default, as in ``ntloss``; :class:`NTLConfig` has False, as in the paper.
 
     Attributes:
-        number_values: float32 [V], NaN for tokens that are not numbers.
-        is_number_token: bool [V].
-        number_values_dense: float32 [K], in the order of the ids.
-        number_token_ids: int64 [K], ascending.
+        number_values, is_number_token: float32 [V], NaN for tokens that are not numbers; bool [V].
+        number_values_dense, number_token_ids: float32 and int64 [K], by id.
         nan_id: id of the first token that is not a number.
         max_dist: the largest loss, 0-d.
 
@@ -108,10 +88,8 @@ class AbstractNTLoss:
     def __init__(
         self, tokenizer: Any, vocab_size: int | None = None, digit_level: bool = True, reweigh: bool = True
     ) -> None:
-        self.tokenizer = tokenizer
-        self.vocab_size = vocab_size if vocab_size is not None else len(tokenizer)
-        self.digit_level = digit_level
-        self.reweigh = reweigh
+        self.tokenizer, self.digit_level, self.reweigh = tokenizer, digit_level, reweigh
+        self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
         self.max_dist = torch.tensor(0.0, device="cpu")
         self.setup_number_tokens()
 
@@ -125,15 +103,12 @@ class AbstractNTLoss:
         if len(self.numbers) == self.vocab_size:
             raise ValueError("at least one token must not be a number; all tokens are numbers")
         if self.digit_level and len(self.numbers) != 10:
-            LOGGER.error(
-                "digit_level=True expects 10 digit tokens; found %s: %s",
-                len(self.numbers),
-                self.numbers.values.tolist(),
-            )
+            values = self.numbers.values.tolist()
+            LOGGER.error("digit_level=True expects 10 digit tokens; found %s: %s", len(values), values)
         self.number_values = torch.full((self.vocab_size,), torch.nan, device="cpu")
         self.number_values[self.numbers.ids] = self.numbers.values
         self.is_number_token = ~self.number_values.isnan()
-        self.nan_id = int((~self.is_number_token).nonzero()[0])
+        self.nan_id = int(self.is_number_token.int().argmin())
         self.number_values_dense = self.number_values[self.is_number_token]
         self.number_token_ids = self.is_number_token.nonzero().squeeze(1)
 
@@ -161,7 +136,7 @@ class AbstractNTLoss:
             ignore_index: label of ignored positions, any int64.
 
         Returns:
-            0-d for "mean" and "sum", [B, T] for "none"; float32 (float64 for float64 logits).
+            0-d, or [B, T] for "none"; float32 (float64 for float64 logits).
 
         Raises:
             ValueError, TypeError, IndexError: wrong shapes, dtypes, vocabulary size, options or labels.
@@ -169,15 +144,26 @@ class AbstractNTLoss:
         self._validate_inputs(logits, labels, loss_weights)
         check_reduction(reduction)
         check_ignore_index(ignore_index)
-        constants = None if loss_weights is None else loss_weights.detach()
-        return self.batch_loss(Batch(logits, labels, constants, reduction, ignore_index))
+        weights = None if loss_weights is None else loss_weights.detach()
+        config = self.fused_config()
+        if config is None:
+            return self.unfused_loss(logits, labels, weights, reduction, ignore_index)
+        spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
+        table, backend = self.numbers.table(logits.device), resolve_backend("auto", logits)
+        problem = Problem(labels, weights, None, None, config.weight, table, spec, reduction, backend)
+        return in_shape(loss_of_logits(logits, problem).loss, problem)
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        """The loss that :meth:`forward` returns for a checked batch."""
+    def fused_config(self) -> NTLConfig | None:
+        """The configuration with which the kernels compute this loss; None for :meth:`unfused_loss`."""
+        raise NotImplementedError
+
+    def unfused_loss(
+        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
+    ) -> Tensor:
+        """The loss of checked arguments, from the expected values and masses of the rows."""
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Alias of :meth:`forward`."""
         return self.forward(*args, **kwargs)
 
     @property
@@ -190,10 +176,7 @@ class AbstractNTLoss:
         self._max_dist, self._largest = largest, float(largest)
 
     def reweigh_fn(self, logits: Tensor, loss: Tensor, number_token_positions: Tensor) -> Tensor:
-        """Reweigh the losses [N] at N positions (bool [B, T]) of logits [B, T, V].
-
-        Provided for callers; ``forward`` does not use it. Finding the positions waits for a GPU.
-        """
+        """Reweigh the losses [N] at N positions (bool [B, T]) of logits [B, T, V], for callers. It waits for a GPU."""
         return self.reweighed(loss, number_statistics(logits[number_token_positions], self.numbers).mass)
 
     def reweighed(self, loss: Tensor, mass: Tensor) -> Tensor:
@@ -209,36 +192,17 @@ class AbstractNTLoss:
             raise ValueError(f"logits must have vocab_size={self.vocab_size} columns; got {logits.shape[-1]}")
         if labels is None:
             return
-        if labels.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"labels must be int64 or int32; got {labels.dtype}")
-        for name, tensor in (("labels", labels), ("loss_weights", loss_weights)):
-            if tensor is not None and tensor.shape != logits.shape[:-1]:
-                raise ValueError(f"{name} must have shape {tuple(logits.shape[:-1])}; got {tuple(tensor.shape)}")
-            if tensor is not None and tensor.device != logits.device:
-                raise ValueError(f"{name} must be on the logits' device {logits.device}; got {tensor.device}")
+        check_leading_shape("logits", logits, labels)
+        check_rows(labels, None, logits.device)
+        if loss_weights is None:
+            return
+        check_row_weights("loss_weights", loss_weights, labels)
         # The operators check this again under their own argument name; in a graph or transform only they do.
-        if loss_weights is not None and loss_weights.device.type == "cpu" and has_values(loss_weights):
+        if loss_weights.device.type == "cpu" and has_values(loss_weights):
             fits = (loss_weights >= 0) & (loss_weights != torch.inf)
             if not fits.all():
                 given = loss_weights[~fits][0].item()
                 raise ValueError(f"loss_weights must not be negative, infinite or NaN; got {given}")
-
-    def fused_loss(self, config: NTLConfig, batch: Batch) -> Tensor:
-        """The Number Token Loss without cross-entropy, computed by the kernels."""
-        logits, labels, loss_weights, reduction, ignore_index = batch
-        spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
-        problem = Problem(
-            labels,
-            loss_weights,
-            None,
-            None,
-            config.weight,
-            self.numbers.table(logits.device),
-            spec,
-            reduction,
-            resolve_backend("auto", logits),
-        )
-        return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
@@ -285,8 +249,8 @@ class NTLoss(AbstractNTLoss):
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)
         self.max_dist = self.dist_lookup.max()
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        return self.fused_loss(replace(self.config, reweigh=self.reweigh), batch)
+    def fused_config(self) -> NTLConfig:
+        return replace(self.config, reweigh=self.reweigh)
 
 
 class NTLossDotProduct(AbstractNTLoss):
@@ -322,22 +286,24 @@ class NTLossDotProduct(AbstractNTLoss):
         self._validate_inputs(logits, None, None)
         return tuple(number_statistics(logits, self.numbers))  # type: ignore[return-value]
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        for function, kind in FUSED_KINDS:
-            if self.loss_function is function:
-                return self.fused_loss(NTLConfig(kind=kind, weight=1.0, reweigh=self.reweigh), batch)
-        targets, counts = self.targets(batch)
-        weights = weighted(counts, batch)
-        expected_values, mass = number_statistics(batch.logits, self.numbers)
+    def fused_config(self) -> NTLConfig | None:
+        kind = next((kind for function, kind in FUSED_KINDS if self.loss_function is function), None)
+        return None if kind is None else NTLConfig(kind=kind, weight=1.0, reweigh=self.reweigh)
+
+    def unfused_loss(
+        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
+    ) -> Tensor:
+        targets, counts = self.targets(logits, labels, ignore_index)
+        weights = times(counts, loss_weights)
+        expected_values, mass = number_statistics(logits, self.numbers)
         # Positions that do not count get a harmless pair of ones; the function's result for them is not used.
         is_used = (weights != 0) & (mass != 0)
         pair = (torch.where(is_used, values, 1.0).flatten() for values in (expected_values, targets))
         loss = self.loss_function(*pair, reduction="none").view(weights.shape)
-        return self.reduce(loss, mass, weights, batch.reduction)
+        return self.reduce(loss, mass, weights, reduction)
 
-    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def targets(self, logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
         """(values, counts) [B, T] of the labels; counts is 1 for number tokens, 0 for others, NaN if out of range."""
-        logits, labels, ignore_index = batch.logits, batch.labels, batch.ignore_index
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
         table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
@@ -351,15 +317,14 @@ class NTLossDotProduct(AbstractNTLoss):
 class NumberLevelLoss(NTLossDotProduct):
     """The symmetric relative error ``|yhat - y| / (|yhat| + |y|)`` of whole numbers, each a run of digit tokens.
 
+    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
+    [0, 1] without ``reweigh``.
+
     Args:
         tokenizer, vocab_size, reweigh: see :class:`AbstractNTLoss`.
         float_level: join the digits on both sides of a single "." into one number; the "." itself is ignored (12.34
             counts as 1234). Otherwise 12.34 is two numbers.
-        max_number_length: length of the attribute ``powers_of_10``. It does not limit the loss, which accepts numbers
-            of any length.
-
-    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
-    [0, 1] without ``reweigh``.
+        max_number_length: length of the attribute ``powers_of_10``. The loss accepts numbers of any length.
 
     Attributes:
         dot: id of the token ".", -1 if there is none.
@@ -387,12 +352,11 @@ class NumberLevelLoss(NTLossDotProduct):
     def convert_digits_to_numbers(
         self, y: Tensor, yhat: Tensor, number_token_positions: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Convert digits to the numbers that they form. Provided for callers; ``forward`` does not use it.
+        """Convert digits to the numbers that they form, for callers; ``forward`` does not use it.
 
         Args:
-            y, yhat: [B, T], the digits of the labels and the expected digits.
+            y, yhat, labels: [B, T], the digits of the labels, the expected digits, and the labels.
             number_token_positions: bool [B, T], True where the label is a digit.
-            labels: [B, T].
 
         Returns:
             (y, yhat, first): each number at its first digit, NaN at its other digits, and the given value elsewhere;
@@ -400,7 +364,7 @@ class NumberLevelLoss(NTLossDotProduct):
         """
         runs = number_runs(number_token_positions, self.joints(labels))
         rest = (number_token_positions | runs.joins) & ~runs.first
-        exponents = digits_after(number_token_positions, runs.first)
+        exponents = run_sums(number_token_positions.float(), runs.number) - 1
         numbers = []
         for digits in (y, yhat):
             scale = torch.pow(10.0, exponents.to(loss_dtype(digits.dtype)))
@@ -413,27 +377,29 @@ class NumberLevelLoss(NTLossDotProduct):
         is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
         return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        targets, counts = self.targets(batch)
+    def fused_config(self) -> None:
+        return None
+
+    def unfused_loss(
+        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
+    ) -> Tensor:
+        targets, counts = self.targets(logits, labels, ignore_index)
         is_digit = counts > 0  # False for NaN, the count of labels out of range
-        runs = number_runs(is_digit, self.joints(batch.labels, batch.ignore_index))
-        expected_values, mass = number_statistics(batch.logits, self.numbers)
+        runs = number_runs(is_digit, self.joints(labels, ignore_index))
+        expected_values, mass = number_statistics(logits, self.numbers)
         expected = torch.where(mass != 0, expected_values, targets)  # a digit without probabilities has no error
         digits = torch.where(is_digit, torch.stack([targets, expected]), 0.0)
-        before, after = digits_around_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
-        y, yhat = run_sums(digits * power_of_tenth(before, digits.dtype), runs.number)
+        # Relative to the first digit that is not 0, since a power of ten beyond the dtype would be lost.
+        place = digits_from_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
+        scaled = digits * power_of_tenth(place - 1, digits.dtype)
+        y, yhat, length = run_sums(torch.stack([*scaled, (place > 0).to(scaled.dtype)]), runs.number)
         # The epsilon of ``ntloss``, rescaled like the digits.
-        epsilon = torch.finfo(torch.float32).eps * power_of_tenth(after, y.dtype)
+        epsilon = torch.finfo(torch.float32).eps * power_of_tenth(length - 1, y.dtype)
         loss = (yhat - y).abs() / (yhat.abs() + y.abs() + epsilon.clamp_min(torch.finfo(y.dtype).tiny))
-        weights = weighted(torch.where(runs.first | counts.isnan(), counts, 0.0), batch)
-        return self.reduce(loss, mass, weights, batch.reduction)
+        weights = times(torch.where(runs.first | counts.isnan(), counts, 0.0), loss_weights)
+        return self.reduce(loss, mass, weights, reduction)
 
 
-def weighted(counts: Tensor, batch: Batch) -> Tensor:
-    """Counts [B, T] times the batch's weights, if given."""
-    return counts if batch.loss_weights is None else counts * batch.loss_weights.to(counts.dtype)
-
-
-def check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+def times(counts: Tensor, loss_weights: Tensor | None) -> Tensor:
+    """Counts [B, T] times the weights, if given."""
+    return counts if loss_weights is None else counts * loss_weights.to(counts.dtype)

@@ -1,19 +1,17 @@
 """The custom operators (namespace ``ntl_kernels``) that traced calls use, with their derivatives.
 
-Each wraps a function that plain calls use directly (:mod:`ntl_kernels.autograd`, :mod:`ntl_kernels.linear`).
-Operators are opaque to a compiler, which uses their fake implementations, and change
-nothing in place. Their schema takes a problem as the operands of :func:`operands_of`, with numbers as 0-d tensors so
-that a new value needs no new graph.
+Each wraps a function that plain calls use directly. Operators are opaque to a compiler, which uses their fake
+implementations, and change nothing in place. Their last arguments are the operands of a problem, with numbers as 0-d
+tensors so that a new value needs no new graph.
 
-Each differentiable operator has one :class:`Formula`. It is registered as the operator's autograd formula, and it is
-the `autograd.Function` that ``torch.func`` transforms and forward-mode derivatives need.
+The derivative of an operator is an `autograd.Function`, which ``torch.func.grad`` needs. Its methods are also
+registered as the operator's autograd formula.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,313 +21,255 @@ from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype
 from .checks import checked_rows
 from .linear import Chunking
-from .problem import NUM_FIELDS, NUM_PARTS, Forward, Problem, RowResult, as_tensor
+from .problem import AT, NUM_FIELDS, NUM_PARTS, Forward, Problem, as_tensor
 from .spec import LossSpec
 from .tokens import NumberTable
-from .tracing import NoSecondDerivative, is_differentiated, needs_function, refuse_second_derivative, times_upstream
+from .tracing import check_transforms, is_functorch, refuse_second_derivative, times_upstream
+
+
+class Operands(NamedTuple):
+    """A problem as arguments of an operator: the tensors, then the constants.
+
+    It has no ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
+    """
+
+    labels: Tensor
+    token_weights: Tensor | None
+    num_tokens: Tensor | None
+    num_numbers: Tensor | None
+    ntl_weight: Tensor
+    ids: Tensor
+    values: Tensor
+    lookup: Tensor
+    spec: list[float]
+    reduction: str
+    backend: str
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(
+            labels=self.labels,
+            token_weights=self.token_weights,
+            num_tokens=self.num_tokens,
+            num_numbers=self.num_numbers,
+            ntl_weight=self.ntl_weight,
+            table=NumberTable(self.ids, self.values, self.lookup),
+            spec=LossSpec.unpack(self.spec),
+            reduction=self.reduction,
+            backend=self.backend,
+        )
+
+    @property
+    def tensors(self) -> list[Tensor | None]:
+        return [part for part in self if part is None or isinstance(part, Tensor)]
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        return self[len(self.tensors) :]
+
 
 PROBLEM = (
     "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
     "Tensor ids, Tensor values, Tensor lookup, float[] spec, str reduction, str backend"
 )
-CHUNKING = "SymInt chunk_size, bool skip_ignored"
-LINEAR = f"Tensor hidden, Tensor weight, Tensor? bias, {PROBLEM}, {CHUNKING}, bool[] needs"
-NUM_OPERANDS = 11
-"""The number of operands of a problem."""
+"""The schema of :class:`Operands`."""
+HEAD = "Tensor hidden, Tensor weight, Tensor? bias, SymInt chunk_size, bool skip_ignored, bool[] needs"
 
 
-def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
-    """A problem as operands of the schema; ``dtype`` is the dtype of its numbers.
-
-    They do not contain ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
-    """
+def operands_of(problem: Problem, dtype: torch.dtype) -> Operands:
+    """A problem as operands; ``dtype`` is the dtype of its numbers."""
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
-    scalars = (as_tensor(number, dtype, problem.labels.device) for number in numbers)
-    return (
-        problem.labels,
-        problem.token_weights,
-        *scalars,
-        *problem.table,
-        problem.spec.pack(),
-        problem.reduction,
-        problem.backend,
-    )
+    operands: list[Any] = [problem.labels, problem.token_weights]
+    operands += [as_tensor(number, dtype, problem.labels.device) for number in numbers]
+    operands += [*problem.table, problem.spec.pack(), problem.reduction, problem.backend]
+    return Operands(*operands)
 
 
-def problem_of(operands: Sequence[Any]) -> Problem:
-    """The inverse of :func:`operands_of`."""
-    *rows, ids, values, lookup, spec, reduction, backend = operands
-    labels, token_weights, num_tokens, num_numbers, ntl_weight = rows
-    shares = num_tokens, num_numbers, ntl_weight
-    return Problem(
-        labels, token_weights, *shares, NumberTable(ids, values, lookup), LossSpec.unpack(spec), reduction, backend
-    )
+def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], Operands]:
+    """(the first arguments, the operands) of an operator."""
+    count = len(arguments) - len(Operands._fields)
+    return arguments[:count], Operands(*arguments[count:])
 
 
-def define(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function that changes none of its arguments as an operator."""
+def define(name: str, given: str, results: str) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function of tensors (``given``) and operands, which changes none of them, as an operator."""
+    schema = f"({given}, {PROBLEM}) -> {results}"
     return torch.library.custom_op(f"ntl_kernels::{name}", mutates_args=(), schema=schema)
 
 
-@define("losses", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor)")
-def losses(logits: Tensor, *operands: Any) -> tuple[Any, ...]:
-    """(loss, parts, fields) of logits [B, T, V], as :class:`ntl_kernels.backends.Forward` has them."""
-    problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
-    return tuple(load_backend(problem.backend).forward(logits, problem, None))
+@define("losses", "Tensor logits, bool keeps_gradient", "(Tensor, Tensor, Tensor, Tensor)")
+def losses(logits: Tensor, keeps_gradient: bool, *operands: Any) -> tuple[Any, ...]:
+    """(loss, parts, fields, gradient) of logits [B, T, V].
+
+    The gradient [B, T, V] is that of reduction "mean" or "sum" for an upstream gradient of 1, or empty.
+    """
+    gradient = gradient_like(logits) if keeps_gradient else None
+    problem = checked_rows(Operands(*operands).problem, logits.shape[-1], loss_dtype(logits.dtype))
+    result = load_backend(problem.backend).forward(logits, problem, gradient)
+    return *result, logits.new_empty(0) if gradient is None else gradient
 
 
-@define("one_pass", f"(Tensor logits, {PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)")
-def one_pass(logits: Tensor, *operands: Any) -> tuple[Any, ...]:
-    """(loss, parts, fields, gradient [B, T, V]) of reduction "mean" or "sum"."""
-    gradient = gradient_like(logits)
-    problem = checked_rows(problem_of(operands), logits.shape[-1], loss_dtype(logits.dtype))
-    return *load_backend(problem.backend).forward(logits, problem, gradient), gradient
-
-
-@define("gradients", f"(Tensor logits, {PROBLEM}, Tensor fields, Tensor upstream) -> Tensor")
-def gradients(logits: Tensor, *operands: Any) -> Tensor:
-    """The gradient [B, T, V] from logits, their fields and the upstream gradient (0-d, or [N] for "none")."""
-    *rest, fields, upstream = operands
-    problem, gradient = problem_of(rest), gradient_like(logits)
-    rows = fields.contiguous(), upstream.contiguous()
-    load_backend(problem.backend).row_gradients(logits, problem, *rows, gradient)
+@define("gradients", "Tensor logits, Tensor fields, Tensor upstream", "Tensor")
+def gradients(logits: Tensor, fields: Tensor, upstream: Tensor, *operands: Any) -> Tensor:
+    """The gradient [B, T, V] from logits, fields and the upstream gradient (0-d, or [N] for "none")."""
+    problem, gradient = Operands(*operands).problem, gradient_like(logits)
+    backend = load_backend(problem.backend)
+    backend.row_gradients(logits, problem, fields.contiguous(), upstream.contiguous(), gradient)
     return gradient
 
 
-@define("linear_losses", f"({LINEAR}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
-def linear_losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Any, ...]:
+@define("linear_losses", HEAD, "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+def linear_losses(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    chunk_size: int,
+    skip_ignored: bool,
+    needs: list[bool],
+    *operands: Any,
+) -> tuple[Any, ...]:
     """(loss, parts, fields, hidden_grad, weight_grad, bias_grad, scale) of :func:`ntl_kernels.linear.forward`."""
-    problem, chunking, needs = linear_arguments(rest)
+    problem = Operands(*operands).problem
     checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype))
-    result = linear.forward(hidden, weight, bias, problem, chunking, needs)
-    scale = result.forward.loss.new_ones(()) if result.scale is None else result.scale
+    result = linear.forward(hidden, weight, bias, problem, Chunking(chunk_size, skip_ignored), needs)
+    scale = hidden.new_ones((), dtype=loss_dtype(hidden.dtype)) if result.scale is None else result.scale
     return *result.forward, *result.gradients, scale
 
 
-@define("linear_gradients", f"({LINEAR}, Tensor fields, Tensor upstream) -> (Tensor, Tensor, Tensor)")
-def linear_gradients(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+@define("linear_gradients", f"{HEAD}, Tensor fields, Tensor upstream", "(Tensor, Tensor, Tensor)")
+def linear_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    chunk_size: int,
+    skip_ignored: bool,
+    needs: list[bool],
+    fields: Tensor,
+    upstream: Tensor,
+    *operands: Any,
+) -> tuple[Tensor, ...]:
     """(hidden_grad, weight_grad, bias_grad) from recomputed logits; upstream is [N] for "none", else 0-d."""
-    *arguments, fields, upstream = rest
-    problem, chunking, needs = linear_arguments(arguments)
+    problem, chunking = Operands(*operands).problem, Chunking(chunk_size, skip_ignored)
     return tuple(linear.gradients(hidden, weight, bias, problem, chunking, needs, fields, upstream))
-
-
-def linear_arguments(rest: Sequence[Any]) -> tuple[Problem, Chunking, list[bool]]:
-    """The arguments after hidden, weight and bias."""
-    *operands, chunk_size, skip_ignored, needs = rest
-    return problem_of(operands), Chunking(chunk_size, skip_ignored), list(needs)
 
 
 def fake_forward(tensor: Tensor, operands: Sequence[Any]) -> Forward:
     """What a forward pass returns, without values; ``tensor`` is the logits or the hidden states."""
-    labels, reduction = operands[0], operands[NUM_OPERANDS - 2]
-    fields = tensor.new_empty((NUM_FIELDS, labels.numel()), dtype=loss_dtype(tensor.dtype))
-    loss = fields.new_empty(labels.numel() if reduction == "none" else ())
+    given = Operands(*operands)
+    count = given.labels.numel()
+    fields = tensor.new_empty((NUM_FIELDS, count), dtype=loss_dtype(tensor.dtype))
+    loss = fields.new_empty(count if given.reduction == "none" else ())
     return Forward(loss, fields.new_empty(NUM_PARTS), fields)
 
 
-losses.register_fake(lambda logits, *operands: tuple(fake_forward(logits, operands)))
-one_pass.register_fake(lambda logits, *operands: (*fake_forward(logits, operands), gradient_like(logits)))
+@losses.register_fake
+def _(logits: Tensor, keeps_gradient: bool, *operands: Any) -> tuple[Any, ...]:
+    return *fake_forward(logits, operands), gradient_like(logits) if keeps_gradient else logits.new_empty(0)
+
+
 gradients.register_fake(lambda logits, *_: gradient_like(logits))
 
 
 @linear_losses.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Any, ...]:
-    result = fake_forward(hidden, rest)
-    return *result, *linear.LinearGradients(hidden, weight, rest[-1]).finish(), result.fields.new_empty(())
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, size: int, skip: bool, needs: Any, *operands: Any) -> Any:
+    result = fake_forward(hidden, operands)
+    return *result, *linear.LinearGradients(hidden, weight, needs).finish(), result.fields.new_empty(())
 
 
 @linear_gradients.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
-    return linear.LinearGradients(hidden, weight, rest[-3]).finish()
-
-
-class Formula(torch.autograd.Function):
-    """An operator with its derivatives, in the form that ``torch.func`` transforms need."""
-
-    operator: Any
-
-    @classmethod
-    def register(cls) -> None:
-        """Register the formula as the operator's autograd, and a loop over the batch as its vmap rule."""
-        cls.operator.register_autograd(cls.backward, setup_context=cls.setup_context)
-        register_loop(cls.operator)
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        return looped(cls.apply, info, in_dims, arguments)
-
-
-def looped(function: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], arguments: Sequence[Any]) -> Any:
-    """The vmap rule: one call per sample, because each sample has its own counts and reduction."""
-    dims = [dim if isinstance(dim, int) else None for dim in in_dims]  # a list argument has a list of None here
-    samples = [
-        function(*(part if dim is None else part.select(dim, i) for part, dim in zip(arguments, dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    if isinstance(samples[0], Tensor):
-        return torch.stack(samples), 0
-    return tuple(torch.stack(parts) for parts in zip(*samples, strict=True)), (0,) * len(samples[0])
-
-
-def register_loop(operator: Any) -> None:
-    """Give an operator :func:`looped` as its vmap rule."""
-    operator.register_vmap(lambda info, in_dims, *arguments: looped(operator, info, in_dims, arguments))
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, size: int, skip: bool, needs: Any, *_: Any) -> Any:
+    return linear.LinearGradients(hidden, weight, needs).finish()
 
 
 def call(formula: Any, operator: Any, *arguments: Any) -> Any:
-    """Call a formula's operator so that its results are differentiable under any transform."""
-    loss, *rest = formula.apply(*arguments) if needs_function() else operator(*arguments)
-    return loss.clone(), *rest  # a copy, since the formula keeps the loss and a caller may change it in place
+    """The results of a formula's operator, differentiable under every transform that is supported."""
+    check_transforms()
+    loss, *others = formula.apply(*arguments) if is_functorch() else operator(*arguments)
+    return loss.clone(), *others  # a copy, since the formula keeps the loss and a caller may change it in place
 
 
-class Once(torch.autograd.Function):
-    """An operator that computes a gradient, for ``torch.func`` transforms; differentiating it raises an error."""
+class Losses(torch.autograd.Function):
+    """:func:`losses`. The backward pass multiplies the gradient by the upstream one, or computes it."""
 
-    @staticmethod
-    def forward(operator: Any, *arguments: Any) -> Any:
-        return operator(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], operator: Any, *arguments: Any) -> tuple[Any, Any]:
-        return looped(functools.partial(Once.apply, operator), info, in_dims[1:], arguments)
-
-    backward = staticmethod(NoSecondDerivative.backward)
-    jvp = staticmethod(NoSecondDerivative.jvp)
-
-
-def call_once(operator: Any, *arguments: Any) -> Any:
-    """Call an operator that computes a gradient; no transform can differentiate the result."""
-    is_watched = is_differentiated() and not torch.compiler.is_compiling()
-    return Once.apply(operator, *arguments) if is_watched else operator(*arguments)
-
-
-def save(ctx: Any, *tensors: Tensor) -> None:
-    """Save tensors for reverse-mode and forward-mode derivatives."""
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-
-
-class OnePass(Formula):
-    """(loss, parts, fields, gradient) of logits; the backward pass multiplies the gradient by the upstream one."""
-
-    operator = one_pass
-    forward = staticmethod(one_pass)
+    forward = staticmethod(losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         loss, parts, fields, gradient = output
         ctx.mark_non_differentiable(parts, fields, gradient)
-        save(ctx, loss, fields, gradient)
+        (logits, ctx.keeps_gradient), operands = split(inputs)
+        ctx.constants = operands.constants
+        ctx.save_for_backward(loss, parts, fields, gradient if ctx.keeps_gradient else logits, *operands.tensors)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        loss, fields, gradient = ctx.saved_tensors
-        gradient = refuse_second_derivative(gradient, loss)
-        return times_upstream(gradient, upstream, RowResult(*fields.unbind()).weight != 0), *(None,) * NUM_OPERANDS
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        loss, _, gradient = ctx.saved_tensors
-        return along(tangent, refuse_second_derivative(gradient, loss), loss.dtype).sum(), None, None, None
-
-
-class TwoPass(Formula):
-    """(loss, parts, fields) of logits; the backward pass computes the gradient from logits and fields."""
-
-    operator = losses
-    forward = staticmethod(losses)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        save(ctx, *output, *inputs[: NUM_OPERANDS - 2])
-        ctx.options = inputs[NUM_OPERANDS - 2 :]
-
-    @staticmethod
-    def gradient(options: Sequence[Any], saved: Sequence[Tensor], upstream: Tensor) -> Tensor:
-        """The gradient of the logits."""
-        _, parts, fields, logits, *tensors = saved
-        operands = with_denominators([*tensors, *options], parts)
-        return call_once(gradients, logits, *operands, fields, upstream)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        saved = ctx.saved_tensors  # read once: a checkpoint provides them only once
-        gradient = TwoPass.gradient(ctx.options, saved, upstream)
-        return refuse_second_derivative(gradient, saved[0]), *(None,) * NUM_OPERANDS
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        saved = ctx.saved_tensors
-        loss = saved[0]
-        rows = along(tangent, TwoPass.gradient(ctx.options, saved, torch.ones_like(loss)), loss.dtype)
-        return rows.view(loss.shape) if loss.ndim else rows.sum(), None, None
+        check_transforms(upstream)
+        loss, parts, fields, kept, *tensors = ctx.saved_tensors  # read once: a checkpoint provides them only once
+        if ctx.keeps_gradient:
+            gradient = times_upstream(kept, upstream, counts_of(fields))
+        else:
+            operands = with_denominators(Operands(*tensors, *ctx.constants), parts)
+            gradient = gradients(*detached(kept, fields, upstream), *operands)
+        return refuse_second_derivative(gradient, loss, upstream), None, *(None for _ in Operands._fields)
 
 
-def along(tangent: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """The directional derivative of every row [B, T] along a tangent of logits [B, T, V], from their gradient."""
-    return (gradient.to(dtype) * tangent).sum(-1)
-
-
-def with_denominators(operands: list[Any], parts: Tensor) -> list[Any]:
-    """The operands with the denominators that a forward pass counted and returned among its parts."""
-    problem = problem_of(operands)
-    if problem.lacks_denominators:
-        operands[2:4] = problem.counted(parts[2], parts[3])[2:4]
-    return operands
-
-
-class Linear(Formula):
-    """(loss, parts, fields, three gradients, scale) of hidden states, weight and bias.
+class LinearLosses(torch.autograd.Function):
+    """:func:`linear_losses`.
 
     If the forward pass does not keep the gradients (:func:`ntl_kernels.linear.keeps_gradients`), the backward pass
     recomputes the logits.
     """
 
-    operator = linear_losses
     forward = staticmethod(linear_losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        loss, parts, fields, *gradients = output
-        ctx.mark_non_differentiable(parts, fields, *gradients)
-        problem, *_ = linear_arguments(inputs[3:])
-        ctx.is_one_pass = linear.keeps_gradients(problem, inputs[0].dtype)
-        tensors = 3 + NUM_OPERANDS - 3
-        ctx.save_for_backward(loss, parts, fields, *(gradients if ctx.is_one_pass else inputs[:tensors]))
-        ctx.options, ctx.dtype = inputs[tensors:], inputs[0].dtype
+        loss, parts, fields, *found = output
+        ctx.mark_non_differentiable(parts, fields, *found)
+        (hidden, weight, bias, *ctx.chunking, _), operands = split(inputs)
+        ctx.is_one_pass = linear.keeps_gradients(operands.problem, hidden.dtype)
+        ctx.constants, ctx.dtype = operands.constants, hidden.dtype
+        kept = found if ctx.is_one_pass else (hidden, weight, bias, *operands.tensors)
+        ctx.save_for_backward(loss, parts, fields, *kept)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
-        loss, parts, fields, *saved = ctx.saved_tensors
+        check_transforms(upstream)
+        loss, parts, fields, *kept = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
         if ctx.is_one_pass:
-            *found, scale = saved
-            found = [refuse_second_derivative(gradient, loss) for gradient in found]
-            found = linear.scaled(found, upstream * scale, RowResult(*fields.unbind()).weight != 0, ctx.dtype)
+            *found, scale = kept
+            found = linear.scaled(found, upstream * scale, counts_of(fields), ctx.dtype)
         else:
-            *options, chunk_size, skip_ignored, _ = ctx.options
-            operands = with_denominators([*saved[3:], *options], parts)
-            arguments = *saved[:3], *operands, chunk_size, skip_ignored, needs
-            found = call_once(linear_gradients, *arguments, fields, upstream)
-            found = [refuse_second_derivative(gradient.to(ctx.dtype), loss) for gradient in found]
-        results = (gradient if needed else None for gradient, needed in zip(found, needs, strict=True))
-        return *results, *(None,) * (NUM_OPERANDS + 3)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError(
-            "linear_cross_entropy_ntl has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors). "
-            "Use cross_entropy_ntl or backend='reference', which have one"
+            hidden, weight, bias, *tensors = kept
+            operands = with_denominators(Operands(*tensors, *ctx.constants), parts)
+            head = detached(hidden, weight, bias)
+            found = linear_gradients(*head, *ctx.chunking, needs, *detached(fields, upstream), *operands)
+        results = (
+            refuse_second_derivative(gradient.to(ctx.dtype), loss, upstream) if needed else None
+            for gradient, needed in zip(found, needs, strict=True)
         )
+        return *results, *(None for _ in (*ctx.chunking, needs, *Operands._fields))
 
 
-for formula in (OnePass, TwoPass, Linear):
-    formula.register()
-for operator in (gradients, linear_gradients):
-    register_loop(operator)
+def detached(*tensors: Tensor | None) -> list[Any]:
+    """The tensors for an operator without a derivative, which ``torch.func.grad`` calls only with such."""
+    return [None if tensor is None else tensor.detach() for tensor in tensors]
+
+
+def counts_of(fields: Tensor) -> Tensor:
+    """bool [N]: which rows count."""
+    return fields[AT.weight] != 0
+
+
+def with_denominators(operands: Operands, parts: Tensor) -> Operands:
+    """The operands with the denominators that a forward pass counted and returned among its parts."""
+    return (
+        operands_of(operands.problem.counted_by(parts), parts.dtype)
+        if operands.problem.lacks_denominators
+        else operands
+    )
+
+
+losses.register_autograd(Losses.backward, setup_context=Losses.setup_context)
+linear_losses.register_autograd(LinearLosses.backward, setup_context=LinearLosses.setup_context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ class Problem(NamedTuple):
     labels: Tensor
     """int64 or int32 [...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
-    """In the labels' shape; for the backends in the losses' dtype, contiguous. None means 1."""
+    """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
     num_tokens: Tensor | float | None
     """Denominator of ``sum(w CE)`` for reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
@@ -82,6 +81,13 @@ class Problem(NamedTuple):
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
         )
 
+    def counted_by(self, parts: Tensor | None) -> Problem:
+        """The same with the denominators among the parts of a forward pass, if any is missing."""
+        if parts is None or not self.lacks_denominators:
+            return self
+        found = Parts(*parts.unbind())
+        return self.counted(found.num_tokens, found.num_numbers)
+
 
 def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
     """bool, in the labels' shape: which labels are not ``ignore_index`` (any int64).
@@ -117,7 +123,7 @@ def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number. Their order is written here."""
+    """The fields of NTLOutput after the loss, reduced: each a 0-d tensor or a number."""
 
     cross_entropy: Any
     ntl: Any
@@ -131,117 +137,72 @@ class Parts(NamedTuple):
 class RowResult(NamedTuple):
     """The results of one row, of a block of rows, or (``RowResult(*fields.unbind())``) of all rows.
 
-    Their order is written here: it is the order of the rows of ``fields`` [len(RowResult._fields), N], for the kernels,
-    too. All are 0 for rows that do not count.
+    Their order is that of the rows of ``fields`` [NUM_FIELDS, N], for the kernels, too. All are 0 for rows that do not
+    count, and None where they are not computed.
     """
 
-    cross_entropy: Any
-    """w * CE"""
-    is_correct: Any
-    """1 if the label's logit is the largest"""
-    weight: Any
-    """w"""
-    peak: Any
-    """the largest transformed logit x, and"""
-    total: Any
-    """the sum of exp(x - peak); both are the row's normaliser, in the backend's units"""
-    ntl: Any
-    """w * NTL, without lambda; this and all following are 0 outside number rows"""
-    absolute_error: Any
-    """|yhat - v_y|"""
-    mass: Any
-    """probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too"""
-    number_weight: Any
-    """w"""
+    cross_entropy: Any = None  # w * CE
+    is_correct: Any = None  # 1 if the label's logit is the largest
+    weight: Any = None  # w
+    peak: Any = None  # the largest transformed logit x, and
+    total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
+    ntl: Any = None  # w * NTL, without lambda; this and all following are 0 outside number rows
+    absolute_error: Any = None  # |yhat - v_y|
+    mass: Any = None  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
+    number_weight: Any = None  # w
 
 
 class Statistics(NamedTuple):
-    """What one rank knows about a row, from its columns of the transformed logits x, in the units of the backend.
+    """What one rank knows about a row, from its columns of the transformed logits x, in the units of the backend. Their
+    order is that of the rows of ``statistics`` [S, N + 1], whose last column has room for the :class:`Header`."""
 
-    Their order is that of the rows of ``statistics`` [S, N + 1]. The last column is not a row: it has room for the
-    :class:`Header`.
-    """
-
-    peak: Any
-    """the largest x"""
-    total: Any
-    """the sum of exp(x - peak)"""
-    label_logit: Any
-    """x of the label"""
-    number_peak: Any
-    """the largest x of the number tokens; this and the next three on number rows only"""
-    number_total: Any
-    """the sum of e_k = exp(x_k - number_peak) over the number tokens"""
-    offset: Any
-    """the sum of e_k (v_k - v_y); differences, so that large values do not lose precision"""
-    cost: Any
-    """the sum of e_k c_k"""
-    logit_sum: Any = None
-    """the sum of x - peak, or of x without a peak; sent with label smoothing only"""
+    peak: Any  # the largest x
+    total: Any  # the sum of exp(x - peak)
+    label_logit: Any  # x of the label
+    number_peak: Any  # the largest x of the number tokens; this and the next three on number rows only
+    number_total: Any  # the sum of e_k = exp(x_k - number_peak) over the number tokens
+    offset: Any  # the sum of e_k (v_k - v_y); differences, so that large values do not lose precision
+    cost: Any  # the sum of e_k c_k
+    logit_sum: Any = None  # the sum of x - peak, or of x without a peak; sent with label smoothing only
 
 
 class Header(NamedTuple):
     """The last column of ``statistics``, padded with 0: the rank's columns of the vocabulary and its arguments."""
 
-    first: Any
-    """the first of its columns; this and the next three are integers below 2**24, exact in float32"""
-    width: Any
-    """the number of its columns"""
-    options_hash: Any
-    """of V, the number tokens, the options, the reduction and the backend"""
-    rows_hash: Any
-    """of labels and weights; for rows that do not count, only of that fact"""
-    num_tokens: Any
-    """this and the next: the given denominator, -1 for None"""
+    first: Any  # the first of its columns; this and the next three are integers below 2**24, exact in float32
+    width: Any  # the number of its columns
+    options_hash: Any  # of V, the number tokens, the options, the reduction and the backend
+    rows_hash: Any  # of labels and weights; for rows that do not count, only of that fact
+    num_tokens: Any  # this and the next: the given denominator, -1 for None
     num_numbers: Any
-    ntl_weight: Any
-    """lambda"""
+    ntl_weight: Any  # lambda
 
 
 class Merged(NamedTuple):
     """What the gradient of any rank's columns needs to know about a row, in the order of the rows of ``merged``."""
 
-    peak: Any
-    """this and the next: the row's normaliser, as in RowResult"""
+    peak: Any  # this and the next: the row's normaliser, as in RowResult
     total: Any
-    number_peak: Any
-    """this and the next: over the number tokens; these and the effect are 0 in rows without NTL"""
+    number_peak: Any  # this and the next: over the number tokens; these and the effect are 0 in rows without NTL
     number_total: Any
-    effect: Any
-    """L before reweighing for "wasserstein", yhat - v_y for the other kinds"""
+    effect: Any  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
 
 
 NUM_PARTS = len(Parts._fields)
 NUM_FIELDS = len(RowResult._fields)
 NUM_MERGED = len(Merged._fields)
-
-
-class Field(IntEnum):
-    """The rows of the ``fields`` tensor [len(Field), N]: the results of one row; 0 for rows that do not count."""
-
-    CROSS_ENTROPY = 0  # w * CE
-    IS_CORRECT = 1  # 1 if the label's logit is the largest
-    WEIGHT = 2  # w
-    PEAK = 3  # the largest transformed logit x, and
-    TOTAL = 4  # the sum of exp(x - PEAK); both are the row's normaliser, in the backend's units
-    NTL = 5  # w * NTL, without lambda; this and all following are 0 outside number rows
-    ABSOLUTE_ERROR = 6  # |yhat - v_y|
-    MASS = 7  # probability on number tokens; 0 if all are -inf: then NTL and ABSOLUTE_ERROR are 0, too
-    NUMBER_WEIGHT = 8  # w
+AT = RowResult(*range(NUM_FIELDS))
+"""The row of each result in ``fields``: to select a few costs less than ``unbind``."""
 
 
 class Forward(NamedTuple):
     """What a forward pass returns, float32 (float64 for float64 logits)."""
 
-    loss: Tensor
-    """0-d, or [N] for reduction "none"."""
-    parts: Tensor | None
-    """[NUM_PARTS]; None if they are not wanted and the backend skips them."""
-    fields: Tensor
-    """[NUM_FIELDS, N]"""
+    loss: Tensor  # 0-d, or [N] for reduction "none"
+    parts: Tensor | None  # [NUM_PARTS]; None if they are not wanted and the backend skips them
+    fields: Tensor  # [NUM_FIELDS, N]
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda NTL) [N], the loss of reduction "none"."""
-    found = RowResult(*fields.unbind())
-    return found.cross_entropy + problem.ntl_weight * found.ntl
+    return fields[AT.cross_entropy] + problem.ntl_weight * fields[AT.ntl]

@@ -1,10 +1,11 @@
-"""`LossSpec`: the options of the loss and the constants derived from them, computed once per set of options."""
+"""`LossOptions`: a loss's options as given. `LossSpec`: the same with the constants derived from them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
 from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
@@ -15,18 +16,57 @@ from .value_losses import VALUE_LOSSES
 
 WORST_FACTOR = 1.01
 """With reweigh, a row without any probability on number tokens costs this many times the largest number loss."""
-SLOPE_ROOM = {kind: loss.slope_room for kind, loss in VALUE_LOSSES.items()}
-"""For each of these kinds, the largest term of a gradient relative to the largest loss; 1 for all other kinds."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
 Values: TypeAlias = tuple[str, bool, str, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
-"""The first arguments of :meth:`LossSpec.of_values`."""
+"""What :func:`values_of` returns."""
 
 
 @dataclass(frozen=True)
-class LossSpec:
-    """Everything a backend needs to know about the loss besides tensors and lambda (docs, Mathematics).
+class RowOptions:
+    """The options of one row's loss that do not belong to the Number Token Loss, as the public functions take them."""
+
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    softcap: float | None = None
+    logit_scale: float = 1.0
+
+    def check(self) -> None:
+        """Raise unless every option has the right type and range; the configuration checks its own options."""
+        check_ignore_index(self.ignore_index)
+        check_number("label_smoothing", self.label_smoothing, minimum=0.0, maximum=1.0)
+        check_number("z_loss", self.z_loss, minimum=0.0)
+        check_number("logit_scale", self.logit_scale, above=0.0, maximum=LARGEST_FACTOR)
+        softcap, logit_scale = self.softcap, self.logit_scale
+        if softcap is None:
+            return
+        check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
+        if is_symbolic(softcap) or is_symbolic(logit_scale):
+            return
+        if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
+            raise ValueError(
+                f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
+                f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
+            )
+
+
+row_values = attrgetter(*(field.name for field in fields(RowOptions)))
+"""The values of the RowOptions among some options, in their order."""
+
+
+@dataclass(frozen=True)
+class LossOptions(RowOptions):
+    """All options of a loss besides its configuration, as the public functions take them."""
+
+    reduction: str = "mean"
+    backend: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpec(RowOptions):
+    """Everything a backend needs to know about a row's loss besides tensors and lambda (docs, Mathematics).
 
     The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
     for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line.
@@ -44,47 +84,27 @@ class LossSpec:
     """``1.01 * L_max``: the loss of a number row without any probability on number tokens."""
     ce_weight: float
     """1, or 0 to compute the Number Token Loss alone."""
-    label_smoothing: float
-    z_loss: float
-    softcap: float | None
-    logit_scale: float
-    ignore_index: int
 
     @classmethod
-    def resolve(cls, config: NTLConfig, numbers: NumberTokens, **options: Any) -> LossSpec:
-        """:meth:`of_values` of a configuration and number tokens."""
-        return cls.of_values(*values_of(config, numbers), **options)
+    def resolve(cls, config: NTLConfig, numbers: NumberTokens, ce_weight: float = 1.0, **options: Any) -> LossSpec:
+        """:meth:`of_values` of a configuration, number tokens and the keywords of RowOptions."""
+        return cls.of_values(values_of(config, numbers), RowOptions(**options), ce_weight)
 
     @classmethod
-    def of_values(
-        cls,
-        kind: str,
-        reweigh: bool,
-        mean_over: str,
-        squash_factor: float | None,
-        label_sigma: float,
-        huber_delta: float,
-        distances: Distances,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
-        ce_weight: float = 1.0,
-    ) -> LossSpec:
+    def of_values(cls, values: Values, options: RowOptions, ce_weight: float = 1.0) -> LossSpec:
         """Combine the options with what follows from the number values.
 
         Raises:
             ValueError: the largest possible loss, or the slope of the costs, overflows float32.
         """
+        kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta, distances = values
         offset, slope = cost_line(distances, squash_factor)
         if kind == "wasserstein":
             line = (0.0, 1.0) if label_sigma > 0 else (offset, slope)
             largest = line[0] + line[1] * distances.largest
         else:
-            largest = value_loss(kind, distances.largest, huber_delta)
-        if not SLOPE_ROOM.get(kind, 1.0) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
+            largest = VALUE_LOSSES[kind].of_number(distances.largest, huber_delta)
+        if not slope_room(kind) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
             cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
             raise ValueError(
                 f"the number values are up to {distances.largest:g} apart; the loss {kind!r} of that distance{cause}, "
@@ -100,27 +120,30 @@ class LossSpec:
             huber_delta=float(huber_delta),
             worst_loss=WORST_FACTOR * largest,
             ce_weight=ce_weight,
-            label_smoothing=float(label_smoothing),
-            z_loss=float(z_loss),
-            softcap=None if softcap is None else float(softcap),
-            logit_scale=float(logit_scale),
-            ignore_index=int(ignore_index),
+            ignore_index=int(options.ignore_index),
+            label_smoothing=float(options.label_smoothing),
+            z_loss=float(options.z_loss),
+            softcap=None if options.softcap is None else float(options.softcap),
+            logit_scale=float(options.logit_scale),
         )
 
     @property
     def largest_weight(self) -> float:
         """The largest lambda whose product with any loss and its gradient fits float32."""
-        return LARGEST_FLOAT32 / (SLOPE_ROOM.get(self.kind, 1.0) * self.worst_loss)
+        return LARGEST_FLOAT32 / (slope_room(self.kind) * self.worst_loss)
 
     def pack(self) -> list[float]:
         """The spec as a flat list of floats, which the schema of a custom operator can contain.
 
-        ``ignore_index`` is split into two halves, because a float cannot hold an int64 beyond 2**53 exactly.
+        ``ignore_index`` is split into two halves, because a float cannot hold an int64 beyond 2**53 exactly. Infinity
+        stands for no softcap.
         """
-        kind, reweigh, mean_over, *rest, ignore_index = (getattr(self, name) for name in FIELD_NAMES)
-        numbers = [math.inf if number is None else float(number) for number in rest]  # infinity stands for no softcap
-        halves = [float(ignore_index // WORD), float(ignore_index % WORD)]
-        return [float(KINDS.index(kind)), float(reweigh), float(MEANS.index(mean_over)), *numbers, *halves]
+        packed = [float(self.ignore_index // WORD), float(self.ignore_index % WORD)]
+        for name in PACKED:
+            entry = getattr(self, name)
+            entry = CHOICES[name].index(entry) if name in CHOICES else entry
+            packed.append(math.inf if entry is None else float(entry))
+        return packed
 
     @classmethod
     def unpack(cls, packed: list[float]) -> LossSpec:
@@ -132,40 +155,27 @@ class LossSpec:
         return unpacked(tuple(packed))
 
 
+CHOICES = {"kind": KINDS, "mean_over": MEANS}
+"""The fields of a LossSpec that are packed as an index."""
+PACKED = [field.name for field in fields(LossSpec) if field.name != "ignore_index"]
+
+
 @lru_cache(maxsize=256)
 def unpacked(packed: tuple[float, ...]) -> LossSpec:
     """:meth:`LossSpec.unpack`, cached."""
-    *numbers, high, low = packed
-    entries: dict[str, Any] = dict(zip(FIELD_NAMES, [*numbers, int(high) * WORD + int(low)], strict=True))
-    entries["kind"], entries["reweigh"] = KINDS[int(entries["kind"])], bool(entries["reweigh"])
-    entries["mean_over"] = MEANS[int(entries["mean_over"])]
-    entries["softcap"] = None if entries["softcap"] == math.inf else entries["softcap"]
-    spec = LossSpec(**entries)
-    check_options(spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale)
+    high, low, *entries = packed
+    given: dict[str, Any] = dict(zip(PACKED, entries, strict=True))
+    given.update({name: choices[int(given[name])] for name, choices in CHOICES.items()})
+    given["reweigh"], given["softcap"] = (
+        bool(given["reweigh"]),
+        None if given["softcap"] == math.inf else given["softcap"],
+    )
+    spec = LossSpec(ignore_index=int(high) * WORD + int(low), **given)
+    spec.check()
     check_number("label_sigma", spec.label_sigma, minimum=0.0)
     check_number("huber_delta", spec.huber_delta, above=0.0)
     check_number("the slope of the costs with squash_factor", spec.cost_slope, minimum=0.0)
     return spec
-
-
-def check_options(
-    ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float
-) -> None:
-    """Raise unless every option has the right type and range; the configuration checks its own options."""
-    check_ignore_index(ignore_index)
-    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
-    check_number("z_loss", z_loss, minimum=0.0)
-    check_number("logit_scale", logit_scale, above=0.0, maximum=LARGEST_FACTOR)
-    if softcap is None:
-        return
-    check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
-    if is_symbolic(softcap) or is_symbolic(logit_scale):
-        return
-    if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
-        raise ValueError(
-            f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
-            f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
-        )
 
 
 def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
@@ -189,9 +199,6 @@ def visible_sigma(label_sigma: float, distances: Distances) -> float:
     return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else float(label_sigma)
 
 
-FIELD_NAMES = tuple(field.name for field in fields(LossSpec))
-
-
 def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float, float]:
     """(offset, slope) of the cost as a function of distance; the furthest costs ``squash_factor`` times the nearest.
 
@@ -212,6 +219,6 @@ def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float,
     return 1.0 - slope * nearest, slope
 
 
-def value_loss(kind: str, error: float, huber_delta: float) -> float:
-    """f(error) of the expected-value losses, for one float."""
-    return VALUE_LOSSES[kind].of_number(abs(error), huber_delta)
+def slope_room(kind: str) -> float:
+    """The largest term of a kind's gradient relative to its largest loss."""
+    return VALUE_LOSSES[kind].slope_room if kind in VALUE_LOSSES else 1.0

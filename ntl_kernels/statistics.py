@@ -10,7 +10,7 @@ from torch import Tensor
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
 from .checks import check_numbers, check_tensor
-from .tokens import NumberTokens
+from .tokens import NumberTable, NumberTokens
 from .tracing import is_plain
 
 BLOCK_BYTES = 2**23
@@ -23,7 +23,7 @@ class NumberStatistics(NamedTuple):
     expected_value: Tensor
     """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf."""
     mass: Tensor
-    """[...]: m, the probability on number tokens."""
+    """[...]: m, the probability on number tokens; 0 only if all of them are -inf."""
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
@@ -44,22 +44,30 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     check_tensor("logits", logits)
     check_numbers(numbers, logits.shape[-1])
     resolve_backend(backend, logits)
-    table, dtype = numbers.table(logits.device), loss_dtype(logits.dtype)
-    x, values = logits.index_select(-1, table.ids).to(dtype), table.values.to(dtype)
-    has_number = (x != -torch.inf).any(-1)
-    x = torch.where(has_number.unsqueeze(-1), x, 0.0)  # rows without a distribution get no gradient
-    q = x.softmax(-1)
+    table = numbers.table(logits.device)
+    rows = logits.reshape(-1, logits.shape[-1])
+    blocks = rows.split(rows_per_block(rows)) if is_plain(logits) and rows.numel() else (rows,)
+    found = zip(*(statistics_of(block, table) for block in blocks), strict=True)
+    return NumberStatistics(*(torch.cat(parts).view(logits.shape[:-1]) for parts in found))
+
+
+def rows_per_block(rows: Tensor) -> int:
+    """How many rows of logits to convert to the statistics' dtype at a time."""
+    return max(1, BLOCK_BYTES // (loss_dtype(rows.dtype).itemsize * rows.shape[1]))
+
+
+def statistics_of(rows: Tensor, table: NumberTable) -> NumberStatistics:
+    """The statistics [n] of rows [n, V]."""
+    x = rows.to(loss_dtype(rows.dtype))  # once, so that the gradient is rounded once
+    number_x, values = x.index_select(-1, table.ids), table.values.to(x.dtype)
+    has_number = (number_x != -torch.inf).any(-1)
+    q = torch.where(has_number.unsqueeze(-1), number_x, 0.0).softmax(-1)  # no gradient without a distribution
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision
     expected_value = centre.squeeze(-1) + (q * (values - centre)).sum(-1)
-    mass = (x.logsumexp(-1) - log_normaliser(logits)).exp()
-    return NumberStatistics(
-        torch.where(has_number, expected_value, torch.nan), torch.where(has_number, mass, torch.zeros_like(mass))
-    )
-
-
-def log_normaliser(logits: Tensor) -> Tensor:
-    """The logsumexp [...] of logits [..., V]."""
-    rows, dtype = logits.reshape(-1, logits.shape[-1]), loss_dtype(logits.dtype)
-    step = max(1, BLOCK_BYTES // (dtype.itemsize * rows.shape[1])) if is_plain(logits) else rows.shape[0]
-    blocks = rows.split(step) if rows.shape[0] > step else (rows,)
-    return torch.cat([block.to(dtype).logsumexp(-1) for block in blocks]).view(logits.shape[:-1])
+    peak = x.detach().amax(-1, keepdim=True)  # relative to which large logits do not
+    peak = peak.masked_fill(peak == -torch.inf, 0.0)
+    total = (x - peak).exp().sum(-1).clamp_min(1.0)
+    mass = (number_x - peak).exp().sum(-1) / total
+    # A probability of exactly 0 is left to rows without a number logit.
+    mass = torch.where(has_number, mass.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
+    return NumberStatistics(torch.where(has_number, expected_value, torch.nan), mass)

@@ -69,26 +69,39 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def needs_function() -> bool:
-    """Whether the operators must be wrapped in an `autograd.Function`: ``torch.func`` transforms and forward-mode
-    derivatives do not use the formulas registered for an operator."""
-    return not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or is_forward_mode())
+def is_functorch() -> bool:
+    """Whether a ``torch.func`` transform is active outside a compiler. It ignores the formulas registered for an
+    operator and needs an `autograd.Function`."""
+    return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def is_differentiated() -> bool:
-    """Whether the current computation may be differentiated: in reverse mode (in a backward pass: create_graph=True),
-    by a transform or in forward mode."""
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or is_forward_mode()
+    """Whether the current computation may be differentiated (in a backward pass: create_graph=True, torch.func)."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 
-def is_batched(upstream: Tensor) -> bool:
-    """Whether an upstream gradient is a batch of several (is_grads_batched=True, jacobian(vectorize=True))."""
-    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_legacy_batchedtensor(upstream))
+def unsupported_transform(*upstreams: Tensor) -> str | None:
+    """The name of an active transform that no kernel supports, if any; ``upstreams`` are the gradients given to a
+    backward pass."""
+    if is_compiling():
+        return None
+    if is_forward_mode():
+        return "forward-mode derivatives (jvp, jacfwd, dual tensors)"
+    if torch._C._are_functorch_transforms_active():
+        functorch = torch._C._functorch
+        active = [interpreter.key() for interpreter in functorch.get_interpreter_stack() or ()]
+        if functorch.TransformType.Vmap in active:
+            return "vmap (nor jacrev, which uses it)"
+    if any(map(torch._C._functorch.is_legacy_batchedtensor, upstreams)):
+        return "batched gradients (is_grads_batched=True, jacobian(vectorize=True))"
+    return None
 
 
-def is_transformed(upstream: Tensor) -> bool:
-    """Whether the product with an upstream gradient is differentiated or batched."""
-    return is_differentiated() or is_batched(upstream)
+def check_transforms(*upstreams: Tensor) -> None:
+    """Raise under an :func:`unsupported_transform`."""
+    found = unsupported_transform(*upstreams)
+    if found:
+        raise RuntimeError(f"the losses of ntl_kernels do not support {found}. Use backend='reference', which does")
 
 
 def has_saved_tensor_hooks() -> bool:
@@ -98,8 +111,6 @@ def has_saved_tensor_hooks() -> bool:
 
 class NoSecondDerivative(torch.autograd.Function):
     """Passes a gradient through; differentiating it by its sources raises an error."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(gradient: Tensor, *sources: Tensor) -> Tensor:
@@ -116,13 +127,6 @@ class NoSecondDerivative(torch.autograd.Function):
             "(create_graph=True, or nested torch.func transforms). Use backend='reference', which supports them"
         )
 
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError(
-            "the losses of ntl_kernels have no second derivatives, but their gradient was differentiated in forward "
-            "mode (torch.func.hessian, jvp of grad). Use backend='reference', which supports them"
-        )
-
 
 def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
     """Make differentiating a gradient by what ``sources`` depend on raise an error. (torch's own
@@ -135,11 +139,10 @@ def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
 
 
 def times_upstream(gradient: Tensor, upstream: Tensor, counts: Tensor) -> Tensor:
-    """A gradient of N rows times the upstream gradient (0-d or [N]), in operations that torch can differentiate and
-    batch.
+    """A gradient of N rows times the upstream gradient (0-d or [N]), as a new tensor.
 
     Rows that do not count (``counts`` [N]) stay 0 even if the upstream gradient is not finite.
     """
-    rows = (*gradient.shape[:-1], 1)
-    factor = upstream.reshape(rows) if upstream.ndim else upstream
-    return (gradient * factor).masked_fill_(~counts.view(rows), 0.0)
+    row_shape = (*gradient.shape[:-1], 1)
+    factor = upstream.reshape(row_shape) if upstream.ndim else upstream
+    return (gradient * factor).masked_fill_(~counts.view(row_shape), 0.0)

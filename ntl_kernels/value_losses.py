@@ -16,14 +16,10 @@ from torch import Tensor
 class ValueLoss(NamedTuple):
     """The functions of one kind (docs, Mathematics, eq. 11). All take ``huber_delta`` last."""
 
-    loss: Callable[[Tensor, float], Tensor]
-    """f(e), elementwise; in the specification autograd differentiates it."""
-    slope: Callable[[Tensor, float], Tensor]
-    """f'(e), elementwise, for backends that do not use autograd."""
-    of_number: Callable[[float, float], float]
-    """f of one non-negative number, to compute limits without tensors."""
-    slope_room: float
-    """The largest term of a gradient relative to the largest loss; at least 1."""
+    loss: Callable[[Tensor, float], Tensor]  # f(e), elementwise; in the specification autograd differentiates it
+    slope: Callable[[Tensor, float], Tensor]  # f'(e), elementwise, for backends that do not use autograd
+    of_number: Callable[[float, float], float]  # f of one non-negative number, to compute limits without tensors
+    slope_room: float  # The largest term of a gradient relative to the largest loss; at least 1
 
 
 VALUE_LOSSES = {

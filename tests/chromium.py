@@ -20,12 +20,8 @@ FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
-    "--disable-quic",
     "--disable-dev-shm-usage",
-    "--disable-background-networking",
     "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
     "--disable-features=BackForwardCache",  # a page that was left would keep running, and grow
 )
 PATIENCE = 60.0
@@ -49,13 +45,7 @@ def require_packages(*names: str) -> None:
 
 @contextmanager
 def driving(folder: Path, *flags: str, logs: tuple[str, ...] = ()) -> Iterator[Any]:
-    """The driver of a browser.
-
-    Args:
-        folder: where the browser keeps its profile.
-        flags: of the command line, beside those that every test needs.
-        logs: which logs the driver keeps: "browser", "performance".
-    """
+    """The driver of a browser with its profile in ``folder``; ``logs`` are the driver's, "browser" or "performance"."""
     require_packages("selenium")
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     require(bool(chromium and chromedriver), "Chromium and its driver: apt-get install chromium chromium-driver")

@@ -18,23 +18,15 @@ HERE = Path(__file__).parent
 collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # as TRL asks for
 
 LONGEST = (
-    "emulated/test_shards.py",
     "emulated/test_losses.py",
+    "emulated/test_shards.py",
     "test_transforms.py",
     "backends/test_triton.py",
-    "emulated/test_contract.py",
-    "benchmarks/test_on_gpu.py",
     "demo/test_browser.py",
+    "benchmarks/test_on_gpu.py",
     "benchmarks/test_quality_experiments.py",
-    "emulated/test_values.py",
     "parallel/test_ranks.py",
     "test_ops.py",
-    "test_inspect.py",
-    "benchmarks/test_distributed.py",
-    "emulated/test_mutants.py",
-    "emulated/test_cases.py",
-    "parallel/test_tensors.py",
-    "integrations/test_transformers_trainer.py",
 )
 """The files that take longest, the longest first. The others take seconds."""
 

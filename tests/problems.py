@@ -22,12 +22,6 @@ FACTOR = 4.0
 """How much more than plain PyTorch a result may lose."""
 SLACK = 4.0
 """Roundings, relative to the largest entry, that are always allowed: plain PyTorch may be exact by luck."""
-
-
-DOUBLE_TOLERANCE = 1e-10
-"""Of results in float64, where plain PyTorch is the truth itself."""
-
-
 TRUE_LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "mse": lambda value, target, _: F.mse_loss(value, target, reduction="none"),
     "mae": lambda value, target, _: F.l1_loss(value, target, reduction="none"),
@@ -59,6 +53,21 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.entries = {**self.output._asdict(), "gradient": self.gradient}
+
+
+def moved(problem: Problem, device: str) -> Problem:
+    """On a device, with the same strides, offsets and gaps (``Tensor.to`` would close the gaps)."""
+    if problem.logits.device.type == device:
+        return problem
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        everything = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(device)
+        return everything.as_strided(value.shape, value.stride(), value.storage_offset())
+
+    tensors = {name: move(getattr(problem, name)) for name in ("logits", "labels", "upstream")}
+    return replace(problem, **tensors, options={name: move(value) for name, value in problem.options.items()})
 
 
 def random_numbers(rng: random.Random, vocab_size: int, max_numbers: int = 40) -> NumberTokens:
@@ -155,15 +164,8 @@ def solve(problem: Problem, backend: str, inplace: bool = False) -> Answer:
     """The output and the logits' gradient."""
     logits = problem.logits.detach().requires_grad_()
     view = logits * 1 if inplace else logits
-    output = cross_entropy_ntl(
-        view,
-        problem.labels,
-        problem.numbers,
-        **problem.options,
-        backend=backend,
-        return_parts=True,
-        **({"inplace": True} if inplace else {}),
-    )
+    options = {**problem.options, "backend": backend, "return_parts": True, **({"inplace": True} if inplace else {})}
+    output = cross_entropy_ntl(view, problem.labels, problem.numbers, **options)
     assert isinstance(output, NTLOutput)
     (gradient,) = torch.autograd.grad(output.loss, logits, problem.upstream.to(output.loss.dtype))
     return Answer(output, gradient)
@@ -243,5 +245,5 @@ def assert_as_good_as_plain(
     roundings = (SLACK + extra) * torch.finfo(got.dtype).eps + SLACK * torch.finfo(torch.float32).eps * scale
     limit = FACTOR * allowed + roundings * largest + SLACK * torch.finfo(torch.float32).eps * cancelled + more
     if got.dtype == torch.float64:  # plain PyTorch is the truth itself here
-        limit = DOUBLE_TOLERANCE * largest.clamp_min(1.0)
+        limit = 1e-10 * largest.clamp_min(1.0)
     assert (lost <= limit).all(), f"{what}\nerror {lost.max():.3g}, plain PyTorch {allowed:.3g}, limit {limit:.3g}"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -26,7 +23,7 @@ from transformers import T5ForConditionalGeneration as T5
 
 from ntl_kernels import NumberTokens
 from ntl_kernels.evaluation import NumberMetrics, number_in, number_metrics, value_metrics, written_numbers
-from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer, NTLTrainer
+from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer
 
 ERRORS = {"mae", "mse", "median_error", "r2", "log_mae", "log_r2"}
 
@@ -97,8 +94,7 @@ def test_numbers_written_in_a_text(text: str, values: list[float]) -> None:
 def test_the_mark_is_the_last_and_none_reads_all() -> None:
     text = "#### 1 so\n#### 2 eggs, of 3"
     assert [number_in(text, find, "####") for find in ("whole", "first", "last")] == [None, 2, 3]
-    assert number_in("12", behind="####") == 12
-    assert number_in("12 ####", behind="####") is None
+    assert number_in("12", behind="####") == 12 and number_in("12 ####", behind="####") is None
     assert number_in("The answer is 4. Then 5", "first", behind="answer is") == 4
 
 
@@ -132,7 +128,7 @@ HOSTILE += ["^", "^(", "^{1", "^{x{}", "^{ -", "m**", "a**1", "−"]
 @pytest.mark.parametrize("text", HOSTILE)
 def test_long_texts_take_no_more_than_their_length(text: str) -> None:
     """These take a blink. Where time grew with the square of the length, one would take minutes."""
-    for end in ("", "x", "1", ",5678"):
+    for end in ("", ",5678"):
         long = text * 50_000 + end
         whole, first, last = (number_in(long, find, behind="##") for find in ("whole", "first", "last"))
         assert whole is None or whole == first == last
@@ -161,27 +157,20 @@ def test_readings_that_are_none(arguments: dict[str, Any], error: type[Exception
 
 def test_metrics_by_hand() -> None:
     metrics = value_metrics([1.0, 2.0, None, 7.0], [1.0, 4.0, 5.0, 7.0])
-    assert metrics == pytest.approx(
-        {
-            "number_accuracy": 0.5,
-            "no_number": 0.25,
-            "mae": 2 / 3,
-            "mse": 4 / 3,
-            "median_error": 0,
-            "r2": 1 - 4 / 18,
-            "log_mae": (math.log10(5) - math.log10(3)) / 3,
-            "log_r2": metrics["log_r2"],
-        }
-    )
+    shares, errors = {"number_accuracy": 0.5, "no_number": 0.25}, {"mae": 2 / 3, "mse": 4 / 3, "median_error": 0}
+    logs = {"log_mae": (math.log10(5) - math.log10(3)) / 3, "log_r2": metrics["log_r2"]}
+    assert metrics == pytest.approx({**shares, **errors, "r2": 1 - 4 / 18, **logs})
     texts = number_metrics(["1", "2", "many", "7", "8"], ["1", "4", "5", "7", "Ann"])
     assert texts == {"number_references": 4.0, **metrics, "run_on": 0.0}
+    said = number_metrics(["About 1,200 dollars.", "I do not know"], ["$1,000", "2000 dollars"], find="last")
+    assert said["mae"] == 200 and said["no_number"] == 0.5 and said["number_references"] == 2
 
 
 def signed_log(values: np.ndarray) -> np.ndarray:
     return np.sign(values) * np.log10(1 + np.abs(values))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_errors_are_those_of_scikit_learn(seed: int) -> None:
     """Of numbers of any size and sign, offsets, repetitions, and predictions that are none."""
     rng = np.random.default_rng(seed)
@@ -246,14 +235,12 @@ def test_answers_that_run_on_are_counted() -> None:
     predictions = ["123", "12", "-99.123", "#### 71", "10.5", "22222"]
     assert number_metrics(predictions, references, behind="####")["run_on"] == 3 / 5
     assert number_metrics(["many"] * 6, references, behind="####")["run_on"] == 0
-    loose = number_metrics(["1,234", "1,234", "12e5", ".5"], ["$1234.99", "$123", "12", "5"], find="last")
-    assert loose["run_on"] == 2 / 4
 
 
 @pytest.mark.parametrize(
     ("prediction", "reference", "runs_on"),
     [
-        *[("0.5", ".5", 0), ("007", "7", 0), ("100000", "1e5", 0), ("1,000", "1000", 0), ("1e2", "100.0", 0)],
+        *[("0.5", ".5", 0), ("007", "7", 0), ("100000", "1e5", 0), ("1,000", "1000", 0), ("1,234", "$123", 1)],
         *[("1e5", "5", 1), ("5e1", "5", 1), ("070", "7", 1), ("-70", "7", 1), ("1e400", "5", 1), ("1e400", "1e300", 0)],
         *[("10", "9.99999999999", 0), ("5", "0.5", 0), ("50", ".5", 1), ("5e-1", "0", 0), ("0.0005", "5e-5", 0)],
     ],
@@ -284,16 +271,11 @@ def test_what_is_no_number_is_named(wrong: Any) -> None:
         value_metrics([1.0], [None])  # type: ignore[list-item]
 
 
-def test_sentences_are_read_alike_on_both_sides() -> None:
-    metrics = number_metrics(["About 1,200 dollars.", "I do not know"], ["$1,000", "2000 dollars"], find="last")
-    assert metrics["mae"] == 200 and metrics["no_number"] == 0.5 and metrics["number_references"] == 2
-
-
 @pytest.mark.parametrize(
     ("predictions", "references", "error", "said"),
     [
-        ([], [], ValueError, "nothing to evaluate; got 0 predictions and 0 references"),
-        (["1"], ["1", "2"], ValueError, "every prediction needs one reference; got 1 predictions, 2 references"),
+        ([], [], ValueError, "there must be at least one; got 0 predictions, 0 references"),
+        (["1"], ["1", "2"], ValueError, "every prediction needs one reference.*; got 1 predictions, 2 references"),
         (["1"], ["It is 1"], ValueError, "no reference is a number with find='whole' and behind=None; the first of 1"),
         (["1"], ["y" * 99], ValueError, re.escape(f"is '{'y' * 60}...'") + "$"),
         ("12", ["1", "2"], TypeError, "predictions must be a sequence of str; got the str '12'"),
@@ -308,19 +290,10 @@ def test_wrong_texts_are_named(predictions: Any, references: Any, error: type[Ex
 
 
 def test_wrong_values_are_named() -> None:
-    with pytest.raises(ValueError, match="got 0 predictions and 0 references"):
-        value_metrics([], [])
     with pytest.raises(ValueError, match="got 2 predictions, 1 references"):
         value_metrics([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match=r"references\[1\] is NaN"):
         value_metrics([1.0, 2.0], [1.0, math.nan])
-
-
-def test_it_imports_neither_transformers_nor_statistics_libraries() -> None:
-    heavy = "{'transformers', 'sklearn', 'scipy', 'pandas'}"
-    code = f"import sys, ntl_kernels.evaluation; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 CHARACTERS = ["<pad>", "</s>", "<unk>", *"0123456789-.,#+= "]
@@ -360,78 +333,38 @@ def test_token_ids_become_texts(wrap: Callable[..., Any], padding: int, tokenize
 
 def test_batches_add_up_until_the_last(tokenizer: Any) -> None:
     measure = NumberMetrics(tokenizer, behind="####")
-    for _ in range(2):  # nothing is left of the evaluation before
+    with pytest.raises(ValueError, match="no reference is a number"):
+        measure(SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["="], [], -100)))
+    for _ in range(2):  # nothing is left of the evaluation before, nor of one that failed
         for start, is_last in ((0, False), (2, False), (4, True)):
             batch = [ids_of(texts[start : start + 2], [], -100) for texts in (PREDICTIONS, REFERENCES)]
             found = measure(SimpleNamespace(predictions=batch[0], label_ids=batch[1]), compute_result=is_last)
             assert found == (number_metrics(PREDICTIONS, REFERENCES, behind="####") if is_last else {})
 
 
-def test_an_error_leaves_nothing_behind(tokenizer: Any) -> None:
-    measure = NumberMetrics(tokenizer)
-    bad = SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["="], [], -100))
-    with pytest.raises(ValueError, match="no reference is a number"):
-        measure(bad)
-    good = SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["15"], [], -100))
-    assert measure(good)["number_references"] == 1
+IDS = np.zeros((2, 3), int)
 
 
 @pytest.mark.parametrize(
     ("predictions", "labels", "said"),
     [
-        (
-            np.zeros((2, 3, 5), np.float32),
-            np.zeros((2, 3), int),
-            r"predictions must be .* got torch.float32 \[2, 3, 5\]",
-        ),
-        (np.zeros((2, 3), np.float32), np.zeros((2, 3), int), "predictions must be token ids.*predict_with_generate"),
-        (np.zeros((2, 3, 5), int), np.zeros((2, 3), int), "predictions must be .*preprocess_logits_for_metrics"),
-        (
-            np.zeros((2, 3), int),
-            np.zeros(2),
-            r"label_ids must be token ids, integers \[B, T\]; got torch.float64 \[2\]",
-        ),
-        (np.zeros((2, 3), bool), np.zeros((2, 3), int), "got torch.bool"),
-        ((np.zeros((2, 3, 5)), np.zeros(2)), np.zeros((2, 3), int), r"got torch.float64 \[2, 3, 5\]"),
-        (np.zeros((2, 3), int), None, "label_ids is None: the evaluation data needs labels"),
+        (np.zeros((2, 3, 5), np.float32), IDS, r"predictions must be token ids.* got torch.float32 \[2, 3, 5\]"),
+        (np.zeros((2, 3), np.float32), IDS, "predictions must be token ids.*predict_with_generate"),
+        (np.zeros((2, 3, 5), int), IDS, "predictions must be .*preprocess_logits_for_metrics"),
+        (IDS, np.zeros(2), r"label_ids must be token ids, integers \[B, T\]; got torch.float64 \[2\]"),
+        (IDS > 0, IDS, "got torch.bool"),
+        ((np.zeros((2, 3, 5)), np.zeros(2)), IDS, r"got torch.float64 \[2, 3, 5\]"),
+        (IDS, None, "label_ids is None: the evaluation data needs labels"),
     ],
 )
 def test_what_is_no_token_ids_says_what_to_set(predictions: Any, labels: Any, said: str, tokenizer: Any) -> None:
     with pytest.raises(ValueError, match=said):
         NumberMetrics(tokenizer)(SimpleNamespace(predictions=predictions, label_ids=labels))
-
-
-def test_a_tokenizer_that_cannot_decode_is_refused() -> None:
     with pytest.raises(TypeError, match="tokenizer must have a batch_decode method; got Tokenizer"):
         NumberMetrics(Tokenizer(models.WordLevel({})))
 
 
-def sums(count: int) -> list[tuple[str, str]]:
-    rng = random.Random(0)
-    pairs = [(rng.randrange(100), rng.randrange(100)) for _ in range(count)]
-    return [(f"{a}+{b}=", str(a + b)) for a, b in pairs]
-
-
-def trainer_of(kind: Any, tokenizer: Any, folder: Path, **options: Any) -> Any:
-    """A tiny T5 that adds, evaluated in batches of 4 of 10 rows."""
-    sizes = {"d_model": 16, "d_ff": 24, "d_kv": 8, "num_heads": 2, "num_layers": 1, "decoder_start_token_id": PAD}
-    model = T5(T5Config(vocab_size=len(CHARACTERS), eos_token_id=END, pad_token_id=PAD, **sizes))
-    rows = [
-        {"input_ids": tokenizer(question)["input_ids"], "labels": [*tokenizer(answer)["input_ids"], END]}
-        for question, answer in sums(10)
-    ]
-    given: dict[str, Any] = {"predict_with_generate": True, "generation_max_length": 8, **options}
-    given |= {"per_device_eval_batch_size": 4, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
-    arguments = Seq2SeqTrainingArguments(str(folder), **given)
-    numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=len(CHARACTERS))
-    return kind(
-        model,
-        arguments,
-        eval_dataset=rows,
-        data_collator=padded,
-        compute_metrics=NumberMetrics(tokenizer),
-        **({} if kind is Seq2SeqTrainer else {"numbers": numbers}),
-    )
+SUMS = [(f"{a}+{b}=", str(a + b)) for a, b in zip(range(20, 30), range(75, 85), strict=True)]
 
 
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
@@ -441,45 +374,36 @@ def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     return {"input_ids": columns("input_ids", PAD), "labels": columns("labels", -100)}
 
 
-@pytest.mark.parametrize("in_batches", [False, True])
-@pytest.mark.parametrize("kind", [NTLSeq2SeqTrainer, Seq2SeqTrainer])
+@pytest.mark.parametrize(("kind", "in_batches"), [(NTLSeq2SeqTrainer, False), (Seq2SeqTrainer, True)])
 def test_a_trainer_that_generates_logs_them(kind: Any, in_batches: bool, tokenizer: Any, tmp_path: Path) -> None:
-    """The metrics are those of what the model generates, whichever way batches were padded."""
-    trainer = trainer_of(kind, tokenizer, tmp_path, batch_eval_metrics=in_batches)
-    answers = iter(sums(10))
+    """A tiny T5 that adds, evaluated in batches of 4 of 10 rows: the metrics are those of what it generates."""
+    sizes = {"d_model": 16, "d_ff": 24, "d_kv": 8, "num_heads": 2, "num_layers": 1, "decoder_start_token_id": PAD}
+    model = T5(T5Config(vocab_size=len(CHARACTERS), eos_token_id=END, pad_token_id=PAD, **sizes))
+    answers = iter(answer for _, answer in SUMS)
 
     def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         """Right answers, and for the last question of each batch no number: as if the model had learnt."""
-        texts = [answer for _, (_, answer) in zip(input_ids, answers, strict=False)]
+        texts = [answer for _, answer in zip(input_ids, answers, strict=False)]
         return torch.tensor(ids_of([*texts[:-1], f"={texts[-1]}"], [PAD], PAD))
 
-    trainer.model.generate = generate
+    model.generate = generate
+    given: dict[str, Any] = {"predict_with_generate": True, "batch_eval_metrics": in_batches, "use_cpu": True}
+    given |= {"per_device_eval_batch_size": 4, "report_to": "none", "disable_tqdm": True}
+    numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=len(CHARACTERS))
+    rows = [
+        {"input_ids": tokenizer(question)["input_ids"], "labels": [*tokenizer(answer)["input_ids"], END]}
+        for question, answer in SUMS
+    ]
+    trainer = kind(
+        model,
+        Seq2SeqTrainingArguments(str(tmp_path), **given),
+        eval_dataset=rows,
+        data_collator=padded,
+        compute_metrics=NumberMetrics(tokenizer),
+        **({} if kind is Seq2SeqTrainer else {"numbers": numbers}),
+    )
     metrics = trainer.evaluate()
     assert metrics["eval_number_references"] == 10 and metrics["eval_no_number"] == pytest.approx(0.3)
     assert metrics["eval_mae"] == 0 and metrics["eval_r2"] == 1 and metrics["eval_run_on"] == 0
     assert metrics["eval_number_accuracy"] == pytest.approx(0.7) and metrics["eval_loss"] > 0
     assert ("eval_number_mae" in metrics) == (kind is NTLSeq2SeqTrainer)
-
-
-def test_a_trainer_that_generates_measures_its_model(tokenizer: Any, tmp_path: Path) -> None:
-    trainer = trainer_of(NTLSeq2SeqTrainer, tokenizer, tmp_path)
-    metrics = trainer.evaluate()
-    batches = [padded([trainer.eval_dataset[i] for i in rows]) for rows in (range(4), range(4, 8), range(8, 10))]
-    generated = [
-        text
-        for batch in batches
-        for text in tokenizer.batch_decode(
-            trainer.model.generate(batch["input_ids"], max_length=8), skip_special_tokens=True
-        )
-    ]
-    expected = number_metrics(generated, [answer for _, answer in sums(10)])
-    for name, value in expected.items():
-        assert metrics[f"eval_{name}"] == pytest.approx(value, nan_ok=True), name
-    assert trainer.predict(trainer.eval_dataset).metrics["test_no_number"] == expected["no_number"]
-
-
-@pytest.mark.parametrize("kind", [NTLSeq2SeqTrainer, NTLTrainer])
-def test_a_trainer_that_does_not_generate_is_told_what_to_set(kind: Any, tokenizer: Any, tmp_path: Path) -> None:
-    trainer = trainer_of(kind, tokenizer, tmp_path, predict_with_generate=False)
-    with pytest.raises(ValueError, match=r"got torch.float32 \[10, 4, 20\].*set predict_with_generate=True"):
-        trainer.evaluate()

@@ -36,6 +36,7 @@ def test_without_the_mark():
 def test_that_waits_for_ever():
     time.sleep(100)
 """
+OUTCOMES = {"runs": "PASSED", "skips_itself": "FAILED", "is_skipped": "ERROR", "mark": "SKIPPED"}
 
 
 def test_a_skipped_test_fails_and_an_endless_one_ends(tmp_path: Path) -> None:
@@ -46,32 +47,21 @@ def test_a_skipped_test_fails_and_an_endless_one_ends(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode not in (0, 5), run.stdout + run.stderr
-    outcomes = {line.split(" ")[0].partition("::")[2]: line for line in run.stdout.splitlines() if "::test" in line}
-    assert "PASSED" in outcomes["test_that_runs"]
-    assert "FAILED" in outcomes["test_that_skips_itself"] and "ERROR" in outcomes["test_that_is_skipped"]
-    assert "SKIPPED" in outcomes["test_without_the_mark"]
-    assert "PASSED" not in outcomes["test_that_waits_for_ever"]
+    lines = [line for line in run.stdout.splitlines() if "::test" in line]
+    for name, outcome in OUTCOMES.items():
+        assert any(f"{name} {outcome}" in line for line in lines), run.stdout
+    assert "waits_for_ever PASSED" not in run.stdout
     assert "Timeout" in run.stderr and "test_that_waits_for_ever" in run.stderr  # the traceback
 
 
-@pytest.mark.parametrize("error", [None, AssertionError, RuntimeError])
+@pytest.mark.parametrize("error", [None, AssertionError])
 def test_a_graph_is_released_whatever_happens(error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the capture (RuntimeError) or after it."""
     said: list[str] = []
-
-    class Graph:
-        def reset(self) -> None:
-            said.append("reset")
-
-    def step() -> str:
-        if error is RuntimeError:
-            raise error
-        return "results"
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    graph = type("Graph", (), {"reset": lambda self: said.append("reset")})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
     monkeypatch.setattr(torch.cuda, "graph", nullcontext)
-    with pytest.raises(error) if error else nullcontext(), captured(step) as (_, results):
+    with pytest.raises(error) if error else nullcontext(), captured(lambda: "results") as (_, results):
         said.append(results)
         if error:
             raise error
-    assert said == (["reset"] if error is RuntimeError else ["results", "reset"])
+    assert said == ["results", "reset"]

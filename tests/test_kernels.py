@@ -14,9 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
+from benchmarks.inspect.cases import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.inspect import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
 

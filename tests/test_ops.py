@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ntl_kernels import (
     linear_cross_entropy_ntl,
     ops,
 )
-from ntl_kernels.problem import Problem
+from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
@@ -46,18 +47,16 @@ def test_operands_carry_the_whole_problem() -> None:
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
     spec = LossSpec.resolve(config, DIGITS, ignore_index=-7, **options)
     problem = Problem(LABELS, weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
-    back = ops.problem_of(ops.operands_of(problem, torch.float32))
+    back = ops.operands_of(problem, torch.float32).problem
     assert back.wants_parts
     for name in set(Problem._fields) - {"wants_parts"}:
         got, given = getattr(back, name), getattr(problem, name)
         assert got is given or got == given, name
     for absent in (None, torch.tensor(3.0)):
-        assert (
-            ops.problem_of(ops.operands_of(problem._replace(num_numbers=absent), torch.float32)).num_numbers is absent
-        )
+        assert ops.operands_of(problem._replace(num_numbers=absent), torch.float32).problem.num_numbers is absent
 
 
-@pytest.mark.parametrize("name", ["one_pass", "losses", "losses of rows", "gradients"])
+@pytest.mark.parametrize("name", ["losses and gradient", "losses", "losses of rows", "gradients"])
 @pytest.mark.parametrize("layout", ["contiguous", "sliced"])
 def test_opcheck(name: str, layout: str) -> None:
     """torch's four standard tests, the derivative among them."""
@@ -65,10 +64,10 @@ def test_opcheck(name: str, layout: str) -> None:
     differentiable = logits.clone() if layout == "contiguous" else logits.detach()
     differentiable.requires_grad_()
     arguments = {
-        "one_pass": (differentiable, *operands(LABELS, "mean")),
-        "losses": (differentiable, *operands(LABELS, "sum")),
-        "losses of rows": (differentiable, *operands(LABELS, "none")),
-        "gradients": (logits, *operands(LABELS, "mean", 3.0), torch.rand(2, 6), torch.rand(())),
+        "losses and gradient": (differentiable, True, *operands(LABELS, "mean")),
+        "losses": (differentiable, False, *operands(LABELS, "sum")),
+        "losses of rows": (differentiable, False, *operands(LABELS, "none")),
+        "gradients": (logits, torch.rand(NUM_FIELDS, 6), torch.rand(()), *operands(LABELS, "mean", 3.0)),
     }
     torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
@@ -77,10 +76,10 @@ def test_opcheck(name: str, layout: str) -> None:
 def test_opcheck_linear(reduction: str) -> None:
     hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
     needs = [True, True, False] if reduction == "mean" else [False] * 3
-    arguments = (hidden, weight, None, *operands(LABELS.view(-1), reduction), 4, True, needs)
+    arguments = (hidden, weight, None, 4, True, needs, *operands(LABELS.view(-1), reduction))
     torch.library.opcheck(ops.linear_losses, arguments)
-    rest = *operands(LABELS.view(-1), "none"), 4, True, [True, True, False], torch.rand(2, 6), torch.rand(6)
-    arguments = (hidden.detach(), weight.detach(), None, *rest)
+    given = torch.rand(NUM_FIELDS, 6), torch.rand(6), *operands(LABELS.view(-1), "none")
+    arguments = (hidden.detach(), weight.detach(), None, 4, True, [True, True, False], *given)
     torch.library.opcheck(ops.linear_gradients, arguments)
 
 
@@ -164,6 +163,10 @@ WRONG: dict[str, tuple[float, ...]] = {
 }
 
 
+QUICK = [("logits", "z_loss"), ("logits", "num_tokens"), ("hidden", "weight"), ("hidden", "num_numbers")]
+"""The roads and numbers of the tests that are not slow."""
+
+
 def given(name: str, value: Any) -> dict[str, Any]:
     """An option as a function takes it."""
     if name in ("num_tokens", "num_numbers"):
@@ -178,8 +181,10 @@ def pairs_of(road: str) -> list[tuple[str, float]]:
     return [(name, value) for name, values in wrong.items() for value in values]
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(
+    ("road", "fullgraph"),
+    [("logits", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in product(ROADS, [True, False]))],
+)
 def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> None:
     """One after another, as a process meets them: where a graph breaks, what runs by itself has seen other numbers."""
     graphs = Graphs()
@@ -192,17 +197,6 @@ def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> 
         with pytest.raises(Exception if fullgraph else ValueError, match=None if fullgraph else name):
             compiled()
     torch.compiler.reset()
-
-
-def test_constants_of_a_compiled_module_are_checked() -> None:
-    for name, value in pairs_of("module"):
-        if name in CONFIGURED:
-            continue
-        loss_fn = CrossEntropyNTLLoss(DIGITS)
-        loss_fn.options[name] = value
-        compiled = torch.compile(loss_fn, backend=Graphs())
-        with pytest.raises(ValueError, match=name):
-            compiled(LOGITS, LABELS)
 
 
 RIGHT: dict[str, tuple[float, ...]] = {
@@ -220,8 +214,14 @@ RIGHT: dict[str, tuple[float, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("road", "dynamic"), [("logits", None), ("hidden", True)])
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    ("name", "road", "dynamic"),
+    [
+        pytest.param(name, road, dynamic, marks=[] if (road, name) in QUICK else pytest.mark.slow)
+        for name in WRONG
+        for road, dynamic in (("logits", None), ("hidden", True))
+    ],
+)
 def test_numbers_that_change_are_checked_too(name: str, road: str, dynamic: bool | None) -> None:
     """Those that a trace takes for any number, where the operators see them."""
     compiled = torch.compile(

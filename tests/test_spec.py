@@ -7,24 +7,13 @@ from itertools import product
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.config import KINDS, MEANS
-from ntl_kernels.spec import WORST_FACTOR, LossSpec, value_loss
+from ntl_kernels.spec import LossSpec
 
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
 UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
-
-
-@pytest.mark.parametrize("mean_over", MEANS)
-@pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("reweigh", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_packing_is_reversible(kind: str, reweigh: bool, softcap: float | None, mean_over: str) -> None:
-    config = NTLConfig(kind=kind, reweigh=reweigh, mean_over=mean_over)
-    spec = LossSpec.resolve(config, UNEVEN, softcap=softcap, ignore_index=7, z_loss=1e-4)
-    assert LossSpec.unpack(spec.pack()) == spec
 
 
 @pytest.mark.parametrize("near", [-(2**63), -(2**53), -(2**32), -100, 0, 2**31, 2**32, 2**53, 2**62, 2**63 - 1])
@@ -39,12 +28,9 @@ def test_packing_is_exact_for_every_int64(near: int) -> None:
 
 
 def test_packing_is_exact_for_every_float() -> None:
-    config = NTLConfig(kind="huber", huber_delta=1 / 3)
-    for options in (
-        {"softcap": 1e36, "logit_scale": 0.1},
-        {"softcap": 2.0**-60},
-        {"label_smoothing": 1.0, "z_loss": 3e38},
-    ):
+    extremes = [{"softcap": 1e36, "logit_scale": 0.1}, {"softcap": 2.0**-60}, {"label_smoothing": 1.0, "z_loss": 3e38}]
+    for i, options in enumerate([*extremes, {}]):
+        config = NTLConfig(kind=KINDS[i], huber_delta=1 / 3, reweigh=i % 2 == 0, mean_over=MEANS[i // 2])
         spec = LossSpec.resolve(config, UNEVEN, **options)
         assert LossSpec.unpack(spec.pack()) == spec
 
@@ -106,28 +92,10 @@ def test_losses_of_the_largest_distance_have_finite_gradients(kind: str, largest
             LossSpec.resolve(config, NumberTokens.from_mapping({0: 0.0, 1: largest, 2: 2 * largest}, 5))
 
 
-def test_plain_cost_is_the_distance() -> None:
-    spec = LossSpec.resolve(NTLConfig(), DIGITS)
-    assert (spec.cost_offset, spec.cost_slope, spec.worst_loss) == (0.0, 1.0, pytest.approx(WORST_FACTOR * 9))
-
-
 @pytest.mark.parametrize("numbers", [DIGITS, UNEVEN])
 def test_squashed_costs_run_from_one_to_the_factor(numbers: NumberTokens) -> None:
     spec = LossSpec.resolve(NTLConfig(squash_factor=3.0), numbers)
     cost = [spec.cost_offset + spec.cost_slope * d for d in (numbers.smallest_distance, numbers.largest_distance)]
     assert cost == pytest.approx([1.0, 3.0])
-    assert spec.worst_loss == pytest.approx(WORST_FACTOR * 3)
-
-
-def test_two_values_squash_to_one() -> None:
-    numbers = NumberTokens.from_mapping({0: 1.0, 1: 5.0}, 3)
-    spec = LossSpec.resolve(NTLConfig(squash_factor=3.0), numbers)
-    assert spec.cost_offset + spec.cost_slope * 4 == 1.0
-
-
-@pytest.mark.parametrize("error", [0.0, 0.3, -1.0, 2.5])
-def test_value_loss_is_torchs(error: float) -> None:
-    x, zero = torch.tensor(error), torch.tensor(0.0)
-    assert value_loss("mse", error, 1.0) == pytest.approx(F.mse_loss(x, zero).item())
-    assert value_loss("mae", error, 1.0) == pytest.approx(F.l1_loss(x, zero).item())
-    assert value_loss("huber", error, 0.7) == pytest.approx(F.huber_loss(x, zero, delta=0.7).item())
+    two = LossSpec.resolve(NTLConfig(squash_factor=3.0), NumberTokens.from_mapping({0: 1.0, 1: 5.0}, 3))
+    assert two.cost_offset + two.cost_slope * 4 == 1.0

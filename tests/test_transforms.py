@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jacfwd, jacrev
+from torch.func import functional_call, grad
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ntl_kernels import (
@@ -46,8 +47,6 @@ PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
 BATCH, LENGTH, HIDDEN = 2, 9, 16
 LENGTHS = (9, 4, 7, 12, 5)
 """Of the batches that one compiled or exported function sees."""
-FORWARD_TOLERANCE = 1e-4
-"""A derivative along a tangent is a sum whose terms cancel."""
 
 
 class Network(nn.Module):
@@ -131,8 +130,10 @@ def hidden_loss(head: Any, x: Tensor, labels: Tensor, *, reduction: str, **given
     return linear_cross_entropy_ntl(x, head.weight, labels, NUMBERS, reduction=reduction, **given)
 
 
-def both_statistics(head: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
-    return torch.stack(tuple(statistics.number_statistics(head(x), NUMBERS)))
+def statistics_of(config: NTLConfig) -> Network:
+    """With a table of its own: torch remembers whether a compiled function saw a tensor's shape as dynamic."""
+    numbers = copy.deepcopy(NUMBERS)
+    return Network(lambda head, x, labels: torch.stack(tuple(statistics.number_statistics(head(x), numbers))), config)
 
 
 def of_functions(loss: Callable[..., Tensor], reduction: str) -> Callable[[NTLConfig], Network]:
@@ -167,7 +168,7 @@ SUBJECTS = {
     "logits-none": Subject('the same, `reduction="none"`', of_functions(logits_loss, "none"), "function of rows"),
     "linear": Subject("`linear_cross_entropy_ntl`", of_functions(hidden_loss, "mean"), "function"),
     "linear-none": Subject('the same, `reduction="none"`', of_functions(hidden_loss, "none"), "function of rows"),
-    "statistics": Subject("`number_statistics`", lambda config: Network(both_statistics, config), "statistics"),
+    "statistics": Subject("`number_statistics`", statistics_of, "statistics"),
     "logits-module": Subject("`CrossEntropyNTLLoss`", logits_module, "module"),
     "linear-module": Subject("`LinearCrossEntropyNTLLoss`", hidden_module, "module"),
     "NTLoss": Subject("`ntloss.NTLoss`", drop_in("NTLoss"), "ntloss"),
@@ -403,28 +404,33 @@ def functional_loss(network: Any, parameters: dict[str, Tensor], x: Tensor, labe
 
 
 def jacobian(network: Any, transform: Callable[..., Any]) -> None:
-    """A row of the identity at a time."""
+    """A row of the identity, or a column, at a time."""
     x, labels = sample(4)
-    expected = torch.func.jacrev(lambda z: network.truth(z, labels))(x)
+    expected = torch.autograd.functional.jacobian(lambda z: network.truth(z, labels), x)
     assert_same([transform(lambda z: network(z, labels))(x)], [expected])
 
 
-def batches() -> tuple[Tensor, Tensor]:
-    """Three samples, stacked."""
-    xs, labels = zip(*(sample(seed=seed) for seed in range(3)), strict=True)
-    return torch.stack(xs), torch.stack(labels)
+def vectorized(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Many upstream gradients at once (``is_grads_batched=True``)."""
+    return lambda x: torch.autograd.functional.jacobian(function, x, vectorize=True)
 
 
-def vmap(network: Any) -> None:
-    xs, labels = batches()
-    with torch.no_grad():
-        expected = [network.truth(*each) for each in zip(xs, labels, strict=True)]
-    assert_same([torch.func.vmap(network)(xs, labels).detach()], [torch.stack(expected)])
+def along_duals(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """One column after another, each from a dual tensor."""
+
+    def columns(x: Tensor) -> Tensor:
+        found = []
+        for unit in torch.eye(x.numel()).view(-1, *x.shape):
+            with forward_ad.dual_level():
+                found.append(forward_ad.unpack_dual(function(forward_ad.make_dual(x, unit))).tangent)
+        return torch.stack(found, -1).view(*found[0].shape, *x.shape)
+
+    return columns
 
 
 def per_sample_gradients(network: Any) -> None:
     """vmap(grad) by the parameters."""
-    xs, labels = batches()
+    xs, labels = (torch.stack(each) for each in zip(*(sample(seed=seed) for seed in range(3)), strict=True))
     parameters = {name: parameter.detach() for name, parameter in network.named_parameters()}
     gradient = torch.func.grad(partial(functional_loss, network))
     found = torch.func.vmap(gradient, in_dims=(None, 0, 0))(parameters, xs, labels)
@@ -432,90 +438,35 @@ def per_sample_gradients(network: Any) -> None:
     assert_same(list(found.values()), [torch.stack(each) for each in zip(*expected, strict=True)])
 
 
-def jvp(network: Any) -> None:
-    x, labels = sample()
-    tangent = torch.randn_like(x)
-    found = torch.func.jvp(lambda z: network(z, labels), (x,), (tangent,))
-    assert_same([part.detach() for part in found], pushed(network, x, labels, tangent), FORWARD_TOLERANCE)
-
-
-def pushed(network: Any, x: Tensor, labels: Tensor, tangent: Tensor) -> list[Tensor]:
-    """The output and its derivative along a tangent, from the reference's Jacobian."""
-    rows = torch.func.jacrev(lambda z: network.truth(z, labels))(x)
-    return [network.truth(x, labels).detach(), (rows * tangent).sum((-3, -2, -1))]
-
-
-def dual(network: Any) -> None:
-    x, labels = sample()
-    tangent = torch.randn_like(x)
-    with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(network(forward_ad.make_dual(x, tangent), labels))
-    assert found.tangent is not None
-    assert_same([part.detach() for part in found], pushed(network, x, labels, tangent), FORWARD_TOLERANCE)
-
-
 def double_backward(network: Any) -> None:
-    """The first derivative is right, and differentiating it raises."""
+    """The first derivative is right. So is the derivative of that one, if it does not raise."""
     x, labels = sample()
     found = []
     for function in (network.truth, network):
         h = x.clone().requires_grad_()
         found += torch.autograd.grad(total(function(h * h, labels)), h, create_graph=True)
-    assert_same(found[1:], found[:1])
-    torch.autograd.grad(found[1].square().sum(), h)
+        found += torch.autograd.grad(found[-1].square().sum(), h)
+        if function == network.truth:
+            first = torch.autograd.grad(total(network(h * h, labels)), h)
+            assert_same(first, found[:1])
+    assert_same(found[2:], found[:2])
 
 
-Derivative: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]
-
-
-def along_ones(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The derivative along a tangent of ones."""
-    return lambda x: torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
-
-
-def second(network: Any, outer: Derivative, inner: Derivative) -> None:
-    """Raises whether gradients are enabled outside or not: a transform brings its own."""
+def second_of_grad(network: Any) -> None:
+    """`torch.func.grad` of `torch.func.grad`, whether gradients are enabled outside or not."""
     x, labels = sample(4)
-    derivative = outer(lambda z: inner(lambda y: total(network(y, labels)))(z))
-    with torch.no_grad(), pytest.raises(RuntimeError, match="ntl_kernels have no second|no forward-mode|forward AD"):
-        derivative(x)
-    derivative(x)
-
-
-def reverse_over_dual(network: Any) -> None:
-    """The tangent of a dual tensor, differentiated in reverse mode."""
-    x, labels = sample()
-    x.requires_grad_()
-    with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(network(forward_ad.make_dual(x * 1, torch.ones_like(x)), labels))
-        found.tangent.sum().backward()
+    derivative = grad(lambda z: grad(lambda y: total(network(y, labels)))(z).sum())
+    expected = torch.autograd.functional.hessian(lambda z: total(network.truth(z, labels)), x).sum((0, 1, 2))
+    with torch.no_grad():
+        assert_same([derivative(x)], [expected])
 
 
 def by_upstream(network: Any) -> None:
-    """The derivative of a gradient by the upstream one, in which it is linear, and what torch makes of that."""
+    """The derivative of a gradient by the upstream one, as in the double backward trick."""
     x, labels = sample()
-    found, expected = (derivatives_by_upstream(function, x, labels) for function in (network, network.truth))
-    assert_same(found, expected, FORWARD_TOLERANCE)
     tangent = torch.randn_like(x)
     pushed = torch.autograd.functional.jvp(lambda z: network(z, labels), x, tangent)[1]
     assert_same([pushed], [torch.autograd.functional.jvp(lambda z: network.truth(z, labels), x, tangent)[1]], 1e-4)
-
-
-def derivatives_by_upstream(function: Any, x: Tensor, labels: Tensor) -> list[Tensor]:
-    """A gradient, and the derivative of a sum of its entries by learned weights of the outputs."""
-    x = x.clone().requires_grad_()
-    output = function(x * 1, labels)
-    weights = torch.linspace(0.5, 1.5, max(output.numel(), 1)).view(output.shape).requires_grad_()
-    (gradient,) = torch.autograd.grad((output * weights).sum(), x, create_graph=True)
-    return [gradient.detach(), *torch.autograd.grad(total(gradient), weights)]
-
-
-def vectorized(network: Any) -> None:
-    """Many upstream gradients at once (``is_grads_batched=True``)."""
-    x, labels = sample(4)
-    found = torch.autograd.functional.jacobian(lambda z: network(z, labels), x, vectorize=True)
-    expected = torch.autograd.functional.jacobian(lambda z: network.truth(z, labels), x)
-    assert_same([found], [expected])
 
 
 def deterministic(network: Any) -> None:
@@ -622,17 +573,12 @@ NO_SECOND = Outcome(
     "derivatives.",
     r"ntl_kernels have no second derivatives.*Use backend='reference'",
 )
-NO_FORWARD = Outcome(
-    'The loss from hidden states has no forward-mode derivative. Use `backend="reference"`, or `cross_entropy_ntl` on '
-    "the logits.",
-    r"linear_cross_entropy_ntl has no forward-mode derivative.*backend='reference'",
-)
-NO_UPSTREAM = Outcome(
-    'With `reduction="none"`, the gradients from hidden states have no derivative with respect to the upstream '
-    'gradient. Use `cross_entropy_ntl` on the logits, or `backend="reference"`.',
-    r"ntl_kernels have no second derivatives.*Use backend='reference'",
+UNSUPPORTED = Outcome(
+    'Not supported: the call raises an error. With `backend="reference"` the functions support every transform.',
+    r"ntl_kernels do not support .*Use backend='reference'",
 )
 NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
+NO_OPERATOR = Outcome("Not applicable: it uses no operator of this library.", None)
 NO_LAMBDA = Outcome(
     "Not applicable: it takes no lambda, or only that of its configuration, which can only be changed in place.", None
 )
@@ -650,11 +596,17 @@ def everyone(outcome: Outcome) -> dict[str, Outcome]:
     return dict.fromkeys(SUBJECTS, outcome)
 
 
+def losses(outcome: Outcome) -> dict[str, Outcome]:
+    return dict.fromkeys(LOSSES, outcome)
+
+
 def kinds(outcome: Outcome, *names: str) -> dict[str, Outcome]:
     return {name: outcome for name, subject in SUBJECTS.items() if subject.kind in names}
 
 
-FORWARD_MODE = dict.fromkeys(HOLD_NO_LOGITS, NO_FORWARD)
+NO_KERNELS = ("statistics", "DotProduct", "NumberLevel")
+"""Torch operations alone, which have every transform."""
+LOSSES = [name for name in SUBJECTS if name not in NO_KERNELS]
 DENOMINATORS = kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss")
 IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
 
@@ -710,48 +662,30 @@ TABLE = {
     "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
     "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
     "selective": Transform(
-        "selective checkpointing that saves the operators of this library", selectively_checkpointed
+        "selective checkpointing that saves the operators of this library",
+        selectively_checkpointed,
+        dict.fromkeys(NO_KERNELS, NO_OPERATOR),
     ),
     "hooks": Transform("saved-tensor hooks", packed),
     "offloading": Transform("`save_on_cpu`", offloaded),
     "autocast": Transform("autocast", autocast),
     "grad": Transform("`torch.func.grad`", func_grad),
-    "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev)),
-    "vmap": Transform("`vmap`", vmap),
-    "vmap-grad": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients),
-    "jvp": Transform("`jvp`", jvp, FORWARD_MODE),
-    "jacfwd": Transform("`jacfwd`", partial(jacobian, transform=torch.func.jacfwd), FORWARD_MODE),
-    "dual": Transform("dual tensors", dual, FORWARD_MODE),
-    "double": Transform("second derivative by `create_graph=True`", double_backward, everyone(NO_SECOND)),
-    "hessian": Transform(
-        "`hessian`, `jacfwd(jacrev)`", partial(second, outer=jacfwd, inner=jacrev), everyone(NO_SECOND) | FORWARD_MODE
+    "vmap": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients, losses(UNSUPPORTED)),
+    "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev), losses(UNSUPPORTED)),
+    "jacfwd": Transform("`jvp`, `jacfwd`", partial(jacobian, transform=torch.func.jacfwd), losses(UNSUPPORTED)),
+    "dual": Transform("dual tensors", partial(jacobian, transform=along_duals), losses(UNSUPPORTED)),
+    "vectorized": Transform(
+        "`is_grads_batched=True`, `jacobian(vectorize=True)`",
+        partial(jacobian, transform=vectorized),
+        losses(UNSUPPORTED),
     ),
-    "jacrev-jacrev": Transform("`jacrev(jacrev)`", partial(second, outer=jacrev, inner=jacrev), everyone(NO_SECOND)),
-    "jacrev-jacfwd": Transform(
-        "`jacrev(jacfwd)`", partial(second, outer=jacrev, inner=jacfwd), everyone(NO_SECOND) | FORWARD_MODE
-    ),
-    "jacfwd-jacfwd": Transform(
-        "`jacfwd(jacfwd)`",
-        partial(second, outer=jacfwd, inner=jacfwd),
-        everyone(NO_SECOND) | FORWARD_MODE,
-    ),
-    "grad-jvp": Transform(
-        "`grad(jvp)`, Hessian-vector products",
-        partial(second, outer=grad, inner=along_ones),
-        everyone(NO_SECOND) | FORWARD_MODE,
-    ),
-    "jvp-jvp": Transform(
-        "`jvp(jvp)`",
-        partial(second, outer=along_ones, inner=along_ones),
-        everyone(NO_SECOND) | FORWARD_MODE,
-    ),
-    "reverse-dual": Transform("reverse mode over dual tensors", reverse_over_dual, everyone(NO_SECOND) | FORWARD_MODE),
+    "double": Transform("second derivative by `create_graph=True`", double_backward, losses(NO_SECOND)),
+    "grad-grad": Transform("`torch.func.grad` twice", second_of_grad, losses(NO_SECOND)),
     "upstream": Transform(
         "derivative of the gradient with respect to the upstream gradient, `autograd.functional.jvp`",
         by_upstream,
-        {"linear-none": NO_UPSTREAM},
+        losses(NO_SECOND),
     ),
-    "vectorized": Transform("`is_grads_batched=True`, `jacobian(vectorize=True)`", vectorized),
     "deterministic": Transform("deterministic algorithms", deterministic),
     "inference": Transform("inference mode", inference),
     "fake": Transform("fake tensors", fake),
@@ -761,19 +695,26 @@ TABLE = {
 HOLD_NO_TABLES = [name for name, subject in SUBJECTS.items() if subject.kind in ("module", "ntloss")]
 
 
+COMPILED = list(TABLE)[list(TABLE).index("static") : list(TABLE).index("checkpoint")]
+"""Rows whose cells take seconds."""
+QUICK = {row: ("logits", "linear", "NTLoss", "linear-none", "logits-none")[i % 5] for i, row in enumerate(COMPILED)}
+"""The subject of each of these rows that is not slow."""
+
+
 def marks_of(transform: str, subject: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow] if subject != QUICK.get(transform, subject) else []
     if transform == "cuda-graph":
-        return [pytest.mark.gpu]
+        marks.append(pytest.mark.gpu)
     if transform.startswith("export-strict") and subject not in HOLD_NO_TABLES:
-        return [needs("torch", 2, 10, to="export tensors that no module holds with strict=True")]
-    return []
+        marks.append(needs("torch", 2, 10, to="export tensors that no module holds with strict=True"))
+    return marks
 
 
 CELLS = [
     pytest.param(transform, subject, marks=marks_of(transform, subject))
     for transform, row in TABLE.items()
     for subject in SUBJECTS
-    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA)
+    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA, NO_OPERATOR)
 ]
 
 
@@ -824,7 +765,6 @@ CLOSING = """More to know:
   follows a change in place.
 - Saved-tensor hooks (offloading, checkpoints) see at most one tensor of N x V elements for the loss from logits, and
   none for the loss from hidden states.
-- `vmap` computes one sample after another, because each has its own denominators.
 - Under a compiler, under a `torch.func` transform, and with fake or meta tensors, Python cannot inspect values. Then
   the operators find labels out of range when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
   such labels, and so does a patched model whose declared transform of the logits is wrong.

@@ -8,10 +8,8 @@ from importlib import metadata, resources
 import torch
 
 import ntl_kernels
-import ntl_kernels.demo.live
-import ntl_kernels.demo.tokenizer_file
-import ntl_kernels.demo.views
-import ntl_kernels.inspect
+import ntl_kernels.demo.server
+import ntl_kernels.evaluation
 import ntl_kernels.ntloss
 import ntl_kernels.parallel
 
@@ -24,5 +22,6 @@ assert math.isclose(output.ntl.item(), 2.5, rel_tol=1e-5)  # the mean distance o
 assert logits.grad is not None and logits.grad.abs().sum() > 0
 assert ntl_kernels.__version__ == metadata.version("ntl_kernels")
 assert (resources.files("ntl_kernels") / "py.typed").is_file()
+assert ntl_kernels.demo.server.content_of("page.html").startswith("<!doctype html>")
 assert ntl_kernels.__file__.startswith(sys.prefix), ntl_kernels.__file__
 print(json.dumps({"file": ntl_kernels.__file__, "version": ntl_kernels.__version__}))

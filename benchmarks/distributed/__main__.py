@@ -6,6 +6,7 @@ checks loss and gradients against a single process. Uses gloo on CPUs and nccl o
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import os
@@ -26,8 +27,7 @@ from torch.distributed.tensor import DTensor
 from ntl_kernels import NumberTokens
 
 from .. import environment
-from ..arguments import Parser, count
-from ..errors import in_one_line, writable
+from ..commands import count, in_one_line, writable
 from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
 
@@ -70,7 +70,7 @@ def main(given: list[str]) -> int:
 
 
 def parse(given: list[str]) -> Namespace:
-    parser = Parser(prog="benchmarks.distributed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
     parser.add_argument("--steps", type=count, default=60)
     parser.add_argument("--tp", type=count, default=2, help="processes that share layers and vocabulary (default 2)")
     parser.add_argument(
@@ -91,7 +91,7 @@ def parse(given: list[str]) -> Namespace:
     return arguments
 
 
-def number_of_processes(parser: Parser) -> int:
+def number_of_processes(parser: argparse.ArgumentParser) -> int:
     """The number of processes that torchrun has started; an error without torchrun."""
     if "WORLD_SIZE" not in os.environ:
         parser.error(f"start it with torchrun --nproc-per-node 4 -m {parser.prog}")
@@ -122,7 +122,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
     return whole[:, :-1].clamp_min(0), whole[:, 1:].contiguous()
 
 
-def own_part(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def part_of_process(mesh: DeviceMesh, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(tokens, labels) of this process: equal over "tp", different over "dp"."""
     rows, rank = ROWS // mesh["dp"].size(), mesh["dp"].get_local_rank()
     return tuple(part[rank * rows :][:rows].to(device) for part in batch(seed))  # type: ignore
@@ -159,7 +159,7 @@ def compare(
     """Compare loss and gradients of one step with a single process on the whole batch."""
     whole = single(*(part.to(device) for part in batch(0)), numbers)
     whole.backward()
-    tokens, labels = own_part(mesh, 0, device)
+    tokens, labels = part_of_process(mesh, 0, device)
     loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))
     loss.backward()
     errors = {}
@@ -188,7 +188,7 @@ def train(model: Model, mesh: DeviceMesh, numbers: NumberTokens, device: torch.d
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     losses, seconds, sent = [], [], {}
     for step in range(steps):
-        tokens, labels = own_part(mesh, step, device)
+        tokens, labels = part_of_process(mesh, step, device)
         started = time.perf_counter()
         with Traffic() if step == 0 else torch.enable_grad() as traffic:
             loss = plain(model(tokens, labels, numbers, **denominators(labels, numbers, mesh)))

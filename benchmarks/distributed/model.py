@@ -72,10 +72,12 @@ class Model(nn.Module):
 
 def spread(model: Model, mesh: DeviceMesh) -> Model:
     """Split layers and vocabulary over "tp" of the mesh, and the remaining part of every weight over "dp"."""
-    rows = RowwiseParallel()
+    rowwise = RowwiseParallel()
     for layer in model.layers:
         plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-        parallelize_module(layer, mesh["tp"], {**plan, "attention.out": rows, "up": ColwiseParallel(), "down": rows})
+        parallelize_module(
+            layer, mesh["tp"], {**plan, "attention.out": rowwise, "up": ColwiseParallel(), "down": rowwise}
+        )
     # The head's output is not gathered: every device keeps its own columns of the logits. A loss that the head computes
     # itself is not sharded.
     head = ColwiseParallel(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from ..errors import InputError, closest, in_one_line
+from ..commands import InputError, in_one_line
 
 COMMANDS = {
     "prepare": "data.downloads",
@@ -40,34 +40,22 @@ minute on any data set.
 def main(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("compare", [])
     if command in ("-h", "--help"):
-        overrides = import_module(".overrides", __package__)
-        print(__doc__ + OPTIONS.format(listing=overrides.listing()), end="")
+        known = import_module(".configuration", __package__)
+        listing = "\n".join(f"  {group + '=':9} {', '.join(known.choices(group))}" for group in known.GROUPS)
+        print(__doc__ + OPTIONS.format(listing=listing), end="")
         return 0
     if command.startswith("--"):
         command, rest = "compare", arguments
     if command in COMMANDS:
         return import_module(f".{COMMANDS[command]}", __package__).main(rest)
     if command[:1] not in ("-", "~") and "=" not in command:
-        nearest = closest(command, COMMANDS)
-        meant = f"did you mean {nearest}?" if nearest else f"there are {', '.join(COMMANDS)}, or OPTION=VALUE"
-        raise InputError(f"there is no command {command!r}; {meant}")
-    run_experiment()
-    return 0
-
-
-def run_experiment() -> None:
-    """One experiment or a sweep: Hydra reads ``sys.argv``, after the names in it are looked at."""
-    import_module(".overrides", __package__).check_command_line(sys.argv[1:])
-    import_module(".experiment", __package__).main()
-    leave_group()
-
-
-def leave_group() -> None:
-    """Under torchrun: threads of the group that are at work when the interpreter ends would abort the process."""
+        raise InputError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}, or OPTION=VALUE")
+    import_module(".experiment", __package__).main()  # Hydra reads sys.argv
     from torch import distributed  # the experiment has loaded it
 
-    if distributed.is_initialized():
+    if distributed.is_initialized():  # under torchrun: threads of the group would abort the process at its end
         distributed.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .decoding import split_name
 from .losses import NTL, was
-from .names import LONG, RENTS, SHORT
+from .names import LONG, RENTS, SHORT, split_of_medians
 
 
 class Evidence(NamedTuple):
@@ -54,7 +53,7 @@ REWEIGHED = was(0.3, reweigh=True)
 STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
 BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SAMPLES = 16
-MEDIANS = split_name("test", SAMPLES)
+MEDIANS = split_of_medians("test", SAMPLES)
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (

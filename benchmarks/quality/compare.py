@@ -5,6 +5,7 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,8 +17,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
-from ..arguments import Parser, count
-from ..errors import InputError, in_one_line, writable
+from ..commands import InputError, count, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
 from .experiment import run
@@ -29,7 +29,7 @@ from .statistics import compare
 from .tables import markdown, spread, told
 
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
-TRAINER, SILENT = "trainer=quick", "+trainer.arguments.disable_tqdm=true"
+TRAINER, BARS = "trainer=quick", "+trainer.arguments.disable_tqdm=false"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
 """The recommended setting for answers that can only be estimated."""
 RECORDED = ("llama", NTL), ("llama", "CE")
@@ -70,7 +70,7 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
     ours = ours if any(each.startswith("loss=") for each in ours) else [*OURS, *ours]
     for seed in range(1, seeds + 1):
         for loss in (PLAIN, ours):
-            chosen = [SILENT, *task, *loss, f"seed={seed}"]
+            chosen = [BARS, *task, *loss, f"seed={seed}"]
             config = configure(chosen)
             runs.append((run_name(config.dataset.name, config.model.name, config.loss.name, seed, chosen), config))
     return runs
@@ -85,7 +85,7 @@ def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     with closing(bar):
         for name, config in runs:
             bar.name = f"{config.loss.name}, seed {config.seed}"
-            made = run(config, folder / name, [bar], shows_answering=True)
+            made = run(config, folder / name, bar)
             found.append(records.record_of(made, folder / name))
     return found
 
@@ -122,7 +122,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
     options = "the options: python -m benchmarks.quality --help"
-    parser = Parser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
     parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
     parser.add_argument("--seeds", type=count, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..errors import InputError, naming, writable
-from .overrides import (
-    BASE,
-    CONFIGURATIONS,
-    EXPERIMENT,
-    GROUPS,
-    all_keys,
-    check_overrides,
-    defaults,
-    listed,
-    meant,
-    options_of,
-)
+from ..commands import InputError, naming, writable
 
+CONFIGURATIONS = Path(__file__).parent / "conf"
+EXPERIMENT = "experiment"
 CONFIGURATION, METRICS = "config.json", "metrics.json"
 """The files of a run."""
 LONGEST_NAME = 120
@@ -36,7 +26,9 @@ IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
 """Options that do not affect what is learned."""
-MODEL_PARTS = {"architecture": ("t5", "llama"), "head": ("token", "value", "regression")}
+BASE = "base"
+"""The file with the options that all choices of a group share; it is not a choice itself."""
+GROUPS = ("dataset", "model", "loss", "trainer")
 
 
 def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence[str]) -> str:
@@ -44,8 +36,8 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
     changed = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        goes_on = key == "trainer.resume" and value.lower() == "true"
-        if key not in (*IN_EVERY_NAME, *WITHOUT_EFFECT) and not goes_on:
+        is_continued = key == "trainer.resume" and value.lower() == "true"
+        if key not in (*IN_EVERY_NAME, *WITHOUT_EFFECT) and not is_continued:
             short = re.sub(r"^(trainer\.arguments|trainer|dataset|model|loss)\.", "", key)
             changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
     name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
@@ -63,62 +55,55 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
-def check(config: DictConfig) -> None:
-    """Raise if an option is invalid that the code using it does not check."""
-    check_names(config)
-    for name in ("seed", "data_seed"):
-        if not is_whole(config[name], 0) or config[name] >= 2**32:
-            raise InputError(f"{name} must be a whole number from 0 to 2**32 - 1; got {config[name]!r}")
-    if not is_whole(config.samples, 0):
-        raise InputError(f"samples must be a number of answers, or 0 for none; got {config.samples!r}")
-    trainer = config.trainer
-    for name in ("train", "save_model"):
-        if not isinstance(trainer[name], bool):
-            raise InputError(f"trainer.{name} must be true or false; got {trainer[name]!r}")
-    for name, of in (("early_stopping", "evaluations"), ("max_questions", "questions")):
-        if trainer[name] is not None and not is_whole(trainer[name], 1):
-            raise InputError(f"trainer.{name} must be null or a number of {of}; got {trainer[name]!r}")
-    check_model(config.model)
-
-
-def check_names(config: DictConfig) -> None:
-    """Raise if an unused option was added or a required one was deleted."""
-    expected = {
-        "": [*GROUPS, *defaults()[1]],
-        **{group: ["name", *options_of(group, BASE)] for group in ("model", "trainer")},
-    }
-    for where, known in expected.items():
-        names = [str(name) for name in (config[where] if where else config)]
-        nearby = known if where == "model" else [*known, *all_keys()]  # arguments of the Trainer lie one level down
-        for name in names:
-            if name not in known:
-                owner = f"{where} has" if where else "there is"
-                raise InputError(f"{owner} no option {name!r}{meant(name, nearby) or f'; there are {listed(known)}'}")
-        for name in known:
-            if name not in names:
-                raise InputError(f"{f'{where}.{name}'.lstrip('.')} is missing")
-
-
-def check_model(model: DictConfig) -> None:
-    """Raise if the parts of a model are incompatible."""
-    for name, known in MODEL_PARTS.items():
-        if model[name] not in known:
-            raise InputError(f"model.{name} must be one of {', '.join(known)}; got {model[name]!r}")
-    if not isinstance(model.numeric_embeddings, bool):
-        raise InputError(f"model.numeric_embeddings must be true or false; got {model.numeric_embeddings!r}")
-    if not is_whole(model.vocabulary, 1):
-        raise InputError(f"model.vocabulary must be a number of tokens; got {model.vocabulary!r}")
-    if model.numeric_embeddings and model.codec != "rt":
-        raise InputError(f"model.numeric_embeddings=true needs model.codec=rt; got {model.codec!r}")
-    if (model.head == "value") != (model.codec == "xval"):
-        raise InputError(f"model.head=value and model.codec=xval need each other; got {model.head} and {model.codec}")
-    if model.head != "token" and model.architecture != "t5":
-        raise InputError(f"model.head={model.head} needs model.architecture=t5; got {model.architecture!r}")
+def choices(group: str) -> list[str]:
+    """The choices of a group."""
+    return sorted(path.stem for path in (CONFIGURATIONS / group).glob("*.yaml") if path.stem != BASE)
 
 
 def is_whole(value: Any, least: int) -> bool:
     """Whether a value is a whole number of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def one_of(*known: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value in known, f"one of {', '.join(known)}"
+
+
+SEED = (lambda value: is_whole(value, 0) and value < 2**32, "a whole number from 0 to 2**32 - 1")
+SWITCH = (lambda value: isinstance(value, bool), "true or false")
+EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": SEED,
+    "data_seed": SEED,
+    "samples": (lambda value: is_whole(value, 0), "a number of answers, or 0 for none"),
+    "trainer.train": SWITCH,
+    "trainer.save_model": SWITCH,
+    "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
+    "model.architecture": one_of("t5", "llama"),
+    "model.codec": one_of("plain", "digits"),
+    "model.head": one_of("token", "regression"),
+    "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
+}
+"""Option -> (whether a value is valid, what is expected), for options that the code using them does not check."""
+
+
+def check(config: DictConfig) -> None:
+    """Raise if an option is invalid, unused or missing."""
+    for where in (None, "model", "trainer"):
+        known = OmegaConf.load(CONFIGURATIONS / (f"{where}/{BASE}.yaml" if where else f"{EXPERIMENT}.yaml"))
+        known = {str(name) for name in known} - {"defaults", "hydra"} | ({"name"} if where else {*GROUPS})
+        names = {str(name) for name in (config[where] if where else config)}
+        if names != known:
+            raise InputError(f"{where or 'an experiment'} has the options {listed(known)}; got {listed(names)}")
+    for option, (is_valid, expected) in EXPECTED.items():
+        value = OmegaConf.select(config, option)
+        if not is_valid(value):
+            raise InputError(f"{option} must be {expected}; got {value!r}")
+    if config.model.head == "regression" and config.model.architecture != "t5":
+        raise InputError(f"model.head=regression needs model.architecture=t5; got {config.model.architecture!r}")
+
+
+def listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def claim(folder: Path, config: DictConfig) -> None:
@@ -137,18 +122,17 @@ def claim(folder: Path, config: DictConfig) -> None:
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """The keys at which two configurations differ, with dots between levels."""
+    """The keys at which two configurations differ, with dots between levels. An option that is off may be missing."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
-        return [] if one == other else [path]
+        return [] if one == other or not (one or other) else [path]
     keys = sorted(one.keys() | other.keys())
     return [each for key in keys for each in differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))]
 
 
 def configure(overrides: Sequence[str]) -> DictConfig:
     """A configuration composed as by the command line, for use in a program."""
-    check_overrides(overrides)
     try:
         with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
             return compose(EXPERIMENT, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise InputError(" ".join(str(error).split()).partition(" Config search path")[0]) from error

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from transformers import TrainerCallback
+from transformers import ProgressCallback, TrainerCallback
 
+from ..commands import WRONG_INPUT, InputError, naming
 from ..environment import describe
-from ..errors import WRONG_INPUT, InputError, naming
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, plain
 from .data import Pair, Splits, load
-from .decoding import Draw, median_answers, split_name
-from .metrics import answer_metrics
-from .overrides import meant
-from .tasks import make_task
-from .training import Answering, Patience, checkpoint_of, training_arguments
+from .metrics import answer_metrics, median_answer
+from .names import split_of_medians
+from .tasks import Sample, make_task
+from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
@@ -31,7 +31,7 @@ def load_splits(config: DictConfig) -> Splits:
     """The data of a configuration."""
     options, known = plain(config.dataset), inspect.signature(load).parameters
     for name in sorted(options.keys() - known.keys()):
-        raise InputError(f"dataset has no option {name!r}{meant(name, [f'dataset.{each}' for each in known])}")
+        raise InputError(f"dataset has no option {name!r}; there are {', '.join(known)}")
     for name in ("name", "format", "limits"):
         if name not in options:
             raise InputError(f"dataset.{name} is missing")
@@ -43,33 +43,39 @@ def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict
     results = {}
     for name, pairs in splits.tests.items():
         measured = trainer.evaluate(pairs, metric_key_prefix=name)
-        own = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
-        results[name] = {key: value for key, value in own.items() if key not in TIMINGS}
-        if trainer.is_world_process_zero():
-            write_answers(pairs, trainer.answers, folder / f"predictions-{name}.jsonl")
+        metrics = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
+        results[name] = {key: value for key, value in metrics.items() if key not in TIMINGS}
+        write_answers(trainer, pairs, trainer.answers, folder / f"predictions-{name}.jsonl")
     return results
 
 
 def evaluate_medians(
-    trainer: Answering, draw: Draw, config: DictConfig, splits: Splits, folder: Path
+    trainer: Answering, sample: Sample, config: DictConfig, splits: Splits, folder: Path
 ) -> dict[str, dict[str, float]]:
     """The same for the median of ``samples`` sampled answers, as separate splits."""
+
+    def medians(pairs: Sequence[Pair]) -> list[str]:
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            return [median_answer(sampled) for sampled in sample(pairs, config.samples)]
+
     results = {}
-    answer = median_answers(draw, config.samples, config.seed)
     for split, pairs in splits.tests.items():
-        name = split_name(split, config.samples)
-        answers = trainer.ask(pairs, answer, name)
+        name = split_of_medians(split, config.samples)
+        answers = trainer.ask(pairs, medians, name)
         results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
-        if trainer.is_world_process_zero():
-            write_answers(pairs, answers, folder / f"predictions-{name}.jsonl")
+        write_answers(trainer, pairs, answers, folder / f"predictions-{name}.jsonl")
     return results
 
 
-def write_answers(pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> None:
-    """Write one line of JSON per question."""
-    with path.open("w", encoding="utf-8") as file:
-        for (question, truth), answer in zip(pairs, answers, strict=True):
-            file.write(json.dumps({"question": question, "truth": truth, "answer": answer}) + "\n")
+def write_answers(trainer: Answering, pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> None:
+    """Write one line of JSON per question, by one process."""
+    if trainer.is_world_process_zero():
+        entries = [
+            {"question": question, "truth": truth, "answer": answer}
+            for (question, truth), answer in zip(pairs, answers, strict=True)
+        ]
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
 
 
 def shortened(splits: Splits, questions: int | None) -> Splits:
@@ -89,17 +95,12 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     return None if others else result
 
 
-def run(
-    config: DictConfig,
-    folder: Path,
-    callbacks: Sequence[TrainerCallback] = (),
-    shows_answering: bool | None = None,
-) -> dict[str, Any]:
+def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = None) -> dict[str, Any]:
     """Train and evaluate one configuration; write ``metrics.json``, predictions and, if configured, checkpoints.
 
     ``trainer.resume``: true or a checkpoint's path; training continues from it, or it is evaluated if nothing is left
-    to train. A finished run is not repeated: true then returns what its ``metrics.json`` holds. ``shows_answering`` is
-    as in :class:`Answering`.
+    to train. A finished run is not repeated: true then returns what its ``metrics.json`` holds. ``progress`` is shown
+    in place of the Trainer's own bar.
     """
     check(config)
     claim(folder, config)
@@ -110,39 +111,37 @@ def run(
     splits = shortened(load_splits(config), config.trainer.max_questions)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
-    if config.samples and task.draw is None:
+    if config.samples and task.sample is None:
         raise InputError(f"samples={config.samples} needs a model whose answers are tokens; {task.loss} trains a value")
-    patience = config.trainer.early_stopping
     trainer = task.trainer(
         model=task.model,
         args=arguments,
         train_dataset=splits.train,
         eval_dataset=splits.validation,
         data_collator=task.collate,
-        callbacks=[*callbacks, *([Patience(patience)] if patience else [])],
-        shows_answering=shows_answering,
         **task.trainer_arguments,
     )
-    seconds = 0.0
-    if config.trainer.train:
+    if progress is not None:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(progress)
+    if checkpoint and (not config.trainer.train or is_trained(checkpoint, arguments.max_steps)):
+        trainer.restore(checkpoint)
+    elif config.trainer.train:
         trainer.train(resume_from_checkpoint=checkpoint)
-        seconds = trainer.stopwatch.seconds()
-    elif checkpoint:
-        trainer._load_from_checkpoint(checkpoint)
     if config.trainer.save_model:
         trainer.save_model(str(folder / "model"))
         if trainer.is_world_process_zero():
             task.codec.tokenizer.save_pretrained(folder / "model")
     metrics = evaluate(trainer, splits, folder)
     if config.samples:
-        metrics |= evaluate_medians(trainer, task.draw, config, splits, folder)
+        metrics |= evaluate_medians(trainer, task.sample, config, splits, folder)
     result = {
         "config": plain(config),
         "loss": task.loss,
         "environment": describe("quality", arguments.device),
         "sizes": {"train": len(splits.train), **{name: len(pairs) for name, pairs in splits.tests.items()}},
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "seconds": seconds,
+        "seconds": seconds_of(trainer.state),
         "log": list(trainer.state.log_history),
         "metrics": metrics,
     }

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from ntl_kernels import NTLConfig
-from ntl_kernels.ntloss import NumberLevelLoss
 
-from ..errors import InputError, naming
-from .codecs import Codec, RTCodec
+from ..commands import InputError, naming
 
 KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
 """Token-level losses -> the kind of :class:`NTLConfig`."""
 TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber"}
 TITLES["number_level"] = "number-level"
-PLAIN = {"ce": "CE", "ce_mse": "CE + MSE", "mse": "MSE"}
+PLAIN = {"ce": "CE", "mse": "MSE"}
 """Losses without options of NTL, and their titles."""
 EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
 """Options besides the weight, with their defaults."""
@@ -71,26 +67,3 @@ def was(weight: float, **options: Any) -> str:
 
 NTL = was(0.3)
 """The recommended setting, which headlines and targets use."""
-
-
-class CodecNumberLevelLoss(NumberLevelLoss):
-    """The number-level loss on a codec's own digit tokens, including runs of tokens like ``_8_-1_``.
-
-    A token of several digits, as in the plain codec, is not a digit and forms no number.
-    """
-
-    def __init__(self, codec: Codec, reweigh: bool) -> None:
-        self.codec = codec
-        super().__init__(codec.tokenizer, codec.vocab_size, reweigh=reweigh)
-
-    def setup_number_tokens(self) -> None:
-        if not isinstance(self.codec, RTCodec):
-            super().setup_number_tokens()
-            return
-        self.numbers = self.codec.numbers()
-        self.number_values = torch.full((self.vocab_size,), torch.nan)
-        self.number_values[self.numbers.ids] = self.numbers.values
-        self.is_number_token = ~self.number_values.isnan()
-        self.nan_id = int((~self.is_number_token).nonzero()[0])
-        self.number_values_dense = self.number_values[self.is_number_token]
-        self.number_token_ids = self.is_number_token.nonzero().squeeze(1)

@@ -1,12 +1,11 @@
-"""Metrics of answers: the number metrics of this library, and statistics from established other libraries."""
+"""Metrics of answers: exact matches, the number metrics of this library, and correlations."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
-import sacrebleu
-from rouge_score.rouge_scorer import RougeScorer
 from scipy.stats import pearsonr, spearmanr
 
 from ntl_kernels.evaluation import number_metrics, number_pairs
@@ -14,20 +13,9 @@ from ntl_kernels.evaluation import number_metrics, number_pairs
 from .data.pairs import FINAL, final_value
 
 
-def text_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[str, float]:
-    """Exact match, BLEU (0 to 100) and ROUGE F1 (0 to 1)."""
-    scorer = RougeScorer(["rouge1", "rougeL"])
-    scores = [scorer.score(truth, prediction) for prediction, truth in zip(predictions, truths, strict=True)]
-    return {
-        "exact_match": sum(p == t for p, t in zip(predictions, truths, strict=True)) / len(truths),
-        "bleu": sacrebleu.corpus_bleu(list(predictions), [list(truths)]).score,
-        **{name: sum(score[name].fmeasure for score in scores) / len(scores) for name in ("rouge1", "rougeL")},
-    }
-
-
 def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[str, float]:
-    """Text metrics of all answers, and number metrics of those whose truth is a number."""
-    metrics = text_metrics(predictions, truths)
+    """The share of exact matches, and the number metrics of answers whose truth is a number."""
+    metrics = {"exact_match": sum(p == t for p, t in zip(predictions, truths, strict=True)) / len(truths)}
     values = [(final_value(p), final_value(t)) for p, t in zip(predictions, truths, strict=True)]
     numeric = [(guess, truth) for guess, truth in values if truth is not None]
     if numeric:
@@ -46,3 +34,9 @@ def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -
         "pearson": float(pearsonr(true, guessed).statistic),
         "spearman": float(spearmanr(true, guessed).statistic),
     }
+
+
+def median_answer(sampled: Sequence[str]) -> str:
+    """The median of the answers that are numbers, without an exponent; empty if there is none."""
+    values = [value for answer in sampled if (value := final_value(answer)) is not None]
+    return f"{statistics.median(values):.6f}".rstrip("0").rstrip(".") if values else ""

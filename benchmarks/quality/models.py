@@ -15,7 +15,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from .codecs import Codec, RTCodec, XValCodec
+from .codec import Codec
 
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
 SIZES = {
@@ -53,89 +53,6 @@ def transformer(architecture: str, size: str, checkpoint: str | None, codec: Cod
     return LlamaForCausalLM(LlamaConfig(**shared, **sizes, **heads_of, bos_token_id=None))
 
 
-class NumericEmbedding(nn.Module):
-    """Learned embeddings plus fixed ones for numeric tokens: ``(-1)^j log(1 + d 10^p) / (j + 1)`` in dimension j.
-
-    The Regression Transformer adds ``(-1)^j d 10^p / (j + 1)``, which reaches 9e8 here and would dominate the learned
-    part; the logarithm preserves the order of places and digits. Source: Born & Manica, *Regression Transformer*,
-    Nature Machine Intelligence 2023, equation of NE_Float.
-    """
-
-    def __init__(self, learned: nn.Embedding, codec: RTCodec) -> None:
-        super().__init__()
-        self.learned = learned
-        dimension = torch.arange(learned.embedding_dim)
-        scale = torch.where(dimension % 2 == 0, 1.0, -1.0) / (dimension + 1)
-        values = torch.zeros(learned.num_embeddings)
-        for token, (digit, power) in codec.digit_tokens.items():
-            values[token] = digit * 10.0**power
-        self.register_buffer("fixed", values.log1p()[:, None] * scale, persistent=False)
-
-    @property
-    def weight(self) -> Tensor:
-        return self.learned.weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.learned(ids) + self.fixed[ids]
-
-
-class ValueModel(nn.Module):
-    """xVal: ``[NUM]`` embeddings scaled by their value, and a head that predicts the value of a ``[NUM]``.
-
-    Values are transformed to ``sign(v) log10(1 + |v|)``, so that a wide range fits. The loss is cross-entropy on the
-    tokens plus the mean squared error of the values. Source: Golkar et al., *xVal*, 2023, arXiv 2310.02989.
-    """
-
-    _keys_to_ignore_on_save = None  # the Trainer asks any model for it when names of shared tensors are missing
-
-    def __init__(self, base: Any, codec: XValCodec) -> None:
-        super().__init__()
-        self.base = base
-        self.num = codec.num
-        self.value_head = nn.Linear(base.config.d_model, 1)
-        self.config = base.config
-
-    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        scale = torch.where(ids == self.num, squeeze(values), 1.0)
-        return self.base.get_input_embeddings()(ids) * scale[..., None]
-
-    def decode(
-        self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, ids: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """(logits [B, T, V], squeezed values [B, T]) for decoder inputs [B, T]."""
-        outputs = self.base(
-            inputs_embeds=self.embed(input_ids, input_values),
-            attention_mask=attention_mask,
-            decoder_inputs_embeds=self.embed(ids, values),
-            output_hidden_states=True,
-            use_cache=False,
-        )
-        return outputs.logits, self.value_head(outputs.decoder_hidden_states[-1]).squeeze(-1)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, labels: Tensor, label_values: Tensor
-    ) -> dict[str, Tensor]:
-        ids, values = shift_right(labels.clamp_min(0), 0), shift_right(label_values, 1.0)
-        logits, predicted = self.decode(input_ids, attention_mask, input_values, ids, values)
-        ce = nn.functional.cross_entropy(logits.transpose(1, 2), labels)
-        is_number = (labels == self.num).to(predicted.dtype)
-        errors = (predicted - squeeze(label_values)) ** 2 * is_number
-        loss = ce + errors.sum() / is_number.sum().clamp_min(1)
-        return {"loss": loss, "logits": logits}
-
-    def answer(
-        self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, longest: int
-    ) -> tuple[Tensor, Tensor]:
-        """Greedy (ids, values), each [B, longest]."""
-        ids = input_ids.new_zeros(input_ids.shape[0], 1)
-        values = torch.ones_like(ids, dtype=torch.float32)
-        for _ in range(longest):
-            logits, predicted = self.decode(input_ids, attention_mask, input_values, ids, values)
-            ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
-            values = torch.cat([values, unsqueeze(predicted[:, -1:].float())], 1)
-        return ids[:, 1:], values[:, 1:]
-
-
 class RegressionModel(nn.Module):
     """An encoder whose mean hidden state predicts the answer's value, standardised by the training answers."""
 
@@ -158,18 +75,3 @@ class RegressionModel(nn.Module):
         is_number = ~labels.isnan()
         errors = predicted[is_number] - (labels[is_number] - self.mean) / self.deviation
         return {"loss": (errors**2).sum() / is_number.sum().clamp_min(1), **outputs}
-
-
-def shift_right(labels: Tensor, first: float) -> Tensor:
-    """Decoder inputs: the labels shifted right by one."""
-    return nn.functional.pad(labels[:, :-1], (1, 0), value=first)
-
-
-def squeeze(values: Tensor) -> Tensor:
-    """sign(v) log10(1 + |v|)"""
-    return values.sign() * torch.log10(1 + values.abs())
-
-
-def unsqueeze(values: Tensor) -> Tensor:
-    """The inverse of :func:`squeeze`, up to 1e12."""
-    return values.sign() * (10 ** values.abs().clamp_max(12) - 1)

@@ -41,6 +41,11 @@ METRICS = {
 }
 
 
+def split_of_medians(split: str, samples: int) -> str:
+    """The name under which the metrics of median answers to a split's questions are stored."""
+    return f"{split}_median_of_{samples}"
+
+
 def words(dataset: str) -> str:
     """The display name of a data set."""
     return DATASETS.get(dataset, dataset)

@@ -138,7 +138,7 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, 
             for place, row in enumerate(rows.values()):
                 if (found := row.get(metric)) and not found.gap:
                     height = place + 0.24 * (list(row).index(metric) - (len(row) - 1) / 2)
-                    with_interval(axis, found, height, f"C{number}")
+                    with_interval(axis, found, (as_ratio(found.mean), height), "x", f"C{number}")
                     shown += [found.low, found.high]
             axis.plot([], [], "o", color=f"C{number}", label=metric)
         changes_axis(axis, "x", shown)
@@ -150,11 +150,11 @@ def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, 
         save(figure, path, source, dpi=DPI)
 
 
-def with_interval(axis: Any, found: Difference, height: float, color: str) -> None:
-    """A dot with its interval; the dot is filled if the interval excludes 0."""
+def with_interval(axis: Any, found: Difference, place: tuple[float, float], which: str, color: str) -> None:
+    """A dot at a place, with its interval along x or y; the dot is filled if the interval excludes 0."""
     mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
-    face = color if found.is_certain else "white"
-    axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], fmt="o", capsize=3, color=color, mfc=face)
+    error = {f"{which}err": [[mean - low], [high - mean]]}
+    axis.errorbar(*place, **error, fmt="o", capsize=4, color=color, mfc=color if found.is_certain else "white")
 
 
 def as_ratio(change: float) -> float:
@@ -186,9 +186,7 @@ def draw_training(
     with pyplot().rc_context(FONT):
         figure, (left, right) = pyplot().subplots(1, 2, figsize=(WIDTH, 4.2), layout="constrained")
         for steps, found in budgets:
-            mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
-            face = "C0" if found.is_certain else "white"
-            left.errorbar([steps], [mean], yerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color="C0", mfc=face)
+            with_interval(left, found, (steps, as_ratio(found.mean)), "y", "C0")
         ends = [end for _, found in budgets for end in (found.low, found.high)]
         changes_axis(left, "y", ends)
         left.set(title="rents, end of each budget, test", ylabel="change in MAE, relative to CE")

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ..commands import InputError
 from ..environment import without_paths
-from ..errors import InputError
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
-from .decoding import split_name
 from .losses import title
+from .names import split_of_medians
 
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
@@ -92,21 +92,18 @@ def read_run(path: Path) -> Record:
     """A run's record."""
     try:
         return record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
-    except KeyError as error:
-        raise InputError(f"{path}: no field {error}") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not the metrics of a run with its predictions next to it: {error}") from error
+    except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not the metrics of a run with its predictions next to it: {error!r}") from error
 
 
 def read_records(path: Path) -> list[Record]:
     """The records of a ``runs.jsonl``."""
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            found.append(json.loads(line))
-            key_of(found[-1])
-        except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}: not a record: {error}") from error
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        found = [json.loads(line) for line in lines]
+        list(map(key_of, found))
+    except (LookupError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a file of records: {error!r}") from error
     return found
 
 
@@ -144,9 +141,10 @@ def splits_of(groups: Groups) -> list[str]:
 def median_splits(groups: Groups) -> dict[str, str]:
     """Test split -> the name of its medians of sampled answers, if there are any."""
     runs = [run for group in groups.values() for run in group]
-    pairs = {(split, split_name(split, run["config"].get("samples", 0))) for run in runs for split in run["metrics"]}
     found = {split for run in runs for split in run["metrics"]}
-    return {split: median for split, median in sorted(pairs) if median in found}
+    samples = {run["config"].get("samples", 0) for run in runs}
+    pairs = [(split, split_of_medians(split, count)) for split in sorted(found) for count in sorted(samples)]
+    return {split: median for split, median in pairs if median in found}
 
 
 def steps_of(runs: Iterable[Record]) -> list[int]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from .. import published
-from ..arguments import Parser
+from ..commands import InputError, in_one_line, writable
 from ..environment import ROOT
-from ..errors import InputError, in_one_line, writable
 from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records
 from .advice import ADVICE, CHOICE, Evidence
@@ -35,7 +35,6 @@ from .tables import (
     told,
     yardstick_table,
 )
-from .targets import targets
 
 FOLDER = Path(__file__).parents[1] / "results" / "quality"
 """The committed results."""
@@ -52,7 +51,7 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
     if advised:
         parts += [f"When to use it and with which options: [advice]({ADVICE_TEXT})."]
     parts += [f"The command of each run: [commands]({COMMANDS}).", LEGEND]
-    if rows := targets(runs, timing):
+    if rows := headlines.targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
     if table := decoding_table(datasets):
         parts += ["## What decoding does", DECODING, table]
@@ -216,7 +215,7 @@ def is_committed(folder: Path) -> bool:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``report [RUN_FOLDER...] [--out FOLDER] [--check]``"""
-    parser = Parser(prog="python -m benchmarks.quality report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="*", help="folders with runs; without any, the committed records")
     parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
     parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")

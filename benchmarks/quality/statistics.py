@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from ..errors import InputError
+from ..commands import InputError
 from .records import Groups, Record, unlike, value_of
 
 CONFIDENCE = 0.95

@@ -18,20 +18,22 @@ from transformers import Trainer
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
+from ntl_kernels.ntloss import NumberLevelLoss
 
-from ..errors import InputError, naming
-from .codecs import Codec, Encoded, make_codec
+from ..commands import InputError, naming
+from .codec import Codec, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
-from .decoding import Draw
-from .losses import CodecNumberLevelLoss, ntl_config, number_level_config
-from .models import NumericEmbedding, RegressionModel, ValueModel, transformer
-from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer, token_metrics, token_scores
+from .losses import ntl_config, number_level_config
+from .models import RegressionModel, transformer
+from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer
 
 LONGEST_QUESTION, LONGEST_ANSWER = 512, 256
 """Maximum number of tokens; longer texts are cut, questions at their start."""
 VOCABULARY_TEXTS = 20_000
 """How many training pairs a tokenizer is trained on."""
+Sample = Callable[[Sequence[Pair], int], list[list[str]]]
+"""Samples this many answers to each question."""
 
 
 @dataclass
@@ -45,53 +47,41 @@ class Task:
     trainer: type[Trainer]
     trainer_arguments: dict[str, Any]
     collate: Callable[[Sequence[Pair]], dict[str, Tensor]]
-    draw: Draw | None = None
-    """None for heads that predict a single value."""
+    sample: Sample | None = None
+    """None for a head that predicts a value."""
 
 
-def question_of(codec: Codec, pair: Pair) -> Encoded:
-    ids, values = codec.encode(pair.question)
-    return Encoded(ids[-LONGEST_QUESTION:], values[-LONGEST_QUESTION:])
+def question_of(codec: Codec, pair: Pair) -> list[int]:
+    return codec.encode(pair.question)[-LONGEST_QUESTION:]
 
 
-def answer_of(codec: Codec, pair: Pair) -> Encoded:
+def answer_of(codec: Codec, pair: Pair) -> list[int]:
     """The answer and the end token."""
-    ids, values = codec.encode(pair.answer)
-    return Encoded([*ids[:LONGEST_ANSWER], codec.eos], [*values[:LONGEST_ANSWER], 1.0])
+    return [*codec.encode(pair.answer)[:LONGEST_ANSWER], codec.eos]
 
 
-def padded(
-    rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.long, side: str = "right"
-) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], value: int, side: str = "right") -> Tensor:
     """[B, T] of rows of different lengths."""
-    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
+    return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=value, padding_side=side)
 
 
 def inputs_of(codec: Codec, questions: Sequence[Sequence[int]], side: str = "right") -> dict[str, Tensor]:
-    mask = padded([[1] * len(question) for question in questions], 0, side=side)
-    return {"input_ids": padded(questions, codec.pad, side=side), "attention_mask": mask}
+    mask = padded([[1] * len(question) for question in questions], 0, side)
+    return {"input_ids": padded(questions, codec.pad, side), "attention_mask": mask}
 
 
 def seq2seq_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    labels = padded([answer_of(codec, pair).ids for pair in pairs], IGNORE)
-    return {**inputs_of(codec, [question_of(codec, pair).ids for pair in pairs]), "labels": labels}
-
-
-def value_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    """:func:`seq2seq_batch` with the values of the ``[NUM]`` tokens."""
-    sides = {"input_values": question_of, "label_values": answer_of}
-    values = {name: [encode(codec, pair).values for pair in pairs] for name, encode in sides.items()}
-    return {**seq2seq_batch(codec, pairs), **{k: padded(rows, 1.0, torch.float32) for k, rows in values.items()}}
+    labels = padded([answer_of(codec, pair) for pair in pairs], IGNORE)
+    return {**inputs_of(codec, [question_of(codec, pair) for pair in pairs]), "labels": labels}
 
 
 def marked_questions(codec: Codec, pairs: Sequence[Pair]) -> list[list[int]]:
-    return [[*question_of(codec, pair).ids, codec.mark] for pair in pairs]
+    return [[*question_of(codec, pair), codec.mark] for pair in pairs]
 
 
 def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Question, answer mark and answer in one row; labels are the answer and its end token. The model shifts them."""
-    both = [(q, answer_of(codec, pair).ids) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
+    both = [(q, answer_of(codec, pair)) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
     labels = padded([[IGNORE] * len(question) + answer for question, answer in both], IGNORE)
     return {**inputs_of(codec, [question + answer for question, answer in both]), "labels": labels}
 
@@ -100,7 +90,7 @@ def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Labels [B]: values, NaN where an answer is not a number."""
     values = [final_value(pair.answer) for pair in pairs]
     labels = torch.tensor([math.nan if value is None else value for value in values])
-    return {**inputs_of(codec, [question_of(codec, pair).ids for pair in pairs]), "labels": labels}
+    return {**inputs_of(codec, [question_of(codec, pair) for pair in pairs]), "labels": labels}
 
 
 def make_task(config: DictConfig, splits: Splits) -> Task:
@@ -112,14 +102,9 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     with naming("model"):
         codec = make_codec(config.model.codec, texts, config.model.vocabulary, checkpoint)
         base = transformer(config.model.architecture, config.model.size, checkpoint, codec, config.seed)
-    if config.model.numeric_embeddings:
-        base.set_input_embeddings(NumericEmbedding(base.get_input_embeddings(), codec))
-    longest = longest_answer(codec, splits)
-    if config.model.head == "value":
-        return value_task(ValueModel(base, codec), codec, longest)
     if config.model.head == "regression":
         return regression_task(base, codec, splits)
-    return token_task(config, base, codec, longest)
+    return token_task(config, base, codec, longest_answer(codec, splits))
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Task:
@@ -131,25 +116,18 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
     arguments: dict[str, Any] = {}
     if config.loss.name == "number_level":
         chosen = number_level_config(config.loss)
-        loss = CodecNumberLevelLoss(codec, chosen.reweigh)
+        loss = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
         trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
     else:
         apply_ntl_to_model(model, codec.numbers(), ntl_config(config.loss))
     arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False)
 
-    def draw(pairs: Sequence[Pair], count: int) -> list[list[str]]:
-        drawn = answer(model, codec, pairs, longest, do_sample=True, top_k=0, num_return_sequences=count)
-        return [drawn[start : start + count] for start in range(0, len(drawn), count)]
+    def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:
+        answers = answer(model, codec, pairs, longest, do_sample=True, top_k=0, num_return_sequences=count)
+        return [answers[start : start + count] for start in range(0, len(answers), count)]
 
-    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec), draw)
-
-
-def value_task(model: ValueModel, codec: Codec, longest: int) -> Task:
-    """xVal, always trained with CE + MSE: its numbers are not tokens that NTL could compare."""
-    measures = {"compute_metrics": token_metrics, "preprocess_logits_for_metrics": token_scores}
-    arguments = {"answer": lambda pairs: value_answers(model, codec, pairs, longest), **measures}
-    return Task(model, codec, "ce_mse", PlainTrainer, arguments, partial(value_batch, codec))
+    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec), sample)
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
@@ -163,7 +141,7 @@ def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
 def longest_answer(codec: Codec, splits: Splits) -> int:
     """The maximum length of an answer in tokens: that of the longest answer in the data, the end token and two more."""
     parts = [splits.train[:VOCABULARY_TEXTS], splits.validation, *splits.tests.values()]
-    return max(len(answer_of(codec, pair).ids) for part in parts for pair in part) + 2
+    return max(len(answer_of(codec, pair)) for part in parts for pair in part) + 2
 
 
 def inputs_on(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -182,11 +160,6 @@ def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int
     inputs = inputs_on(model, inputs_of(codec, marked_questions(codec, pairs), side="left"))
     ids = model.generate(**inputs, max_new_tokens=longest, **decoding)
     return [codec.decode(row[inputs["input_ids"].shape[1] :]) for row in ids.tolist()]
-
-
-def value_answers(model: ValueModel, codec: Codec, pairs: Sequence[Pair], longest: int) -> list[str]:
-    ids, values = model.answer(**inputs_on(model, value_batch(codec, pairs)), longest=longest)
-    return [codec.decode(row, value) for row, value in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
 def regression_answers(model: RegressionModel, codec: Codec, pairs: Sequence[Pair]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -16,9 +17,8 @@ from transformers.utils.logging import set_verbosity_error
 
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
-from ..arguments import Parser, count
+from ..commands import count, in_one_line, writable
 from ..environment import describe
-from ..errors import in_one_line, writable
 from ..speed.results import percentiles
 from .configuration import configure
 from .experiment import load_splits
@@ -80,14 +80,12 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
-    parser = Parser(prog="python -m benchmarks.quality time", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for an experiment")
     parser.add_argument("--rounds", type=count, default=30)
     parser.add_argument("--steps", type=count, default=20, help="of each contestant in a round (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
     chosen = parser.parse_args(arguments)
-    if chosen.rounds < 2:
-        parser.error(f"--rounds must be at least 2; got {chosen.rounds}")
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     writable(chosen.out.parent)

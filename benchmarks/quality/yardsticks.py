@@ -20,8 +20,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from ntl_kernels.evaluation import number_in, value_metrics
 
+from ..commands import InputError, in_one_line, writable
 from ..environment import describe
-from ..errors import InputError, in_one_line, writable
 from .configuration import configure
 from .data import Pair
 from .experiment import load_splits

@@ -8,15 +8,12 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-from ..arguments import Parser, seconds, threads
-from ..errors import InputError, in_one_line, interruptible
+import torch
 
-with interruptible():
-    import torch
-
-    from ..environment import ROOT
-    from ..published import verdict
-    from . import memory, neighbours, results, workloads
+from ..commands import InputError, count, in_one_line, seconds
+from ..environment import ROOT
+from ..published import verdict
+from . import memory, neighbours, results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
 """Where results go that are not to be committed."""
@@ -29,7 +26,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="python -m benchmarks.speed", description=__doc__)
+    top = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     commands = top.add_subparsers(required=True, dest="name")
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
@@ -90,7 +87,7 @@ def add_memory(command: argparse.ArgumentParser) -> None:
 def add_device(command: argparse.ArgumentParser) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
     command.add_argument("--device", type=device_here, default=torch.device(default), help=f"default: {default}")
-    command.add_argument("--threads", type=threads, default=2, help="CPU threads (default: 2)")
+    command.add_argument("--threads", type=count, default=2, help="CPU threads (default: 2)")
 
 
 def device_here(name: str) -> torch.device:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 
-from .models import batch_of, make_model, shifted
-from .peers import NTL_WEIGHT
-from .steps import Outcome
-from .workloads import Case
+from .models import batch_of, class_loss, make_model, shifted
+from .workloads import NTL_WEIGHT, Case, Outcome
 
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 """How many logits to process in float64 at a time."""
@@ -44,8 +41,8 @@ class Errors:
 def compare(outcome: Outcome, truth: Outcome) -> Errors:
     """The errors of an outcome."""
     loss = (outcome.loss.double() - truth.loss).abs() / truth.loss.abs().clamp_min(1e-12)
-    shares = [distance(got, true) for got, true in zip(outcome.gradients, truth.gradients, strict=True)]
-    return Errors(loss.item(), max(shares))
+    errors = [distance(got, true) for got, true in zip(outcome.gradients, truth.gradients, strict=True)]
+    return Errors(loss.item(), max(errors))
 
 
 def distance(got: Tensor, true: Tensor) -> float:
@@ -84,9 +81,9 @@ def rows_truth(case: Case, config: NTLConfig, without_ce: bool = False) -> Outco
         loss = block_loss(case, logits, labels, config)
         if without_ce:
             loss = loss - block_loss(case, logits, labels, NTLConfig(weight=0.0))
-        own, *others = torch.autograd.grad(loss, leaves)
-        gradients[0][block] = own
-        for sum_of_blocks, other in zip(gradients[1:], others, strict=True):
+        of_rows, *of_all = torch.autograd.grad(loss, leaves)
+        gradients[0][block] = of_rows
+        for sum_of_blocks, other in zip(gradients[1:], of_all, strict=True):
             sum_of_blocks += other
         total += loss.detach()
     return Outcome(total, tuple(gradients))
@@ -98,30 +95,12 @@ def block_loss(case: Case, logits: Tensor, labels: Tensor, config: NTLConfig) ->
 
 
 def number_level_truth(case: Case) -> Outcome:
-    """The mean, over runs of digits, of the symmetric relative error of their numbers, reweighed by the probability on
-    digits at the first digit."""
+    """The truth of the number-level loss, which the reference does not have: our class in float64."""
     logits = case.sets[0].logits.detach().double().requires_grad_()
-    labels = case.sets[0].labels.cpu()
-    ids, values = case.numbers.ids.to(case.device), case.numbers.values.double()
-    expected = logits[:, ids].softmax(-1) @ values.to(case.device)
-    mass = logits.softmax(-1)[:, ids].sum(-1)
-    value_of = {int(token): float(value) for token, value in zip(case.numbers.ids, values, strict=True)}
-    terms = []
-    for run in runs_of_digits([label in value_of for label in labels.tolist()]):
-        powers = 10.0 ** torch.arange(len(run) - 1, -1, -1, dtype=torch.float64)
-        spelled = sum(power * value_of[int(labels[i])] for power, i in zip(powers.tolist(), run, strict=True))
-        predicted = (expected[run.start : run.stop] * powers.to(case.device)).sum()
-        error = (predicted - spelled).abs() / (predicted.abs() + spelled + torch.finfo(torch.float32).eps)
-        terms.append(error * mass[run.start] + 1.01 * (1 - mass[run.start]))
-    loss = torch.stack(terms).mean()
+    loss_of = class_loss("ntl_kernels.ntloss", case.workload.loss, case, reweigh=True)
+    loss = loss_of(logits[None], case.sets[0].labels[None])
     (gradient,) = torch.autograd.grad(loss, logits)
     return Outcome(loss.detach(), (gradient,))
-
-
-def runs_of_digits(is_digit: list[bool]) -> list[range]:
-    """The positions of each run of true entries."""
-    edges = [i for i, (before, now) in enumerate(pairwise([False, *is_digit, False])) if before != now]
-    return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def model_truth(case: Case, config: NTLConfig) -> Outcome:

@@ -13,8 +13,7 @@ from .measure import count_leaves, trace_of
 from .providers import providers_of
 from .results import Record
 from .run import Settings, apart, cpu_threads, prepare, quiet, undisturbed, write_records
-from .steps import Step
-from .workloads import Workload
+from .workloads import Step, Workload
 
 FILE = "host"
 WARM_UP = 20

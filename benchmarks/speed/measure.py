@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .memory import faults
-from .steps import Step
+from .workloads import Step
 
 LEAST_SAMPLE_S = 2e-3
 """Seconds per sample: a sample repeats the step until it takes about this long."""

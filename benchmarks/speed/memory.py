@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..errors import InputError
+from ..commands import InputError
 
 FRESH, KEPT = WAYS = ("fresh", "kept")
 BOTH, PREPARING = "both", "preparing"

@@ -1,64 +1,63 @@
-"""The share of CPU time that other processes use, from Linux's accounting: they would disturb a measurement."""
+"""What other processes take of the CPU, which would disturb a measurement, and one of ours that keeps it busy."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..commands import InputError
 
-PROC = Path("/proc")
 LIMIT = 0.05
 """Share of all cores' time; more than this disturbs a measurement."""
 LOOK_S = 1.0
+PROGRAM = """
+import os, sys, torch
+parent, cores = map(int, sys.argv[1:])
+torch.set_num_threads(cores)
+matrix = torch.randn(1024, 1024)
+torch.mm(matrix, matrix)
+print("busy", flush=True)
+while os.getppid() == parent:  # and no longer
+    torch.mm(matrix, matrix)
+"""
 
 
 class Reading(NamedTuple):
-    """Clock ticks since the machine (or this process) started."""
+    """Seconds since the machine (or this process) started."""
 
-    total: int
-    """Ticks of all cores together, idle or not."""
-    busy: int
-    """Busy ticks, including those that a hypervisor gave to another virtual machine."""
-    own: int
-    """Ticks of this process and all its descendants."""
-
-
-def read(proc: Path = PROC, process: int | None = None) -> Reading | None:
-    """The current reading; None if the system has no such accounting."""
-    try:
-        user, nice, system, idle, waiting, *others = map(int, (proc / "stat").read_text().split("\n")[0].split()[1:9])
-    except OSError:
-        return None
-    busy = user + nice + system + sum(others)
-    return Reading(busy + idle + waiting, busy, own_ticks(proc, process or os.getpid()))
+    total: float
+    """Of all cores together, idle or not."""
+    busy: float
+    """Busy seconds, including those that a hypervisor gave to another virtual machine."""
+    ours: float
+    """Of this process and its descendants, including those that have ended."""
 
 
-def own_ticks(proc: Path, process: int) -> int:
-    """Ticks of a process and its descendants; those that have ended are included in their parent's count."""
-    ticks, children = {}, {}
-    for path in proc.glob("[0-9]*/stat"):
+def read() -> Reading:
+    """The current reading."""
+    import psutil  # comes with accelerate; only measurements on a CPU need it
+
+    cores, process = psutil.cpu_times(), psutil.Process()
+    guests = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)  # which user and nice contain, too
+    idle = cores.idle + getattr(cores, "iowait", 0.0)
+    ours = 0.0
+    for member in (process, *process.children(recursive=True)):
         try:
-            fields = path.read_text().rpartition(")")[2].split()  # after the name, which may contain anything
-        except OSError:  # the process has ended
+            ours += sum(member.cpu_times()[:4])  # user and system, and both of children that have ended
+        except psutil.NoSuchProcess:
             continue
-        number = int(path.parent.name)
-        ticks[number] = sum(map(int, fields[11:15]))
-        children.setdefault(int(fields[1]), []).append(number)
-    family = [process]
-    for member in family:
-        family += children.get(member, [])
-    return sum(ticks.get(member, 0) for member in family)
+    return Reading(sum(cores) - guests, sum(cores) - guests - idle, ours)
 
 
-def others_share(before: Reading | None, after: Reading | None) -> float | None:
-    """The share of all cores' time that other processes used; None if unknown."""
-    if before is None or after is None:
-        return None
-    total, busy, own = (late - early for early, late in zip(before, after, strict=True))
-    return max(0.0, busy - own) / max(total, 1)
+def others_share(before: Reading, after: Reading) -> float:
+    """The share of all cores' time that other processes used."""
+    total, busy, ours = (late - early for early, late in zip(before, after, strict=True))
+    return min(max(0.0, busy - ours) / max(total, 1e-9), 1.0)
 
 
 def disturbs(share: float | None) -> bool:
@@ -70,8 +69,22 @@ def refuse_if_busy() -> None:
     before = read()
     time.sleep(LOOK_S)
     share = others_share(before, read())
-    if share is not None and disturbs(share):
+    if disturbs(share):
         raise InputError(
             f"other processes use {share:.0%} of the time of this machine's {os.cpu_count()} cores (more than "
             f"{LIMIT:.0%} disturbs): stop them or wait; --busy measures anyway and marks disturbed results"
         )
+
+
+@contextmanager
+def all_cores_busy() -> Iterator[None]:
+    """Run matrix products in as many threads as there are cores, like data loader workers or another training run."""
+    command = [sys.executable, "-c", PROGRAM, str(os.getpid()), str(os.cpu_count() or 1)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != "busy\n":
+                raise RuntimeError("the process that should keep all cores busy has ended")
+            yield
+        finally:
+            process.kill()

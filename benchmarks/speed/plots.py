@@ -127,8 +127,8 @@ def copy_shares(sweeps: dict[str, list[Record]]) -> Any:
 
 def draw_shares(axes: Any, chosen: list[Record], group: str) -> None:
     """A line for each provider of the group; a workload with its own plot has more providers."""
-    own = [record for record in chosen if record["group"] == group]
-    names = list(dict.fromkeys(name for record in own for name in timed(record) if name != "copy"))
+    members = [record for record in chosen if record["group"] == group]
+    names = list(dict.fromkeys(name for record in members for name in timed(record) if name != "copy"))
     chosen = sorted(chosen, key=lambda record: record["vocab"])
     for name in names:
         points = [record for record in chosen if name in timed(record)]

@@ -1,6 +1,6 @@
 """The table of providers: ours, other implementations, and lower bounds.
 
-A provider builds a step (see `steps`) from a `Case`. Another implementation's package is imported when its provider is
+A provider builds a step from a `Case`. Another implementation's package is imported when its provider is
 built.
 """
 
@@ -19,10 +19,8 @@ from torch import Tensor
 
 from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
-from .models import ntloss_loss, ours_logits_loss, patch, stock_loss, training
-from .peers import NTL_WEIGHT, class_loss
-from .steps import Loss, Step, by_autograd, compiled
-from .workloads import IGNORED, Case, Tensors
+from .models import class_loss, ntloss_loss, ours_logits_loss, patch, stock_loss, training
+from .workloads import IGNORED, NTL_WEIGHT, Case, Loss, Outcome, Step, Tensors
 
 GPU = "a GPU"
 
@@ -52,6 +50,27 @@ class Provider:
             elif importlib.util.find_spec(need) is None:
                 return f"package {need} is not installed"
         return None
+
+
+def by_autograd(make: Callable[[Case], Loss]) -> Callable[[Case], Step]:
+    """The step of a loss function: its value and the gradients of the leaves."""
+
+    def build(case: Case) -> Step:
+        loss_of = make(case)
+
+        def step(index: int) -> Outcome:
+            tensors = case.sets[index % len(case.sets)]
+            loss = loss_of(tensors)
+            return Outcome(loss.detach(), torch.autograd.grad(loss, tensors.leaves))
+
+        return step
+
+    return build
+
+
+def compiled(make: Callable[[Case], Loss]) -> Callable[[Case], Loss]:
+    """The same loss under torch.compile, specialised to its shapes."""
+    return lambda case: torch.compile(make(case), dynamic=False)
 
 
 # Losses of logits, or of hidden states where the workload has them

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..commands import InputError
 from ..environment import ROOT
-from ..errors import InputError
 from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, tables
 from .headlines import headline_table, ratio_lines

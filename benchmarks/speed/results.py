@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..commands import InputError
 from .memory import FRESH, KEPT
 from .workloads import FAMILIES
 

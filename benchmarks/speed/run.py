@@ -20,19 +20,17 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from ntl_kernels.inspect.workers import in_processes
 from ntl_kernels.linear import default_chunk_size
 
 from .. import environment
-from ..errors import InputError, writable
+from ..commands import InputError, writable
+from ..inspect.workers import in_processes
 from . import gate, measure, neighbours, results, workloads
-from .load import all_cores_busy
 from .measure import Sampled
 from .memory import BOTH, KEPT, PREPARING, faults, treated, ways
 from .providers import Provider, providers_of
 from .results import Record
-from .steps import Outcome, Step
-from .workloads import Case, Workload
+from .workloads import Case, Outcome, Step, Workload
 
 WARM_UP = 3
 CPU_WARM_UP = 1
@@ -169,7 +167,7 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
             for name, step in steps.items():
                 entries[name] |= measure.observe(step, device)
         for way in chosen_ways:
-            with treated(way), all_cores_busy() if workload.beside_load else nullcontext():
+            with treated(way), neighbours.all_cores_busy() if workload.beside_load else nullcontext():
                 if way == KEPT:
                     settle(steps)
                 timed, share = undisturbed(steps, workload, settings)
@@ -199,17 +197,16 @@ def undisturbed(
     """
     clock = measure.make_clock(settings.device, workload.clock)
     is_watched = settings.device.type == "cpu" and not settings.dry
-    taken: list[tuple[float, dict[str, Sampled]]] = []
+    taken: list[tuple[float | None, dict[str, Sampled]]] = []
     for _ in range(ATTEMPTS):
         before = neighbours.read() if is_watched else None
         timed = measure.time_alternately(steps, clock, *settings.samples_of(workload))
-        share = neighbours.others_share(before, neighbours.read())
-        taken.append((share or 0.0, timed))
-        if not neighbours.disturbs(share):
+        taken.append((neighbours.others_share(before, neighbours.read()) if before else None, timed))
+        if not neighbours.disturbs(taken[-1][0]):
             break
-    least, timed = min(taken, key=lambda pair: pair[0])
+    share, timed = min(taken, key=lambda pair: pair[0] or 0.0)
     entries = {name: timed_entry(sampled) for name, sampled in timed.items()}
-    return entries, round(least, 4) if share is not None else None
+    return entries, None if share is None else round(share, 4)
 
 
 def timed_entry(sampled: Sampled) -> dict[str, Any]:
@@ -222,16 +219,11 @@ def timed_entry(sampled: Sampled) -> dict[str, Any]:
     }
 
 
-def prepare(
-    case: Case, providers: Sequence[Provider], warm_up: int, truths: dict[str, Outcome] | None = None
-) -> tuple[dict[str, Any], dict[str, Step]]:
-    """Build every provider, check it and warm it up; return (an entry for each, the steps that passed).
-
-    ``truths`` caches the truth of each objective for the next call on the same case.
-    """
+def prepare(case: Case, providers: Sequence[Provider], warm_up: int) -> tuple[dict[str, Any], dict[str, Step]]:
+    """Build every provider, check it and warm it up; return (an entry for each, the steps that passed)."""
     entries: dict[str, Any] = {}
     steps: dict[str, Step] = {}
-    truths = {} if truths is None else truths
+    truths: dict[str, Outcome] = {}
     for provider in providers:
         reason = provider.missing(case.device)
         if reason is not None:
@@ -240,8 +232,8 @@ def prepare(
         if provider.objective is not None and provider.objective not in truths:
             truths[provider.objective] = gate.truth_of(case, provider.objective)
         try:
-            own = replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
-            step = provider.build(own)
+            given = replace(case, sets=[tensors.copy() for tensors in case.sets]) if provider.overwrites else case
+            step = provider.build(given)
             entries[provider.name] = check(step, provider, case, truths)
             for index in range(warm_up):
                 step(index)

@@ -145,10 +145,10 @@ def group_table(records: Records, group: str) -> str:
     A workload with its own table appears here with the providers of the other workloads.
     """
     members = sorted(of_group(records, group), key=lambda record: record["vocab"])
-    own = [record for record in members if record["group"] == group]
-    labels = {name: label(record, name) for record in own for name in timed(record)}
+    first = [record for record in members if record["group"] == group]
+    labels = {name: label(record, name) for record in first for name in timed(record)}
     rows = []
-    for record in members if own else []:
+    for record in members if first else []:
         workload = f"{named(record)}: {problem(record)}"
         rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
     return markdown(["median ms (time / ours)", *labels.values()], rows) if rows else ""

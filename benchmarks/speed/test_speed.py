@@ -9,7 +9,6 @@ one after another, with the statistics, comparisons and storage of pytest-benchm
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ import torch
 from . import workloads
 from .providers import Provider, providers_of
 from .run import WARM_UP, Settings, compiler_settings, cpu_threads, prepare, quiet, suite_of
-from .steps import Outcome
 from .workloads import Case, Workload
 
 ROUNDS = 10
@@ -48,14 +46,8 @@ def case(workload: Workload, settings: Settings) -> Iterator[Case]:
         yield workloads.make_case(workload, settings.device)
 
 
-@lru_cache(maxsize=1)
-def truths_of(workload: Workload) -> dict[str, Outcome]:
-    """The truths of the last workload, whose providers run one after another."""
-    return {}
-
-
 def test_speed(benchmark: Any, workload: Workload, provider: Provider, case: Case, settings: Settings) -> None:
-    entries, steps = prepare(case, [provider], 0, truths_of(workload))
+    entries, steps = prepare(case, [provider], 0)
     found = entries[provider.name]
     if found["status"] == "missing":
         pytest.skip(found["reason"])

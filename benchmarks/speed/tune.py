@@ -19,15 +19,14 @@ from unittest.mock import patch
 import torch
 
 from ntl_kernels.backends.eager import blocks
-from ntl_kernels.inspect.roofline import REGISTERS
 
+from ..inspect.roofline import REGISTERS
 from ..published import markdown
-from .providers import Provider, ours, providers_of
+from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, medians
 from .run import Settings, run_workload, suite_of, write_records
-from .steps import Step, by_autograd
 from .tables import milliseconds
-from .workloads import Case
+from .workloads import Case, Step
 
 THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
 KEPT = [(threads, keep) for threads in THREADS for keep in (4, 8, 12, 16, 20) if threads < 1024 or keep == 4]

@@ -1,10 +1,11 @@
-"""The table of workloads, and the tensors of each."""
+"""The table of workloads, the tensors of each, and the step that a provider runs on them."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ FIRST_DIGIT = 15
 DOT = 5
 """Token id of the decimal point."""
 VOCAB_SIZES = (32000, 50257, 50304, 128256, 151936, 262144)
+NTL_WEIGHT = 0.3
+"""Lambda, the factor of NTL."""
 LOGIT_DEVIATION = 3.0
 """Standard deviation of the random logits, large enough that no row is nearly uniform."""
 
@@ -99,6 +102,17 @@ class Case:
     @property
     def num_numbers(self) -> int:
         return int(torch.isin(self.sets[0].labels.cpu(), self.numbers.ids).sum())
+
+
+class Outcome(NamedTuple):
+    loss: Tensor
+    gradients: tuple[Tensor, ...]
+    """Gradients of the case's leaves (or the model's parameters), in their order."""
+
+
+Step = Callable[[int], Any]
+"""Takes the index of the tensors to use; returns an Outcome, or None for a bound."""
+Loss = Callable[[Tensors], Tensor]
 
 
 def number_tokens(workload: Workload) -> NumberTokens:

@@ -31,11 +31,8 @@ class Backend(Protocol):
         ...
 
     def row_losses(self, logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
-        """Fill ``fields`` [NUM_FIELDS, N] (contiguous) and, if given, ``gradient``.
-
-        The gradient is that of the reduced loss for an upstream gradient of 1. For reduction "mean" the problem must
-        contain both denominators.
-        """
+        """Fill ``fields`` [NUM_FIELDS, N] (contiguous) and, if given, ``gradient``, as ``forward`` does. For reduction
+        "mean" the problem must contain both denominators."""
         ...
 
     def finish(self, fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -50,10 +47,8 @@ class Backend(Protocol):
         ...
 
     def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
-        """gradient [B, T, V] *= upstream (0-d), without accessing memory if upstream is exactly 1.
-
-        A row of zeros, such as one that does not count, stays 0 even if upstream is not finite.
-        """
+        """gradient [B, T, V] *= upstream (0-d), without accessing memory if upstream is exactly 1. A row of zeros, such
+        as one that does not count, stays 0 even if upstream is not finite."""
         ...
 
 
@@ -69,18 +64,16 @@ def num_statistics(spec: LossSpec) -> int:
 class Merge(NamedTuple):
     """What all ranks together know about some rows and gradients need; bitwise equal on all ranks."""
 
-    merged: Tensor
-    """[NUM_MERGED, N]"""
-    number_logits: Tensor | None
-    """[N, K], only with ``label_sigma``."""
+    merged: Tensor  # [NUM_MERGED, N]
+    number_logits: Tensor | None  # [N, K], only with ``label_sigma``
 
 
 class ShardBackend(Protocol):
     """The losses of a vocabulary whose columns are split over the ranks of a group.
 
     Each rank reduces its columns to a few :class:`Statistics` per row. Those of all ranks determine the loss of a row
-    and the gradient of every column, so one gather per forward pass is the only communication. Only a smoothed label
-    (``label_sigma``), which compares cumulative distributions, also needs the logit of every number token.
+    and the gradient of every column, so one gather per forward pass is the only communication. Only ``label_sigma``,
+    which compares cumulative distributions, also needs the logit of every number token.
 
     ``problem`` describes the whole vocabulary and is the same on all ranks; ``first`` is the first column of the rank's
     logits [B, T, W], where W may be 0.
@@ -91,26 +84,19 @@ class ShardBackend(Protocol):
         ...
 
     def number_columns(self, logits: Tensor, problem: Problem, first: int) -> Tensor:
-        """[N, K] transformed logits of the number tokens; 0 in columns of other ranks and outside number rows.
-
-        Their sum over the ranks is exact in any order, because all terms but one are 0.
-        """
+        """[N, K] transformed logits of the number tokens; 0 in columns of other ranks and outside number rows. Their
+        sum over the ranks is exact in any order, because all terms but one are 0."""
         ...
 
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
         """(fields [NUM_FIELDS, N], what gradients need) from the statistics [R, S, N + 1] of all ranks with headers.
-
-        Sums are computed in rank order, so that all ranks get the same bits. Where a total is NaN, so are the row's
-        loss and gradient. ``number_logits`` [N, K] is the sum of all ranks' :meth:`number_columns`, only given with
-        ``label_sigma``.
-        """
+        All ranks get the same bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K]
+        is the sum of all ranks' :meth:`number_columns`, only given with ``label_sigma``."""
         ...
 
     def shard_gradients(
         self, logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
     ) -> None:
-        """Fill ``gradient`` [B, T, W]; ``upstream`` is [N] for reduction "none", else 0-d.
-
-        For reduction "mean" the problem must contain both denominators.
-        """
+        """Fill ``gradient`` [B, T, W]; ``upstream`` is [N] for reduction "none", else 0-d. For reduction "mean" the
+        problem must contain both denominators."""
         ...

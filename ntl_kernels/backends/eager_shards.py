@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ..formulas import costs
-from ..problem import Header, Merged, Problem, Statistics
+from ..problem import Header, Merged, Problem, RowResult, Statistics
 from ..spec import LossSpec
 from ..tokens import NumberTable
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, Merge, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.labels import Factor, read_labels
-from .eager.losses import cross_entropy, cross_entropy_pulls, row_gradient, row_results
-from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, reweighed, value_terms
+from .eager.losses import as_fields, cross_entropy, cross_entropy_pulls, row_gradient
+from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, value_terms
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
 
@@ -24,12 +24,9 @@ from .layout import loss_dtype
 class LocalNumbers(NamedTuple):
     """The number tokens among a rank's columns."""
 
-    places: Tensor
-    """int64 [k]: their indices among all number tokens."""
-    columns: Tensor
-    """int64 [k]: their columns, from the rank's first."""
-    values: Tensor
-    """[k]"""
+    places: Tensor  # int64 [k]: their indices among all number tokens
+    columns: Tensor  # int64 [k]: their columns, from the rank's first
+    values: Tensor  # [k]
 
 
 def local_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> LocalNumbers:
@@ -102,28 +99,50 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         widths = Header(*gathered[:, : len(Header._fields), -1:, None].unbind(1)).width
         distance = (sent.logit_sum + widths * (anchor(sent.peak) - normaliser.peak)).sum(0) / problem.vocab_size
     label_logit = sent.label_logit.amax(0)
-    ce, is_correct = cross_entropy(normaliser, label_logit, distance, spec), label_logit >= normaliser.peak
+    ce = cross_entropy(normaliser, label_logit, distance, spec)
 
-    is_unmeasured = labels.is_other | (sent.number_total == 0).all(0)
-    rows = (~is_unmeasured).view(-1).nonzero().view(-1)
-    of_rows = Statistics(*gathered[:, :, rows, None].unbind(1))
-    sums = of_rows.number_peak, of_rows.number_total, of_rows.offset, of_rows.cost
-    over_numbers, (error, effect) = merged_sums(*sums)
+    is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
+    rows = is_measured.view(-1).nonzero().view(-1)
+    parts = merged_numbers(gathered, number_logits, labels.targets, normaliser, rows, problem)
+    ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
+    weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+    found = RowResult(
+        cross_entropy=labels.weighted(ce),
+        is_correct=(label_logit >= normaliser.peak).to(ce.dtype),
+        weight=weight,
+        peak=normaliser.peak,
+        total=normaliser.total,
+        ntl=labels.weighted(ntl),
+        absolute_error=error,
+        mass=mass,
+        number_weight=weight.masked_fill(labels.is_other, 0),
+    )
+    fields = as_fields(found)
+    if labels.counts is not None:
+        fields.masked_fill_(~labels.counts, 0.0)
+    return fields, Merge(torch.stack(Merged(*normaliser, *of_numbers)).squeeze(-1), number_logits)
+
+
+def merged_numbers(
+    gathered: Tensor,
+    number_logits: Tensor | None,
+    targets: Tensor,
+    normaliser: Normaliser,
+    rows: Tensor,
+    problem: Problem,
+) -> tuple[Tensor, ...]:
+    """(NTL_i, |yhat - v_y|, the mass, and the number tokens' peak, total and effect), each [n, 1], of number rows."""
+    spec, sent = problem.spec, Statistics(*gathered[:, :, rows, None].unbind(1))
+    over_numbers, (error, effect) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
     if number_logits is not None:
         values = problem.table.values.to(gathered.dtype)
-        effect = cumulative_terms(number_logits[rows].softmax(-1), labels.targets[rows], values, spec).loss
+        effect = cumulative_terms(number_logits[rows].softmax(-1), targets[rows], values, spec).loss
     loss = effect
     if spec.kind != "wasserstein":
         loss, effect = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
     mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
-    ntl = reweighed(drain_of(loss, mass, spec), spec) if spec.reweigh else loss
-
-    found = (ntl, error, mass, *over_numbers, effect)
-    ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in found)
-    fields = row_results(ce, is_correct, normaliser, ntl, error, mass, labels, is_unmeasured)
-    if labels.counts is not None:
-        fields.masked_fill_(~labels.counts, 0.0)
-    return fields, Merge(torch.stack(Merged(*normaliser, *of_numbers)).squeeze(-1), number_logits)
+    ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
+    return ntl, error.abs(), mass, *over_numbers, effect
 
 
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:
@@ -151,9 +170,9 @@ def shard_gradients(
         a, b = (spread(factor, known.peak) for factor in (block.labels.a, block.labels.b))
         part = block.labels._replace(ids=column, a=a, b=b)
         if part.has_numbers:
+            number_x = x.index_select(-1, numbers_here.columns)
             number_logits = None if merge.number_logits is None else merge.number_logits[block.rows]
-            terms = local_terms(known.effect, number_logits, part.targets, numbers_here, problem)
-            numbers = local_loss(x.index_select(-1, numbers_here.columns), known, terms, spec)
+            numbers = local_loss(number_x, known, number_logits, part.targets, numbers_here, problem)
         pulls = cross_entropy_pulls(a, Normaliser(known.peak, known.total), problem.vocab_size, spec)
         pulls = pulls._replace(label=pulls.label * is_here)
         powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
@@ -167,28 +186,22 @@ def spread(factor: Factor, like: Tensor) -> Tensor:
     return factor.expand_as(like) if isinstance(factor, Tensor) else torch.full_like(like, factor)
 
 
-def local_terms(
-    effect: Tensor, number_logits: Tensor | None, targets: Tensor, numbers: LocalNumbers, problem: Problem
-) -> NumberTerms:
-    """The terms of number rows, with the effects of the rank's number tokens, from the merged statistics.
-
-    ``number_logits`` [n, K] are only given with ``label_sigma``.
-    """
+def local_loss(
+    x: Tensor, known: Merged, number_logits: Tensor | None, targets: Tensor, numbers: LocalNumbers, problem: Problem
+) -> NumberLoss:
+    """The terms of the gradient by the rank's number logits x [n, k]; ``number_logits`` [n, K] with ``label_sigma``."""
     spec = problem.spec
     if number_logits is not None:
-        terms = cumulative_terms(number_logits.softmax(-1), targets, problem.table.values.to(effect.dtype), spec)
-        return terms._replace(effects=terms.effects[:, numbers.places])
-    if spec.kind == "wasserstein":
-        return NumberTerms(costs(numbers.values, targets, spec), effect, effect)
-    return value_terms(numbers.values, targets, effect, spec)
-
-
-def local_loss(x: Tensor, known: Merged, terms: NumberTerms, spec: LossSpec) -> NumberLoss:
-    """The terms of the gradient of rows with the rank's number logits x [n, k]."""
+        terms = cumulative_terms(number_logits.softmax(-1), targets, problem.table.values.to(x.dtype), spec)
+        terms = terms._replace(effects=terms.effects[:, numbers.places])
+    elif spec.kind == "wasserstein":
+        terms = NumberTerms(costs(numbers.values, targets, spec), known.effect, known.effect)
+    else:
+        terms = value_terms(numbers.values, targets, known.effect, spec)
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
-    q, p = over_numbers.probabilities(x), whole.probabilities(x)
+    pulls = number_pulls(whole.probabilities(x), over_numbers.probabilities(x), terms, spec)
     is_unmeasured = known.number_total == 0
-    pulls = number_pulls(p, q, terms, spec).masked_fill_(is_unmeasured, 0)
+    pulls.masked_fill_(is_unmeasured, 0)
     if not spec.reweigh:
         return NumberLoss(None, pulls, None)
     drain = drain_of(terms.mean_effect, share_of(over_numbers, whole), spec, terms.remainder)

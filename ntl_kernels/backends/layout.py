@@ -17,15 +17,10 @@ def rows_of(logits: Tensor) -> Tensor:
         return logits.view(1, -1, vocab_size) if logits.numel() else logits.reshape(1, 0, vocab_size)
     if logits.stride(-1) != 1 and vocab_size > 1:
         return contiguous_rows(logits)
-    if logits.ndim == 2:
-        rows = logits.unsqueeze(0)
-    elif logits.ndim == 3:
-        rows = logits
-    else:
-        try:
-            rows = logits.view(-1, *logits.shape[-2:])
-        except RuntimeError:  # three or more independent leading strides
-            return contiguous_rows(logits)
+    try:
+        rows = logits.view(-1, *logits.shape[-2:]) if logits.ndim != 2 else logits.unsqueeze(0)
+    except RuntimeError:  # three or more independent leading strides
+        return contiguous_rows(logits)
     return contiguous_rows(logits) if has_overlap(rows) else rows
 
 
@@ -49,8 +44,8 @@ def has_overlap(rows: Tensor) -> bool:
 def gradient_like(logits: Tensor) -> Tensor:
     """An uninitialised gradient for rows [B, T, V], as compact as their alignment allows.
 
-    A kernel reads and writes a row in 16-byte vectors of the same columns, so every row of the gradient must start at
-    the same offset modulo 16 bytes as its row of logits.
+    A kernel reads and writes a row in 16-byte vectors of the same columns, so every row must start at the same offset
+    modulo 16 bytes as its row of logits.
     """
     batch, length, vocab_size = logits.shape
     vector = VECTOR_BYTES // logits.element_size()

@@ -1,7 +1,7 @@
 """How the kernels walk a row: the number of threads, vectors at a time and registers, and how much of a row they keep.
 
 The numbers come from a model and are not yet measured. They follow from the registers and spills of the compiled
-kernels (``python -m ntl_kernels.inspect``) and from counts of bytes and instructions (``--model``). On a GPU,
+kernels (``python -m benchmarks.inspect``) and from counts of bytes and instructions (``--model``). On a GPU,
 ``python -m benchmarks.speed tune`` times the alternatives.
 """
 

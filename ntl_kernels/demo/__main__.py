@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import signal
-import socket
 import sys
+import warnings
+import webbrowser
 
 from ..extras import installing
-
-NEEDED = ("gradio", "tokenizers", "transformers")
+from .server import FIRST_PORT, listening
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,23 +18,27 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work."
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
-    parser.add_argument("--port", type=port, default=None, help="default: the first free one from 7860 on")
+    parser.add_argument("--port", type=port, help=f"default: the first free one from {FIRST_PORT} on")
     parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
     chosen = parser.parse_args(arguments)
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"The demo needs {', '.join(missing)}: {installing('demo')}", file=sys.stderr)
+    if importlib.util.find_spec("tokenizers") is None:
+        print(f"The demo needs tokenizers: {installing('demo')}", file=sys.stderr)
         return 2
     try:
-        refuse_address(chosen.host, chosen.port)
-        from .app import serve
-
-        serve(chosen.host, chosen.port, chosen.open)
+        server = listening(chosen.host, chosen.port)
     except OSError as error:
-        print(f"error: cannot listen at {chosen.host}, port {chosen.port or 'from 7860 on'}: {error}", file=sys.stderr)
+        where = chosen.port or f"from {FIRST_PORT} on"
+        print(f"error: cannot listen at {chosen.host}, port {where}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    warnings.filterwarnings("ignore", module=r"ntl_kernels\.demo")  # the page says what from_tokenizer warns of
+    print(f"The demo is at {server.url} (Ctrl-C ends it)", flush=True)
+    if chosen.open:
+        webbrowser.open(server.url)
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
     return 128 + signal.SIGINT  # pages are served until then
 
 
@@ -44,14 +48,6 @@ def port(text: str) -> int:
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535; got {text!r}")
     return number
-
-
-def refuse_address(host: str, port: int | None) -> None:
-    """An OSError if it cannot be listened at, before gradio is imported, which takes seconds."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        tried.bind(address)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ with needs(__name__, "Axolotl", "axolotl>=0.19"):
 
 from ..tokens import NumberTokens
 from .transformers import apply_ntl_to_model
-from .transformers.frameworks import unwrap_model
-from .transformers.models import find_head
+from .transformers.frameworks import find_head, unwrap_model
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
 PREFIX = "ntl_"

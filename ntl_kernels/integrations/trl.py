@@ -6,12 +6,15 @@ from copy import copy
 from dataclasses import fields
 from typing import Any
 
+import torch
+
 from ..extras import needs
 
 with needs(__name__, "TRL", "[trl]"):
     from trl import SFTConfig, SFTTrainer
 
-from .transformers.stock_trainers import STOCK_TRAINERS
+from .transformers.frameworks import unwrap_model
+from .transformers.models import router_factor_of
 from .transformers.trainer import NTLTrainerMixin
 
 
@@ -23,13 +26,28 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     and ``number_mae``, but no ``entropy``. Its own arguments are those of :class:`NTLTrainerMixin`.
 
     Raises:
-        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"). Also the errors of :class:`NTLTrainerMixin`.
+        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or activations are to be offloaded from a GPU that
+            does not exist. Also the errors of :class:`NTLTrainerMixin`.
     """
 
-    ntl_stock = STOCK_TRAINERS["SFTTrainer"]
-
     def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:
-        super().__init__(model, without_chunks(args, model), *others, **kwargs)
+        args = without_chunks(args, model)
+        check_arguments(type(self).__name__, args)
+        super().__init__(model, args, *others, **kwargs)
+        if self.aux_loss_enabled and hasattr(self.args, "router_aux_loss_coef"):  # may differ from the model's
+            base = unwrap_model(self.model)
+            setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), self.args.router_aux_loss_coef)
+
+    def ntl_prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """TRL's additional inputs. Maintains its ``num_tokens``: tokens other than padding, over all processes."""
+        inputs.pop("_prediction_loss_only", None)  # a note from the prediction step of TRL 1.7 to 1.14
+        if self.model.training:
+            mask = inputs.get("attention_mask")
+            length = inputs["labels"].numel() if mask is None else mask.sum()
+            counts = self.accelerator.gather_for_metrics(torch.as_tensor(length, device=inputs["labels"].device))
+            self._total_train_tokens += int(counts.sum().item()) // getattr(self, "_tp_size", 1)
+        self._metrics["train" if self.model.training else "eval"]["num_tokens"] = [self._total_train_tokens]
+        return {**inputs, "use_cache": False, **({"output_router_logits": True} if self.aux_loss_enabled else {})}
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
         metrics = super().ntl_metrics(mode)
@@ -48,3 +66,15 @@ def without_chunks(args: Any, model: Any) -> Any:
         args = copy(args)
         args.loss_type = "nll"
     return args
+
+
+def check_arguments(name: str, args: Any) -> None:
+    """Raise if the arguments select another loss, or offload activations from a GPU although there is none."""
+    if getattr(args, "activation_offloading", False) and torch.accelerator.current_accelerator() is None:
+        raise ValueError(
+            "activation_offloading=True moves activations from a GPU (or another accelerator of torch) to the host, "
+            "but there is none on this machine"
+        )
+    loss_type = getattr(args, "loss_type", "nll")
+    if loss_type != "nll":
+        raise ValueError(f"{name} supports only loss_type='nll'; got {loss_type!r}")

@@ -4,7 +4,7 @@
 - ``tensors``: the losses of DTensors
 - ``shards``: dispatch of a rank's shard; ``whole``: the reference implementation, which gathers all logits
 - ``logits``: the loss of a rank's logits; ``hidden``: the loss of hidden states and a rank's part of the head
-- ``steps``: the computation between two collectives; ``operators``: the same as operators, for traces
+- ``steps``: the computation between two collectives
 - ``collectives``: communication; ``headers``: checks that the ranks' columns and arguments are consistent
 """
 

@@ -11,6 +11,8 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from ..tracing import is_functorch, unsupported_transform
+
 # torch 2.13 renames it and warns of the old name
 start_all_gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
 
@@ -28,6 +30,16 @@ def sum_ranks(tensor: Tensor, group: ProcessGroup) -> Tensor:
 def finished(tensor: Tensor) -> Tensor:
     """The result of a collective as a plain tensor. The device waits for it, not the host."""
     return tensor.wait() if isinstance(tensor, functional.AsyncCollectiveTensor) else tensor
+
+
+def check_transforms(*upstreams: Tensor) -> None:
+    """Raise under transforms that do not support collectives; also used in the backward pass."""
+    found = unsupported_transform(*upstreams)
+    if found or is_functorch():
+        raise RuntimeError(
+            f"the losses of a sharded vocabulary do not support {found or 'torch.func transforms'}; use autograd "
+            f"(backward, torch.autograd.grad)"
+        )
 
 
 def checked_group(group: object) -> ProcessGroup:

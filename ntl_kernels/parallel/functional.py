@@ -8,6 +8,7 @@ from torch.distributed import ProcessGroup
 from ..checks import check_leading_shape, check_linear, check_tensor, checked_problem
 from ..config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ..dispatch import as_result
+from ..spec import LossOptions
 from ..tokens import NumberTokens
 from .collectives import checked_group
 from .logits import Split
@@ -66,9 +67,17 @@ def vocab_parallel_cross_entropy_ntl(
     check_tensor("logits_shard", logits_shard)
     check_leading_shape("logits_shard", logits_shard, labels)
     split = checked_split(numbers, vocab_start, group)
-    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
-    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
-    problem = checked_problem(logits_shard, rows, numbers, config, options, shares, reduction, backend)
+    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+    problem = checked_problem(
+        logits_shard,
+        labels,
+        numbers,
+        config,
+        options,
+        token_weights=token_weights,
+        num_tokens=num_tokens,
+        num_numbers=num_numbers,
+    )
     return as_result(loss_of_shard(logits_shard, problem, split, inplace), problem, return_parts)
 
 
@@ -126,9 +135,17 @@ def vocab_parallel_linear_cross_entropy_ntl(
     """
     check_linear(hidden, weight_shard, bias_shard, labels, chunk_size)
     split = checked_split(numbers, vocab_start, group)
-    rows, shares = (labels, token_weights), (num_tokens, num_numbers)
-    options = ignore_index, label_smoothing, z_loss, softcap, logit_scale
-    problem = checked_problem(hidden, rows, numbers, config, options, shares, reduction, backend)
+    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
+    problem = checked_problem(
+        hidden,
+        labels,
+        numbers,
+        config,
+        options,
+        token_weights=token_weights,
+        num_tokens=num_tokens,
+        num_numbers=num_numbers,
+    )
     operands = hidden, weight_shard, bias_shard, problem, split
     result = loss_of_head_shard(*operands, chunk_size, skip_ignored, sums_hidden=reduce_hidden_grad)
     return as_result(result, problem, return_parts)

@@ -1,8 +1,7 @@
-"""The headers by which ranks notice that they were called with columns or arguments that do not belong together.
+"""The headers that ranks send with their statistics: they show whether columns and arguments belong together.
 
-Every rank sends a header with its statistics in each call: which columns it has, its denominators and lambda, and
-hashes of the rest. Differences that change the size or number of messages cannot be detected this way: such ranks never
-get to read each other's headers.
+Differences that change the size or number of messages cannot be detected this way: such ranks never get to read each
+other's headers.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ ROUGH = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight":
 """The same for entries that must be equal up to rounding."""
 HASH_MASK = 2**24 - 1
 """A mask of the bits of a hash that are sent; float32 holds them exactly."""
+WORD_MASK = 2**32 - 1
+SCRAMBLER = 0x45D9F3B
 NOT_GIVEN = -1.0
 """Stands for a denominator of None."""
 TOLERANCE = 1e-5
-"""The allowed relative difference of two denominators or two lambdas. Ranks often sum them over different groups and in
-different orders."""
-SCRAMBLER = 0x45D9F3B
-WORD_MASK = 2**32 - 1
+"""The allowed relative difference, because ranks often sum denominators over different groups, in different orders."""
 
 
 def with_header(statistics: Tensor, problem: Problem, first: int, width: int) -> Tensor:
@@ -40,7 +38,7 @@ def with_header(statistics: Tensor, problem: Problem, first: int, width: int) ->
     header = Header(
         first=first,
         width=width,
-        options_hash=(hash_of_numbers(problem) + hash_of_options(problem)) & HASH_MASK,
+        options_hash=hash_of_options(problem) & HASH_MASK,
         rows_hash=hash_of_rows(problem) & HASH_MASK,
         num_tokens=NOT_GIVEN if problem.num_tokens is None else problem.num_tokens,
         num_numbers=NOT_GIVEN if problem.num_numbers is None else problem.num_numbers,
@@ -52,19 +50,16 @@ def with_header(statistics: Tensor, problem: Problem, first: int, width: int) ->
     return statistics
 
 
-def hash_of_options(problem: Problem) -> int:
-    """The part of the hash that the host knows; equal in all processes, and for traced and plain specs."""
-    return hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
+def hash_of_options(problem: Problem) -> Tensor:
+    """int64 0-d: a hash of everything that all rows share, without denominators and lambda."""
+    of_spec = hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
+    return hash_of_pairs(problem.table.ids, problem.table.values) + of_spec
 
 
 @lru_cache(maxsize=256)
 def hash_of(spec: LossSpec, *others: str | int) -> int:
+    """A hash that, unlike Python's own, is equal in all processes, and for traced and plain specs."""
     return zlib.crc32(repr((spec.pack(), *others)).encode()) >> 1
-
-
-def hash_of_numbers(problem: Problem) -> Tensor:
-    """int64 0-d: a hash of the number tokens' ids and values."""
-    return hash_of_pairs(problem.table.ids, problem.table.values)
 
 
 def hash_of_rows(problem: Problem) -> Tensor:
@@ -88,17 +83,21 @@ def scrambled(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def check_headers(gathered: Tensor, problem: Problem) -> None:
-    """Raise on every rank unless all ranks have the same problem and together have every column exactly once.
+def checked_statistics(gathered: Tensor, problem: Problem) -> Tensor:
+    """The statistics [R, S, N + 1] of all ranks; raises on every rank unless all have the same problem and together
+    every column exactly once.
 
-    ``gathered`` are the statistics [R, S, N + 1]. On a GPU, where reading them would wait for the device, totals become
-    NaN instead, and with them all losses and gradients, unless NTL_KERNELS_VALIDATE=1 is set.
+    On a GPU, where reading them would wait for the device, totals become NaN instead, and with them losses and
+    gradients, unless NTL_KERNELS_VALIDATE=1 is set.
     """
     is_wrong = are_wrong(gathered[:, :SIZE, -1], problem.vocab_size)
-    if is_wrong is not None:
-        statistics = Statistics(*gathered.unbind(1))
-        for totals in (statistics.total, statistics.number_total):
-            totals.masked_fill_(is_wrong, torch.nan)
+    if is_wrong is None:
+        return gathered
+    poisoned = gathered.clone()
+    sent = Statistics(*poisoned.unbind(1))
+    sent.total.masked_fill_(is_wrong, torch.nan)
+    sent.number_total.masked_fill_(is_wrong, torch.nan)
+    return poisoned
 
 
 def are_wrong(headers: Tensor, vocab_size: int) -> Tensor | None:
@@ -136,13 +135,13 @@ def are_covered(headers: Tensor, vocab_size: int) -> Tensor:
 
 def explanation(headers: Tensor, vocab_size: int) -> str:
     """What is wrong with the headers [R, 7], as an error message."""
-    arguments, found = EXACT | ROUGH, []
-    differs, given = disagreements(headers).t().tolist(), entries(headers, arguments).t().tolist()
-    for (name, argument), ranks, values in zip(arguments.items(), differs, given, strict=True):
-        others = [str(rank) for rank, is_other in enumerate(ranks) if is_other]
+    found = []
+    for (name, argument), differs in zip((EXACT | ROUGH).items(), disagreements(headers).t(), strict=True):
+        others = ", ".join(map(str, differs.nonzero().view(-1).tolist()))
         if others and name in EXACT:
-            found.append(f"{argument} (rank 0 differs from rank{'s' * (len(others) > 1)} {', '.join(others)})")
+            found.append(f"{argument} (rank 0 differs from rank{'s' * (',' in others)} {others})")
         elif others:
+            values = entries(headers, (name,)).view(-1).tolist()
             listed = ("None" if value == NOT_GIVEN else f"{value:.7g}" for value in values)
             found.append(f"{argument} ({', '.join(listed)} in rank order)")
     if found:

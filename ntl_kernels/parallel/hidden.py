@@ -31,8 +31,8 @@ from ..linear import (
 from ..problem import NUM_FIELDS, NUM_MERGED, Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
-from .collectives import finished, sum_ranks
-from .logits import Exchange, Split, check_transforms, exchange, merge
+from .collectives import check_transforms, finished, sum_ranks
+from .logits import Exchange, Split, exchange, merge
 
 
 class Head(NamedTuple):
@@ -107,7 +107,7 @@ def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Seq
     with without_autocast(hidden):
         given = problem
         if problem.lacks_denominators:
-            problem = problem.counted(*steps.count(problem, hidden).unbind())
+            problem = problem.counted(*steps.count(hidden, problem).unbind())
         unit = unit_of(problem, hidden.dtype)
         task = in_unit(problem, unit)
         fields, known = nothing_known(hidden, problem)
@@ -118,7 +118,7 @@ def forward(hidden: Tensor, head: Head, problem: Problem, walk: Walk, needs: Seq
             keep(of_chunk, known, chunk.rows)
             if any(needs):
                 part = part_of(task, chunk.rows)
-                logits_grad = steps.shard_gradients(chunk.logits, part, walk.split.first, of_chunk, one, inplace=True)
+                logits_grad = steps.gradient_of_shard(chunk.logits, walk.split.first, of_chunk, one, part, inplace=True)
                 gradients.add(logits_grad[0], chunk.hidden, chunk.rows)
         loss, parts = steps.finish(fields, problem)
         scale = None if unit is None else unit.reciprocal()
@@ -152,8 +152,9 @@ def gradients(
             states, merged = hidden[rows], known.merged[:, rows].contiguous()
             of_chunk = Merge(merged, None if known.number_logits is None else known.number_logits[rows])
             of_rows = upstream[rows] if upstream.ndim else upstream
-            arguments = head.logits(states), part_of(problem, rows), walk.split.first, of_chunk, of_rows
-            gradients.add(steps.shard_gradients(*arguments, inplace=True)[0], states, rows)
+            logits, part = head.logits(states), part_of(problem, rows)
+            found = steps.gradient_of_shard(logits, walk.split.first, of_chunk, of_rows, part, inplace=True)
+            gradients.add(found[0], states, rows)
         return gradients.finish()
 
 
@@ -180,9 +181,7 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         needs = ctx.needs if ctx.is_one_pass else [False] * 3
         walk = Walk(split, chunking)
         found = forward(hidden, Head(weight, bias), problem, walk, needs)
-        if problem.lacks_denominators:
-            assert found.parts is not None
-            problem = problem.counted(found.parts[2], found.parts[3])
+        problem = problem.counted_by(found.parts)
         ctx.arguments, ctx.sums_hidden = (problem, walk), sums_hidden
         ctx.is_traced = not is_plain(hidden)
         ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None

@@ -11,9 +11,10 @@ from torch.distributed import ProcessGroup
 from ..autograd import spend, tensors_of
 from ..backends.contract import Merge
 from ..problem import Problem
-from ..tracing import is_batched, is_forward_mode, refuse_second_derivative
+from ..tracing import is_plain, refuse_second_derivative
 from . import steps
-from .collectives import finished, gather_ranks, sum_ranks
+from .collectives import check_transforms, finished, gather_ranks, sum_ranks
+from .headers import checked_statistics
 
 
 class Split(NamedTuple):
@@ -35,27 +36,22 @@ class Exchange(NamedTuple):
 
 def exchange(logits: Tensor, problem: Problem, split: Split) -> Exchange:
     """Start to send the statistics of this rank's logits [B, T, W]."""
-    statistics = gather_ranks(steps.shard_statistics(logits, problem, split.first), split.group)
+    statistics = gather_ranks(steps.shard_statistics(logits, split.first, problem), split.group)
     if problem.spec.label_sigma == 0:
         return Exchange(statistics, None)
-    return Exchange(statistics, sum_ranks(steps.number_columns(logits, problem, split.first), split.group))
+    return Exchange(statistics, sum_ranks(steps.number_columns(logits, split.first, problem), split.group))
 
 
 def merge(sent: Exchange, problem: Problem) -> tuple[Tensor, Merge]:
     """Wait for the statistics of all ranks and merge them: (fields, what gradients need)."""
     statistics = finished(sent.statistics)
-    steps.check(statistics, problem)  # before waiting for data that a rank with other options may never send
-    number_logits = None if sent.number_logits is None else finished(sent.number_logits)
-    return steps.merge_shards(statistics, number_logits, problem)
-
-
-def check_transforms(*upstreams: Tensor) -> None:
-    """Raise under transforms that do not support collectives; also used in the backward pass."""
-    if torch._C._are_functorch_transforms_active() or is_forward_mode() or any(map(is_batched, upstreams)):
-        raise RuntimeError(
-            "the losses of a sharded vocabulary do not support torch.func transforms (grad, vmap, jvp, ...), "
-            "forward-mode derivatives or is_grads_batched=True; use autograd (backward, torch.autograd.grad)"
-        )
+    number_logits = None
+    if sent.number_logits is not None:
+        if is_plain(statistics):  # before waiting for data that a rank with other options may never send
+            checked_statistics(statistics, problem)
+        number_logits = finished(sent.number_logits)
+    fields, merged = steps.merge_shards(statistics, number_logits, problem)
+    return fields, Merge(merged, number_logits)
 
 
 class VocabParallelCrossEntropyNTL(torch.autograd.Function):
@@ -69,9 +65,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, problem: Problem, split: Split, inplace: bool) -> tuple[Tensor | None, ...]:
         fields, known = merge(exchange(logits, problem, split), problem)
         loss, parts = steps.finish(fields, problem)
-        if problem.lacks_denominators:
-            assert parts is not None
-            problem = problem.counted(parts[2], parts[3])
+        problem = problem.counted_by(parts)
         # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
         ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
@@ -84,5 +78,5 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
         spend(ctx)
         logits, loss, merged, number_logits, *_ = ctx.saved_tensors
         known = Merge(merged, number_logits)
-        gradient = steps.shard_gradients(logits, ctx.problem, ctx.split.first, known, upstream, ctx.inplace)
+        gradient = steps.gradient_of_shard(logits, ctx.split.first, known, upstream, ctx.problem, ctx.inplace)
         return refuse_second_derivative(gradient, loss, upstream), None, None, None

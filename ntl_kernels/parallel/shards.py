@@ -15,9 +15,9 @@ from ..dispatch import autocast, is_capturing, reference_loss
 from ..linear import Chunking, default_chunk_size
 from ..problem import Forward, Problem
 from ..tracing import is_plain
-from .collectives import group_size
+from .collectives import check_transforms, group_size
 from .hidden import VocabParallelLinearCrossEntropyNTL
-from .logits import Split, VocabParallelCrossEntropyNTL, check_transforms
+from .logits import Split, VocabParallelCrossEntropyNTL
 from .whole import all_columns, summed_gradient
 
 

@@ -225,7 +225,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
     rows = problem.of_rows(loss_dtype(like.dtype))
     if problem.backend == "reference":  # the reference has no separate count step
         rows = rows.changed(backend="eager")
-    totals = steps.count(rows, like.detach())
+    totals = steps.count(like.detach(), rows)
     for group in layout.row_groups:
         totals = finished(sum_ranks(totals, group))
     return problem.counted(*totals.unbind())

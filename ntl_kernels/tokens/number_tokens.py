@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from numbers import Integral
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -14,28 +15,27 @@ from torch import Tensor
 from .texts import (
     DIGITS,
     NO_OPTION_HELPS,
+    count_numbers,
+    examples,
     id_count,
-    is_number,
     most_left_out,
-    numbers_too_large,
-    numbers_written_differently,
+    never_counted,
+    numbers_in,
     possible_labels,
     vocab_of,
     wider_options,
     without_mark,
 )
-from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, shorten
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
 
 CPU = torch.device("cpu")
 
 
 class Distances(NamedTuple):
-    """All that the options of a loss need to know about the number values."""
+    """The smallest and the largest distance between two distinct number values, on which options of a loss depend."""
 
     smallest: float
-    """The smallest distance between two distinct values."""
     largest: float
-    """The distance between the smallest and the largest value."""
 
 
 class NumberTable(NamedTuple):
@@ -54,17 +54,14 @@ class NumberTokens:
 
     Build one with :meth:`from_tokenizer` or :meth:`from_mapping`. Values are rounded to float32, the dtype of the
     losses: two values that round to the same float32 become one value with two tokens. Two objects are equal if they
-    contain the same numbers for the same vocabulary size. Copies and pickles contain the numbers, but not the tables on
-    devices.
+    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
 
     Args:
-        mapping: token id -> finite value.
-        vocab_size: V, the size of the logits' last dimension.
-        names: the tokens' strings, used only by :meth:`describe`.
-        notes: further lines for :meth:`describe`.
+        mapping, vocab_size: see :meth:`from_mapping`.
+        names, notes: the tokens' strings and further lines for :meth:`describe`.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_hash", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
+    __slots__ = ("__weakref__", "_distances", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
 
     def __init__(
         self,
@@ -77,7 +74,7 @@ class NumberTokens:
         pairs = sorted((value, token) for token, value in checked_mapping(mapping, self._vocab_size).items())
         distances = [right - left for (left, _), (right, _) in pairwise(pairs) if right > left]
         if not distances:
-            raise ValueError(f"number tokens need at least two distinct float32 values; found {shorten(pairs)}")
+            raise ValueError(f"number tokens need at least two distinct float32 values; all are {pairs[0][0]:g}")
         if pairs[-1][0] - pairs[0][0] > LARGEST_SPAN:
             raise ValueError(
                 f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
@@ -87,7 +84,6 @@ class NumberTokens:
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
         self._distances = Distances(min(distances), pairs[-1][0] - pairs[0][0])
-        self._hash = hash((self._pairs, self._vocab_size))
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
 
@@ -102,7 +98,7 @@ class NumberTokens:
         Raises:
             TypeError: ``mapping`` is not a mapping, a token id is not an integer, or a value is not a real number.
             ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
-                values, or values are too far apart for a float32 loss (1.6e38).
+                values, or they are more than 1.6e38 apart, too far for a float32 loss.
         """
         return cls(mapping, vocab_size)
 
@@ -112,26 +108,20 @@ class NumberTokens:
     ) -> NumberTokens:
         """The tokens whose whole text is a number: ASCII digits with at most one decimal point between them.
 
-        Warns in three cases, in which some labels get no number loss:
-
-        - With these options, less than half of the vocabulary's number tokens count. (Llama 3's vocabulary has 10
-          single digits and 1,100 numbers of two or three digits.)
-        - ``digits_only`` finds some of the ten digits, but not all.
-        - Tokens are numbers written differently (``"##34"``, ``"7</w>"``, ``"<num_7>"``, ``"_7_0_"``), or their values
-          are too large for float32 losses (1.6e38). :meth:`from_mapping` accepts any token with a smaller value.
-
-        :meth:`describe` repeats these warnings and lists how many tokens other options would count. Tokens that cannot
-        be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some numbers.
+        Warns if some labels get no number loss: these options count less than half of the vocabulary's number tokens
+        (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
+        but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
+        Tokens that cannot be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some
+        numbers. :meth:`describe` repeats the warnings and lists how many tokens other options would count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
-                tokenizer or ``tokenizers.Tokenizer``. It is not changed. Different tokens with the same text are
-                separate number tokens.
+                tokenizer or ``tokenizers.Tokenizer``. It is not changed. Tokens with the same text stay separate.
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
                 Default: the number of ids of the tokenizer.
             digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
-                ``"42"``, ``"007"`` and ``"3.14"``. Distances of such values can be large, and NTL with them:
-                ``NTLConfig(squash_factor=9)`` keeps it on the scale of digits.
+                ``"42"``, ``"007"`` and ``"3.14"``. ``NTLConfig(squash_factor=9)`` keeps the loss of such large
+                distances on the scale of digits.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
 
@@ -142,36 +132,32 @@ class NumberTokens:
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
-        vocab = vocab_of(tokenizer)
-        names = {token: text for text, token in vocab if is_number(text, digits_only, space_prefixed)}
-        labels = possible_labels(tokenizer, vocab)
-        wider = wider_options(labels, digits_only, space_prefixed)
+        options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
+        found, labels = numbers_in(vocab, *options), possible_labels(tokenizer, vocab)
+        wider, uncounted = wider_options(labels, *options), never_counted(labels, *options)
         more = ", ".join(f"{option} counts {count}" for option, count in wider)
-        other_forms, large = numbers_written_differently(labels), numbers_too_large(labels, digits_only, space_prefixed)
-        ways = "; ".join(way for way in (more or NO_OPTION_HELPS, other_forms, large) if way)
-        if not names:
+        ways = "; ".join([more or NO_OPTION_HELPS, *uncounted])
+        if not found:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
         size = checked_size(id_count(tokenizer, vocab) if vocab_size is None else vocab_size)
-        beyond = [f"{text!r} (id {token})" for token, text in sorted(names.items()) if token >= size]
+        beyond = [(text, token) for text, token in found if token >= size]
         if beyond:
             raise ValueError(
-                f"{len(beyond)} number tokens have ids beyond vocab_size={size}, the first {beyond[0]}; "
+                f"{len(beyond)} number tokens have ids beyond vocab_size={size}: {examples(beyond)}; "
                 "vocab_size must be the size of the logits' last dimension"
             )
-        values = {token: float(without_mark(text)) for token, text in names.items()}
+        values = {token: float(without_mark(text)) for text, token in found}
         if len(set(values.values())) < 2:
-            found = ", ".join(f"{text!r} (id {token})" for token, text in sorted(names.items())[:5])
-            raise ValueError(f"number tokens need at least two distinct values; found {found}; {ways}")
+            raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
         absent = ", ".join(f"{digit:g}" for digit in DIGITS if digit not in values.values())
-        gaps = f"digits without a token: {absent}" if absent else ""
+        gaps = [f"digits without a token: {absent}"] if absent else []
         if gaps and digits_only:
-            warnings.warn(f"{gaps}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for left_out in (most_left_out(sum(token in names for _, token in labels), wider), other_forms, large):
-            if left_out:
-                warnings.warn(left_out, stacklevel=2)
-        notes = [gaps, other_forms, large, more and f"other options: {more}"]
-        return cls(values, size, names, [note for note in notes if note])
+            warnings.warn(f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
+        for warning in [*most_left_out(count_numbers(labels, *options), wider), *uncounted]:
+            warnings.warn(warning, stacklevel=2)
+        notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
+        return cls(values, size, {token: text for text, token in found}, notes)
 
     @property
     def ids(self) -> Tensor:
@@ -221,12 +207,7 @@ class NumberTokens:
         Raises:
             TypeError: the labels are not a tensor of integers.
         """
-        if (
-            not isinstance(labels, Tensor)
-            or labels.is_floating_point()
-            or labels.is_complex()
-            or labels.dtype == torch.bool
-        ):
+        if not isinstance(labels, Tensor) or not is_integral(labels):
             got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
             raise TypeError(f"labels must be a tensor of integers; got {got}")
         ids = labels.long()  # V may not fit narrower integers
@@ -257,14 +238,12 @@ class NumberTokens:
     def tokens_per_number(self, batches: Iterable[Tensor | Mapping[str, Any]], ignore_index: int = -100) -> float:
         """The number of labels that are not ignored per label that is a number token.
 
-        It converts a weight for ``mean_over="numbers"`` into one for ``mean_over="tokens"``: over the whole data set,
-        ``NTLConfig(weight=0.3 * numbers.tokens_per_number(loader), mean_over="tokens")`` gives NTL the same weight as
-        ``NTLConfig(weight=0.3)``.
+        Over the whole data set, ``NTLConfig(weight=0.3 * numbers.tokens_per_number(loader), mean_over="tokens")`` gives
+        NTL the same weight as ``NTLConfig(weight=0.3)``, whose mean is over numbers.
 
         Args:
             batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
-                its labels does not use the first label of each row, which makes a small difference; to be exact, pass
-                ``(batch["labels"][..., 1:] for batch in loader)``.
+                its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 
         Raises:
@@ -296,8 +275,7 @@ class NumberTokens:
         device = torch.device(device)
         table = self._tables.get(device)
         if torch.compiler.is_compiling():  # tensors of a trace are not valid after it, so do not cache them
-            source = self._tables.get(CPU) if table is None else table
-            return copied(self._built() if source is None else source, device)
+            return copied(table or self._tables.get(CPU) or self._built(), device)
         if table is None or is_faking():
             with torch.inference_mode(False):  # so that a table first used in evaluation also works in training
                 table = copied(self._built(), device)
@@ -312,8 +290,7 @@ class NumberTokens:
     def to(self, device: torch.device | str) -> NumberTokens:
         """Copy the tables to ``device`` and return self (the object itself is not tied to a device).
 
-        Call it before ``torch.compile`` or the capture of a CUDA graph: a trace that finds no tables on its device
-        copies them from the CPU at every call.
+        Call it before ``torch.compile`` or the capture of a CUDA graph, which otherwise copy them at every call.
         """
         self.table(device)
         return self
@@ -328,11 +305,11 @@ class NumberTokens:
             most: how many values to list, each with its tokens; -1 lists all.
 
         Raises:
-            ValueError: ``most`` is not an int or is below -1.
+            ValueError: ``most`` is not an int, or less than -1.
         """
         if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
             raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
-        groups = [(value, [token for token, _ in pairs]) for value, pairs in groupby(self._pairs, lambda pair: pair[1])]
+        groups = [(value, [token for token, _ in pairs]) for value, pairs in groupby(self._pairs, itemgetter(1))]
         most = len(groups) if most == -1 else most
         lines = [repr(self), *(f"  {value:g}  {self._listed(tokens)}" for value, tokens in groups[:most])]
         if len(groups) > most:
@@ -359,7 +336,7 @@ class NumberTokens:
         return (self._pairs, self._vocab_size) == (other._pairs, other._vocab_size)
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash((self._pairs, self._vocab_size))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self._pairs), self._vocab_size, self._names, self._notes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from .values import LARGEST_SPAN, to_float32
+from .values import LARGEST_SPAN
 
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 """A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
@@ -21,7 +22,7 @@ WRITTEN_DIFFERENTLY = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Tokens for a number that is written differently. "<0x37>", "<extra_id_7>" and "[unused7]" are not numbers."""
+"""Tokens for a number that is written differently. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 DIGITS = tuple(float(digit) for digit in range(10))
@@ -30,21 +31,23 @@ Vocab: TypeAlias = Sequence[tuple[str, int]]
 """(text, id) of every token. Not a dictionary: a token of bytes and one of str may have the same text."""
 
 
-def is_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
-    """Whether a token's text counts as a number."""
-    return is_written_number(text, digits_only, space_prefixed) and not is_too_large(text)
+def value_of(text: str, digits_only: bool, space_prefixed: bool) -> float | None:
+    """The value of a token's text; None if it is not a number, infinity if it is too large for the losses."""
+    number = without_mark(text) if space_prefixed else text
+    if not NUMBER.fullmatch(number) or (digits_only and len(number) > 1):
+        return None
+    value = float(number)
+    return value if value <= LARGEST_SPAN else math.inf
 
 
-def is_written_number(text: str, digits_only: bool, space_prefixed: bool) -> bool:
-    """Whether a token's text is a number of any size."""
-    text = without_mark(text) if space_prefixed else text
-    return NUMBER.fullmatch(text) is not None and (len(text) == 1 or not digits_only)
+def numbers_in(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> Vocab:
+    """The tokens that count as numbers."""
+    return [pair for pair in vocab if value_of(pair[0], digits_only, space_prefixed) not in (None, math.inf)]
 
 
-def is_too_large(text: str) -> bool:
-    """Whether a number, rounded to float32, is too large for the losses."""
-    value = float(without_mark(text))
-    return value > LARGEST_SPAN or to_float32(value, 0) > LARGEST_SPAN
+def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
+    """How many tokens count as numbers."""
+    return len(numbers_in(vocab, digits_only, space_prefixed))
 
 
 def without_mark(text: str) -> str:
@@ -105,11 +108,6 @@ def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
     return [(text, token) for token, (form, text) in known.items() if form in forms]
 
 
-def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
-    """How many tokens count as numbers."""
-    return sum(is_number(text, digits_only, space_prefixed) for text, _ in vocab)
-
-
 def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[tuple[str, int]]:
     """(options, how many tokens they count) for each choice that counts more than this one and the ones before it."""
     options = {
@@ -125,46 +123,38 @@ def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list
     return wider
 
 
-def most_left_out(counted: int, wider: list[tuple[str, int]]) -> str:
-    """A warning that other options count more than twice as many tokens; otherwise empty."""
-    if not wider or 2 * counted >= wider[-1][1]:
-        return ""
-    option, count = wider[-1]
+def most_left_out(counted: int, wider: list[tuple[str, int]]) -> list[str]:
+    """A warning if other options count more than twice as many tokens."""
+    option, count = wider[-1] if wider else ("", 0)
+    if 2 * counted >= count:
+        return []
     call = f"NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')})"
     scale = ", and NTLConfig(squash_factor=9) keeps their loss on the scale of digits"
-    return (
+    return [
         f"only {counted} of the vocabulary's {count} number tokens count, and labels with the others get no number "
         f"loss; {call} counts them all{scale if 'digits_only' in option else ''}"
-    )
+    ]
 
 
-def numbers_written_differently(vocab: Vocab) -> str:
-    """A note on tokens for numbers that are written differently, with a remedy; empty if there are none."""
-    found = sorted((token, text) for text, token in vocab if WRITTEN_DIFFERENTLY.fullmatch(text))
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tokens look like numbers that are written differently ({examples(found)}) and get no number "
-        "loss as labels; use NumberTokens.from_mapping to count them"
-    )
+def never_counted(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[str]:
+    """Warnings of tokens for numbers that no option counts, because of how they are written or how large they are."""
+    different = [pair for pair in vocab if WRITTEN_DIFFERENTLY.fullmatch(pair[0])]
+    large = [pair for pair in vocab if value_of(pair[0], digits_only, space_prefixed) == math.inf]
+    found = []
+    if different:
+        found.append(
+            f"{len(different)} tokens look like numbers that are written differently ({examples(different)}) and get "
+            "no number loss as labels; use NumberTokens.from_mapping to count them"
+        )
+    if large:
+        found.append(
+            f"{len(large)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(large)}), which is too large for "
+            "float32 losses, and get no number loss as labels"
+        )
+    return found
 
 
-def numbers_too_large(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> str:
-    """A note on number tokens that are too large for the losses; empty if there are none."""
-    found = sorted(
-        (token, text)
-        for text, token in vocab
-        if is_written_number(text, digits_only, space_prefixed) and is_too_large(text)
-    )
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tokens are numbers beyond {LARGEST_SPAN:g} ({examples(found)}), which is too large for float32 "
-        "losses, and get no number loss as labels"
-    )
-
-
-def examples(found: list[tuple[int, str]], most: int = 3, longest: int = 24) -> str:
-    """The first few of (id, text), with long texts shortened."""
-    texts = [(token, text if len(text) <= longest else f"{text[:longest]}...") for token, text in found[:most]]
-    return ", ".join([*(f"{text!r} (id {token})" for token, text in texts), *(["..."] if len(found) > most else [])])
+def examples(found: Vocab, most: int = 3, longest: int = 24) -> str:
+    """The first few tokens by id, with long texts shortened."""
+    tokens = sorted((token, text if len(text) <= longest else f"{text[:longest]}...") for text, token in found)
+    return ", ".join([*(f"{text!r} (id {token})" for token, text in tokens[:most]), *["..."] * (len(tokens) > most)])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..tracing import is_symbolic
@@ -42,6 +43,11 @@ def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
     return {int(token): to_float32(value, token) for token, value in mapping.items()}
 
 
+def is_integral(tensor: Tensor) -> bool:
+    """Whether a tensor contains integers; bool is not one."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
 def check_row_weights(name: str, weights: Any, labels: Tensor) -> None:
     """Raise unless weights of labels are a real tensor of their shape, on their device."""
     if not isinstance(weights, Tensor) or weights.is_complex():
@@ -66,20 +72,12 @@ def check_ignore_index(ignore_index: int) -> None:
 
 def to_float32(value: Any, token: int) -> float:
     """The nearest float32, computed without torch so that active device or tracing modes cannot affect it."""
+    given = math.inf
     try:
-        given = float(value)
-    except OverflowError:  # an int or fraction that overflows float64
-        given = math.inf
-    try:
-        rounded: float = struct.unpack("f", struct.pack("f", given))[0]
+        given = float(value)  # overflows for a large int or fraction
+        rounded: float = struct.unpack("f", struct.pack("f", given))[0]  # overflows beyond float32
     except OverflowError:
         rounded = math.inf
     if not math.isfinite(rounded):
         raise ValueError(f"the value of token {token} must be finite in float32; got {given:g}")
     return rounded + 0.0  # -0.0 is 0.0
-
-
-def shorten(pairs: list[tuple[float, int]], most: int = 5) -> str:
-    """``token id: value`` of the first few pairs."""
-    shown = ", ".join(f"{token}: {value:g}" for value, token in pairs[:most])
-    return "{" + shown + (", ...}" if len(pairs) > most else "}")

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
 from typing import Any, TypeAlias
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends.eager import blocks
+from ntl_kernels.backends.eager.labels import Labels
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl
-from ntl_kernels.statistics import number_statistics
 
 VOCAB, ROWS_PER_BLOCK = 53, 48
 BATCH, FEWEST_BLOCKS = 40, 4
 """Of sequences of up to 4 rows."""
 NUMBERS = NumberTokens.from_mapping({digit: digit for digit in range(10)}, VOCAB)
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "all but the last": lambda full: full[:, :-1],
     "all but the first": lambda full: full[:, 1:],
     "every second": lambda full: full[:, ::2],
     "the last": lambda full: full[:, -1:],
@@ -67,47 +65,26 @@ def weighted(logits: Tensor, labels: Tensor, compute: Callable[..., Any], **opti
     return loss_and_gradient(logits, labels, compute, token_weights=weights, softcap=5.0, **options)
 
 
-def of_dtensors(logits: Tensor, *arguments: Any, **options: Any) -> NTLOutput:
-    mesh = init_device_mesh("cpu", (1,))
-    output = cross_entropy_ntl(DTensor.from_local(logits, mesh, [Replicate()]), *arguments, **options)
-    assert isinstance(output, NTLOutput)
-    return NTLOutput(*(part.to_local() for part in output))
-
-
 def of_shards(*arguments: Any, **options: Any) -> Any:
     return vocab_parallel_cross_entropy_ntl(*arguments, group=dist.group.WORLD, vocab_start=0, **options)
 
 
-def statistics(logits: Tensor, labels: Tensor) -> list[Tensor]:
-    found = torch.stack(number_statistics(logits, NUMBERS))
-    found.backward(torch.rand_like(found))
-    return [found.detach()]
-
-
-def without_gradient(logits: Tensor, labels: Tensor) -> list[Tensor]:
-    return loss_and_gradient(logits.detach(), labels, cross_entropy_ntl)
-
-
 Road: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
 ROADS: dict[str, Road] = {
-    "forward": without_gradient,
+    "forward": lambda logits, labels: loss_and_gradient(logits.detach(), labels, cross_entropy_ntl),
     "gradient": partial(loss_and_gradient, compute=cross_entropy_ntl),
     "in place": partial(loss_and_gradient, compute=cross_entropy_ntl, inplace=True, label_smoothing=0.1),
     "none": partial(loss_and_gradient, compute=cross_entropy_ntl, reduction="none", config=NTLConfig(reweigh=True)),
     "none in place": partial(weighted, compute=cross_entropy_ntl, reduction="none", inplace=True),
-    "weights": partial(weighted, compute=cross_entropy_ntl),
     "weights in place": partial(weighted, compute=cross_entropy_ntl, inplace=True),
-    "DTensor": partial(loss_and_gradient, compute=of_dtensors),
     "shards": partial(loss_and_gradient, compute=of_shards, config=NTLConfig(label_sigma=1.0)),
     "shards in place": partial(weighted, compute=of_shards, inplace=True),
-    "statistics": statistics,
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("road", ROADS)
-def test_short_sequences_share_blocks(road: str, dtype: torch.dtype, counted: list[int]) -> None:
-    for layout in LAYOUTS.values():
+def test_short_sequences_share_blocks(road: str, counted: list[int]) -> None:
+    for layout, dtype in zip(LAYOUTS.values(), cycle((torch.float32, torch.bfloat16, torch.float16)), strict=False):
         full = torch.randn(BATCH, 4, VOCAB).to(dtype)
         labels = torch.randint(0, 20, layout(full).shape[:-1])
 
@@ -131,7 +108,8 @@ def solve(road: Road, full: Tensor, layout: Callable[[Tensor], Tensor], labels: 
 def test_longer_sequences_are_not_copied(length: int, counted: list[int]) -> None:
     """A block has rows of one sequence, whose memory is read and written directly."""
     logits = torch.randn(5, length + 1, VOCAB)[:, :-1]
-    of_rows = blocks.blocks_of(logits, None, logits)
+    zeros = torch.zeros(5 * length, 1, dtype=torch.int64)
+    of_rows = blocks.Blocks(logits, Labels(zeros, None, None, zeros == 0, 5 * length, zeros[:, 0]), logits)
     assert len(of_rows.spans) == 5 * -(-length // ROWS_PER_BLOCK)
     for block in map(of_rows.block, of_rows.spans):
         assert block.gradient is not None and block.logits.data_ptr() == block.gradient.data_ptr()

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.speed import workloads
-from benchmarks.speed.providers import Provider
-from benchmarks.speed.steps import Loss, by_autograd
-from benchmarks.speed.workloads import Case, Workload
+from benchmarks.speed.providers import Provider, by_autograd
+from benchmarks.speed.workloads import Case, Loss, Workload
 
 CPU = torch.device("cpu")
 SMALL = Workload("small", "logits", "main", rows=12, vocab=96)

@@ -22,6 +22,7 @@ LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["fused", "logits"])
 def test_the_example_equals_one_process(loss: str, tmp_path: Path) -> None:
     """As its README starts it, with fewer steps; it stops with an error where the gradients differ."""

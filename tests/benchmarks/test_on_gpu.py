@@ -1,10 +1,11 @@
-"""The script for a machine with a GPU, tried on a CPU: each part ends in ten lines that say what happened."""
+"""The script for a machine with a GPU: what it calls exists and understands it; and tried on a CPU, part by part."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment import ROOT
+from benchmarks.quality.configuration import check, configure
+from benchmarks.speed import __main__ as speed
 
 from .gpu_machine import make_python
 
@@ -23,39 +26,127 @@ PARTS = re.search(r'^parts="(.*)"$', TEXT, re.MULTILINE)[1].split()  # type: ign
 GPU_TESTS = re.search(r'^gpu_tests="(.*?)"', TEXT, re.MULTILINE | re.DOTALL)[1].split()  # type: ignore[index]
 COMMIT = "c0ffee" * 6 + "c0de"
 
+# With commands that only say how they were called, on a machine where torch sees a GPU
 
-def on_gpu(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHON": sys.executable, "DRY": "1", "OMP_NUM_THREADS": "1", **settings}
-    return subprocess.run([str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, timeout=400)
+STAND_IN = """#!/usr/bin/env bash
+if [[ $1 == - ]]; then echo "$3"; exit; fi  # the summary: what became of the part
+[[ $1 == -c ]] || printf '%q ' python "$@" >> {calls}; echo >> {calls}
+[[ "$*" != *"-m pip"* ]]
+"""
+TOOL = """#!/usr/bin/env bash
+printf '%q ' compute-sanitizer "$@" >> {calls}; echo >> {calls}
+if [[ "$*" == *benchmarks.planted* ]]; then echo "Error: Device not supported"; exit {code}; fi
+"""
 
 
-def summary(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """The last ten lines by their first word; of those that repeat, the last."""
-    lines = done.stdout.splitlines()
-    assert len(lines) == 10, done.stdout + done.stderr
-    return {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines)}
+def called(part: str, folder: Path, code: int = 9, **settings: str) -> tuple[str, list[list[str]]]:
+    """(what became of a part, the commands that it ran); ``code`` is the sanitizer's answer to the planted fault."""
+    calls = folder / "calls"
+    for name, text in (("python", STAND_IN), ("compute-sanitizer", TOOL)):
+        (folder / name).write_text(text.format(calls=calls, code=code))
+        (folder / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": str(folder / "python")}
+    environment |= {"MATHEMATICS": "/data/mathematics", "SEEDS": "1", **settings}
+    command = [str(SCRIPT), part, str(folder / "results")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("\n") == 1, done.stderr
+    lines = calls.read_text().splitlines()
+    return done.stdout.strip(), [shlex.split(line) for line in lines if line.strip()]
+
+
+def check_command(words: list[str]) -> None:
+    """Raise unless the program understands its arguments."""
+    program, arguments = words[words.index("-m") + 1], words[words.index("-m") + 2 :]
+    if program == "benchmarks.speed":
+        speed.parser().parse_args(["cpu" if word == "cuda" else word for word in arguments])
+    elif program == "benchmarks.quality" and arguments[0] != "report":
+        swept = dict(word.split("=", 1) for word in arguments if word != "-m" and not word.startswith("hydra."))
+        for loss in swept.pop("loss").split(","):
+            check(configure([f"{name}={value}" for name, value in {**swept, "loss": loss}.items()]))
+    elif program == "pytest":
+        files = [word for word in arguments if word.endswith(".py")]
+        assert files and all((ROOT / file).is_file() for file in files)
+    else:
+        assert program == "benchmarks.planted" or arguments[0] == "report"
+
+
+@pytest.mark.parametrize("dry", ["", "1"])
+@pytest.mark.parametrize("part", PARTS)
+def test_every_command_of_a_part_is_understood(part: str, dry: str, tmp_path: Path) -> None:
+    status, commands = called(part, tmp_path, code=9 if part == "sanitizer-memcheck" else 0, DRY=dry)
+    assert status == "ok" and commands
+    for words in commands:
+        check_command(words)
+
+
+def test_every_gpu_test_is_run_and_none_may_be_skipped(tmp_path: Path) -> None:
+    _, (command,) = called("tests", tmp_path)
+    assert {"pytest", "-rfE", "gpu", "--require-gpu", *GPU_TESTS} <= set(command)
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if has_mark(path, "gpu")]
+    assert sorted(GPU_TESTS) == sorted(str(path.relative_to(ROOT)) for path in marked)
+
+
+def has_mark(path: Path, name: str) -> bool:
+    """Whether code, not only a string, says ``mark.NAME``."""
+    attributes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+    return any(
+        node.attr == name and isinstance(node.value, ast.Attribute) and node.value.attr == "mark" for node in attributes
+    )
+
+
+def test_the_sanitizer_gets_warm_kernels_of_ours_alone(tmp_path: Path) -> None:
+    _, (planted, warm, checked) = called("sanitizer-memcheck", tmp_path)
+    assert warm[:3] == ["python", "-m", "pytest"] and "-n" in warm
+    options = ["--tool", "memcheck", "--target-processes", "application-only"]
+    assert planted[:5] == checked[:5] == ["compute-sanitizer", *options]
+    assert planted[-3:] == ["-m", "benchmarks.planted", "memcheck"] and "-n" not in checked
+    pattern = re.compile(re.search(r"regex=(\S+?)'", TEXT)[1])  # type: ignore[index]
+    sources = [*(ROOT / "ntl_kernels" / "kernels").glob("*.py"), ROOT / "benchmarks" / "planted.py"]
+    kernels = [name for path in sources for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
+    assert len(kernels) > 7 and all(map(pattern.search, kernels))
+    assert not pattern.search("_ZN2at6native27unrolled_elementwise_kernelINS0_11FillFunctorIfEE")
+
+
+@pytest.mark.parametrize(("tool", "code"), [("memcheck", 0), ("memcheck", 1), ("racecheck", 255)])
+def test_a_sanitizer_that_does_not_work_is_said(tool: str, code: int, tmp_path: Path) -> None:
+    status, commands = called(f"sanitizer-{tool}", tmp_path, code=code)
+    assert len(commands) == 1 and status.startswith("not run: compute-sanitizer does not work on this machine")
+    assert status.endswith("Error: Device not supported")
+
+
+def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
+    for name in ("a", "b", "wheels"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "wheels" / "broken-1.0-py3-none-any.whl").write_text("no wheel")
+    assert called("tune", tmp_path / "a", WHEELS=str(tmp_path / "wheels"))[0].startswith("failed: the wheels in ")
+    nowhere = subprocess.run([str(SCRIPT), "tests tune"], capture_output=True, text=True)
+    assert nowhere.returncode == 2 and "PART is one of: tests sanitizer-memcheck" in nowhere.stderr
+
+
+# With the programs themselves, in a Python that has what such a machine has and what is carried there
 
 
 def carried(part: str) -> list[str]:
     """The packages that the script's header says to carry for a part."""
-    (names,) = (names for parts, names in rows("still lacks") if any(fnmatch(part, one) for one in parts.split(", ")))
+    (names,) = (names for parts, names in table("still lacks") if any(fnmatch(part, one) for one in parts.split(", ")))
     return [] if names == "nothing" else [name.partition("==")[0] for name in names.split()]
 
 
-def rows(after: str) -> list[list[str]]:
+def table(after: str) -> list[list[str]]:
     """The header's next table of two columns."""
     lines = TEXT[TEXT.index(after) :].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("#   "))
-    table = takewhile(lambda line: line.startswith("#   "), lines[start:])
-    return [re.split("  +", line.removeprefix("#   "), maxsplit=1) for line in table]
+    rows = takewhile(lambda line: line.startswith("#   "), lines[start:])
+    return [re.split("  +", line.removeprefix("#   "), maxsplit=1) for line in rows]
 
 
 def test_every_part_says_what_it_needs_and_stands_in_its_place() -> None:
     for part in PARTS:
         carried(part)
-    assert [part for parts, _ in rows("PART [FOLDER]") for part in parts.split()] == PARTS
+    assert [part for parts, _ in table("PART [FOLDER]") for part in parts.split()] == PARTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "result"),
     [
@@ -67,112 +158,25 @@ def test_every_part_says_what_it_needs_and_stands_in_its_place() -> None:
     ],
 )
 def test_a_part_leaves_its_results_and_says_what_happened(part: str, result: str, tmp_path: Path) -> None:
-    """Where nothing is installed but what such a machine has and what is carried there, and git knows no commit."""
-    python = make_python(tmp_path / "machine", carried(part))
-    folder = tmp_path / "results"
-    nowhere = {"GIT_DIR": str(tmp_path / "nowhere"), "COMMIT": COMMIT}
-    done = on_gpu(part, str(folder), PYTHON=str(python), **nowhere)
-    said = summary(done)
+    """In ten lines, where git knows no commit."""
+    python, folder = make_python(tmp_path / "machine", carried(part)), tmp_path / "results"
+    settings = {"PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
+    environment = {**os.environ, **settings, "GIT_DIR": str(tmp_path / "nowhere")}
+    command = [str(SCRIPT), part, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    lines = done.stdout.splitlines()
+    said = {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines)}
     assert said["part"] == f"{part}: ok", (folder / f"{part}.log").read_text()
-    assert done.returncode == 0
+    assert len(lines) == 10 and done.returncode == 0
     assert "torch" in said["versions"] and said["commit"] == COMMIT
     assert ("ntloss MISSING" in said["peers"]) == ("ntloss" not in carried(part))
     (found,) = folder.glob(result)
     assert COMMIT in found.read_text() or part.startswith(("tests", "sanitizer"))
 
 
-def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / "broken-1.0-py3-none-any.whl").write_text("no wheel")
-    done = on_gpu("sanitizer-memcheck", str(tmp_path), WHEELS=str(wheels), LIMIT="1")
-    said = summary(done)
-    assert said["part"] == f"sanitizer-memcheck: failed: the wheels in {wheels}"
-    assert done.returncode == 1
-    done = on_gpu("sanitizer-memcheck", str(tmp_path), LIMIT="1")
-    assert summary(done)["part"] == "sanitizer-memcheck: cut off after 1 s"
-
-
-def test_unknown_parts_are_refused(tmp_path: Path) -> None:
-    for arguments in ((), ("",), ("speed",), ("tests tune",)):
-        done = on_gpu(*arguments)
-        assert done.returncode == 2
-        assert "PART is one of: tests sanitizer-memcheck" in done.stderr and not done.stdout
-
-
-def test_no_gpu_is_a_failure(tmp_path: Path) -> None:
-    done = on_gpu("tests", str(tmp_path), DRY="", CUDA_VISIBLE_DEVICES="")
-    assert summary(done)["part"] == "tests: failed: torch sees no GPU"
-    assert done.returncode == 1
-
-
-# On a machine with a GPU: what the script would run, with commands that only say how they were called
-
-STAND_IN = """#!/usr/bin/env bash
-if [[ $1 == - || $1 == -c && $2 != *is_available* ]]; then exec {python} "$@"; fi
-echo "python $*" >> {calls}
-"""
-TOOL = """#!/usr/bin/env bash
-echo "compute-sanitizer $*" >> {calls}
-if [[ "$*" == *benchmarks.planted* ]]; then echo "{says}"; exit {code}; fi
-"""
-
-
-def calls_of(part: str, folder: Path, says: str = "", code: int = 0) -> tuple[dict[str, str], list[str]]:
-    """(the summary, the commands) of a part where torch sees a GPU; ``says`` and ``code`` are the tool's answer to the
-    planted fault."""
-    calls, tools = folder / "calls", folder / "tools"
-    tools.mkdir()
-    for name, text in (("python", STAND_IN), ("compute-sanitizer", TOOL)):
-        (tools / name).write_text(text.format(python=sys.executable, calls=calls, says=says, code=code))
-        (tools / name).chmod(0o755)
-    path = f"{tools}:{os.environ['PATH']}"
-    done = on_gpu(part, str(folder / "results"), DRY="", PATH=path, PYTHON=str(tools / "python"))
-    lines = calls.read_text().splitlines()
-    return summary(done), [line for line in lines if "is_available" not in line]
-
-
-def test_every_gpu_test_is_run_and_none_may_be_skipped(tmp_path: Path) -> None:
-    said, (command,) = calls_of("tests", tmp_path)
-    assert said["part"] == "tests: ok"
-    for option in ("-m pytest", "-rfE", "-m gpu", "--require-gpu", *GPU_TESTS):
-        assert option in command
-
-
-@pytest.mark.parametrize(("tool", "code"), [("memcheck", 9), ("racecheck", 0)])
-def test_the_sanitizer_gets_warm_kernels(tool: str, code: int, tmp_path: Path) -> None:
-    said, (planted, warm, checked) = calls_of(f"sanitizer-{tool}", tmp_path, code=code)
-    assert said["part"] == f"sanitizer-{tool}: ok"
-    assert warm.startswith("python -m pytest") and "-n 12" in warm
-    for command in (planted, checked):
-        options = f"compute-sanitizer --tool {tool} --target-processes application-only --report-api-errors no "
-        assert command.startswith(options) and "--error-exitcode 9" in command
-    assert planted.endswith(f"-m benchmarks.planted {tool}") and "-n 12" not in checked and "--require-gpu" in checked
-
-
-@pytest.mark.parametrize(("tool", "code"), [("memcheck", 0), ("memcheck", 1), ("racecheck", 255)])
-def test_a_sanitizer_that_does_not_work_is_said_in_a_line(tool: str, code: int, tmp_path: Path) -> None:
-    said, commands = calls_of(f"sanitizer-{tool}", tmp_path, says="Error: Device not supported", code=code)
-    assert len(commands) == 1
-    assert said["part"].startswith(f"sanitizer-{tool}: not run: compute-sanitizer does not work on this machine")
-    assert said["part"].endswith("Error: Device not supported")
-
-
-def test_the_sanitizer_sees_all_of_our_kernels_and_none_of_torchs() -> None:
-    pattern = re.compile(re.search(r"regex=(\S+?)'", TEXT)[1])  # type: ignore[index]
-    kernels = [
-        name
-        for path in [*(ROOT / "ntl_kernels" / "kernels").glob("*.py"), ROOT / "benchmarks" / "planted.py"]
-        for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)
-    ]
-    assert len(kernels) > 10 and all(pattern.search(name) for name in kernels)
-    assert not pattern.search("_ZN2at6native27unrolled_elementwise_kernelINS0_11FillFunctorIfEE")
-
-
-def test_every_file_with_gpu_tests_is_run_and_imports_there(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_every_file_with_gpu_tests_imports_there(tmp_path: Path) -> None:
     """There nothing is installed that the tests of `tests` do not need, ntloss least of all."""
-    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if has_mark(path, "gpu")]
-    assert sorted(GPU_TESTS) == sorted(str(path.relative_to(ROOT)) for path in marked)
     command = [str(make_python(tmp_path, carried("tests"))), "-m", "pytest", "-q", "--collect-only", "-m", "gpu"]
     run = subprocess.run([*command, *GPU_TESTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout
@@ -183,9 +187,9 @@ def test_every_file_with_gpu_tests_is_run_and_imports_there(tmp_path: Path) -> N
             assert any("TestOnTheGpu" in line and word in line for line in found), word
 
 
-def has_mark(path: Path, name: str) -> bool:
-    """Whether code, not only a string, says ``mark.NAME``."""
-    attributes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
-    return any(
-        node.attr == name and isinstance(node.value, ast.Attribute) and node.value.attr == "mark" for node in attributes
-    )
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="hides GPUs by a variable of CUDA's")
+def test_no_gpu_is_a_failure(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([str(SCRIPT), "tests", str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "tests: failed: torch sees no GPU" in done.stdout

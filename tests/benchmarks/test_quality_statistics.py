@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from benchmarks.errors import InputError
+from benchmarks.commands import InputError
 from benchmarks.quality.statistics import Difference, compare, difference, pairs_of, ratio
 
 FLOATS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))

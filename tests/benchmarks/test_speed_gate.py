@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from benchmarks.speed import gate
 from benchmarks.speed.models import batch_of, shifted
-from benchmarks.speed.steps import Outcome
-from benchmarks.speed.workloads import IGNORED
+from benchmarks.speed.workloads import IGNORED, Outcome
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 
 from .speed_cases import case
@@ -59,13 +58,6 @@ def test_truth_of_a_model_is_its_stock_loss() -> None:
 
 def test_labels_shift_by_one() -> None:
     assert shifted(torch.tensor([[1, 2, 3]])).tolist() == [[2, 3, IGNORED]]
-
-
-def test_runs_of_digits() -> None:
-    runs = gate.runs_of_digits([True, True, False, False, True, False, True])
-    assert [list(run) for run in runs] == [[0, 1], [4], [6]]
-    assert gate.runs_of_digits([False]) == []
-    assert [list(run) for run in gate.runs_of_digits([True])] == [[0]]
 
 
 def test_number_level_truth_of_one_number() -> None:

@@ -63,6 +63,7 @@ def test_waits_are_counted() -> None:
     assert set(WAITS) <= names
 
 
+@pytest.mark.slow
 def test_the_stage_is_left_as_it_was() -> None:
     program = """
 import json, os, torch, triton

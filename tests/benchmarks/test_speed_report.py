@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environment, published
-from benchmarks.environment import ROOT
-from benchmarks.errors import InputError
+from benchmarks import published
+from benchmarks.commands import InputError
 from benchmarks.speed import headlines, plots, report, results, tables, targets, workloads
 from benchmarks.speed.providers import providers_of
 
@@ -70,11 +69,6 @@ def test_results_come_back_as_they_were(records: dict[str, Any], folder: Path) -
     assert results.load(folder / "some-processor") == records
 
 
-def test_percentiles() -> None:
-    assert results.percentiles([3.0]) == (3.0, 3.0, 3.0)
-    assert results.percentiles([float(i) for i in range(11)]) == (2.0, 5.0, 8.0)
-
-
 Target = partial(targets.Target, memory=None)
 
 
@@ -111,7 +105,7 @@ def test_target_table_says_met_missed_and_why(records: dict[str, Any], monkeypat
     lines = tables.target_table(records, "cpu", {missed.key: "page faults"}).splitlines()
     assert "| 0.5 | met |" in lines[2]
     assert "| 0.5 | **missed** | page faults |" in lines[3]
-    assert "not measured" in lines[4]
+    assert "not measured" in lines[4] and tables.missed(records, "cpu") == {missed.key}
 
 
 def test_provider_table(records: dict[str, Any]) -> None:
@@ -286,12 +280,6 @@ def test_every_missed_target_has_a_cause_and_no_cause_is_stale(device: Path) -> 
     assert set(causes) == tables.missed(found, report.kind_of(found))
 
 
-def test_missed_targets(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    table = [Target("cpu", "t", "logits-fp32", limit, ("torch_ce",)) for limit in (0.6, 0.4)]
-    monkeypatch.setattr(tables, "targets_of", lambda kind: [*table, Target("cpu", "t", "nowhere", 1.0)])
-    assert tables.missed(records, "cpu") == {table[1].key}
-
-
 def test_targets_stand_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "targets_of", lambda kind: [Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))])
     before, _, after = report.device_report(records, Path("some-processor")).partition("\n## Targets\n")
@@ -299,33 +287,15 @@ def test_targets_stand_below_all_tables(records: dict[str, Any], monkeypatch: py
     assert after.count("\n## ") == 1 and "\n## Machine" in after
 
 
-def test_results_that_are_no_json_are_named(folder: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 0, "workloads": {}}', '{"schema": 2}'])
+def test_results_of_another_form_are_named(content: str, folder: Path) -> None:
     path = folder / "some-processor" / "logits.json"
-    path.write_text("{")
+    path.write_text(content)
     with pytest.raises(InputError, match=re.escape(str(path))):
         report.check(folder)
 
 
-def committed() -> list[Path]:
-    """What is stored of every device, and the page that shows it."""
-    return [path for device in results.devices(results.FOLDER) for path in device.iterdir() if path.suffix != ".png"]
-
-
-@pytest.mark.parametrize("path", committed(), ids=lambda path: path.name)
-def test_results_and_reports_name_no_folder_of_a_machine(path: Path) -> None:
-    text = path.read_text()
-    assert text == environment.without_paths(text)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("speed run --out /srv/a/results", "speed run --out DATA"),
-        ("dataset.folder=/srv/shared/mathematics seed=1", "dataset.folder=DATA seed=1"),
-        ("a=[/srv/one,~/two.csv] b='../three'", "a=[DATA,DATA/two.csv] b='DATA'"),
-        (f"--out {ROOT}/runs/speed", "--out runs/speed"),
-        ("time / ours, 3 GB/s, runs/a, vocab-*/b, https://a.org/b", None),
-    ],
-)
-def test_stored_commands_name_no_folder_of_a_machine(given: str, expected: str | None) -> None:
-    assert environment.without_paths(given) == (given if expected is None else expected)
+@pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}", BEGIN, "<!-- quality:begin --> <!-- quality:end -->"])
+def test_a_readme_without_markers_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="needs the lines <!-- speed:begin -->"):
+        published.with_section(text, "speed", "")

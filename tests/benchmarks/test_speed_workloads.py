@@ -30,16 +30,6 @@ def test_names_are_unique_and_providers_exist(suite: str) -> None:
     assert {workload.family for workload in SUITES[suite]} == set(workloads.FAMILIES)
 
 
-def problem_of(workload: Workload) -> Workload:
-    return replace(workload, name="", group="", providers=(), also=())
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_no_problem_is_measured_twice(suite: str) -> None:
-    problems = [problem_of(workload) for workload in SUITES[suite]]
-    assert len(set(problems)) == len(problems)
-
-
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_workload_of_several_tables_has_the_providers_of_each(suite: str) -> None:
     for shared in SUITES[suite]:

@@ -1,4 +1,4 @@
-"""The code blocks of a page of Markdown."""
+"""The pages of the site: the code blocks of their Markdown, and what a built page has."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 import io
 import re
 import textwrap
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted((DOCS / "pages").rglob("*.md"))
 BLOCK = re.compile(
     r"(?:^ *<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
     r"^(?P<indent> *)```python(?: [^\n]*)?\n(?P<code>.*?)^(?P=indent)```$"
@@ -65,3 +69,33 @@ def run(block: Block, namespace: dict[str, Any]) -> str:
         with contextlib.redirect_stdout(printed):
             exec(code, namespace)
     return printed.getvalue()
+
+
+class BuiltPage(HTMLParser):
+    """What a built page has, links to and loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        """All of them, in order."""
+        self.text = ""
+        """What stands in it, scripts left out."""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.tags.append(tag)
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") != "canonical" and "href" in given:
+            self.loads.append(given["href"])
+        elif "src" in given:
+            self.loads.append(given["src"])
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] not in ("script", "style"):
+            self.text += data

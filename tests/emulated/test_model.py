@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from ntl_kernels.inspect import Case, executed, record
-from ntl_kernels.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES
+from benchmarks.inspect.cases import DTYPES, KEPT_VOCAB_SIZES, VOCAB_SIZES, Case, record
+from benchmarks.inspect.counts import executed
 
 from ..emulator.emulator import Emulator
 from ..versions import needs

@@ -62,6 +62,7 @@ def megatron_step(group: Any) -> tuple[float, Tensor]:
     return loss.item(), shard.grad
 
 
+@pytest.mark.slow
 def test_megatrons_hook_has_the_mean_over_the_mask_with_two_shards(two_ranks: Ranks) -> None:
     ids, labels = all_rows()
     logits = Model()(ids).detach().requires_grad_()

@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
-from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, Trainer
+from transformers import BartConfig, BartForCausalLM, Trainer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels import NTLConfig
 from ntl_kernels.config import DEFAULT_CONFIG
 from ntl_kernels.integrations.transformers import (
     NTLTrainer,
@@ -26,7 +26,7 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.model_classes import MODEL_CLASSES
+from ntl_kernels.integrations.transformers.models import MODEL_CLASSES
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, InOrder, arguments, counts_targets, large_batch, step_of, to_rows
@@ -123,21 +123,12 @@ class TestSetLossFunction:
         assert model(**batch).logits is None
         assert len(model._forward_hooks) == 1
 
-    def test_derived_class(self) -> None:
-        class Derived(LlamaForCausalLM):
-            def forward(self, *args: Any, **kwargs: Any) -> Any:
-                return super().forward(*args, **kwargs)
-
-        batch = make_batch()
-        model = Derived(make_model().config).train()
-        expected = stock_output(model, batch).loss
-        torch.testing.assert_close(set_ntl_loss_function(model, NUMBERS)(**batch).loss, expected)
-
     def test_model_that_never_calls_it(self) -> None:
         bart = BartForCausalLM(BartConfig(**UNSHIFTED_CONFIG))
         for model, name in ((make_model("t5"), "T5ForConditionalGeneration"), (bart, "BartForCausalLM")):
-            with pytest.raises(ValueError, match=f"{name} never calls a loss_function.*apply_ntl_to_model.*NTLSeq2Seq"):
-                set_ntl_loss_function(model, NUMBERS)
+            said = f"{name} ran without the loss of set_ntl_loss_function.*never calls a loss_function.*apply_ntl_to_mo"
+            with pytest.raises(RuntimeError, match=said):
+                set_ntl_loss_function(model, NUMBERS)(**make_batch())
 
     @pytest.mark.parametrize("train", [True, False])
     def test_forward_without_it(self, train: bool) -> None:
@@ -145,11 +136,6 @@ class TestSetLossFunction:
         model.forward = lambda input_ids, labels, **_: CausalLMOutputWithPast(logits=torch.zeros(1))
         with pytest.raises(RuntimeError, match="ran without the loss of set_ntl_loss_function: its forward is tests"):
             model(**make_batch())
-
-    def test_vocabulary_of_another_size(self) -> None:
-        numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, vocab_size=50)
-        with pytest.raises(ValueError, match="50"):
-            set_ntl_loss_function(make_model(), numbers)(**make_batch())
 
 
 @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
@@ -195,39 +181,40 @@ class TestNumbersThatNobodyCounted:
     def said(self) -> int:
         return sum("without num_numbers_in_batch" in str(warning.message) for warning in self.caught)
 
-    def install(self, how: str, config: NTLConfig = DEFAULT_CONFIG) -> tuple[Any, Any]:
+    def install(self, road: str, config: NTLConfig = DEFAULT_CONFIG) -> tuple[Any, Any]:
         """(model, loss function or None)"""
         model = make_model()
-        if how == "compute_loss_func":
+        if road == "compute_loss_func":
             return model, ntl_compute_loss_func(NUMBERS, config)
-        put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[how]
+        put = {"hidden states": apply_ntl_to_model, "loss function": set_ntl_loss_function}[road]
         return put(model, NUMBERS, config), None
 
-    WAYS = pytest.mark.parametrize("how", ["hidden states", "loss function", "compute_loss_func"])
+    ROADS = pytest.mark.parametrize("road", ["hidden states", "loss function", "compute_loss_func"])
 
-    @WAYS
+    @ROADS
     @pytest.mark.parametrize(("steps", "expected"), [(4, 1), pytest.param(1, 0, marks=counts_targets)])
-    def test_warns_once_where_a_batch_is_a_part(self, how: str, steps: int, expected: int, tmp_path: Any) -> None:
-        model, function = self.install(how)
+    def test_warns_once_where_a_batch_is_a_part(self, road: str, steps: int, expected: int, tmp_path: Any) -> None:
+        model, function = self.install(road)
         args = arguments(tmp_path, ROWS // steps, steps, max_steps=2)
         trainer = Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function)
         trainer.train()
         assert self.said() == expected
         trainer.train()
         assert self.said() == expected
-        model, function = self.install(how)
+        model, function = self.install(road)
         Trainer(model, args, train_dataset=to_rows(model) * 2, compute_loss_func=function).train()
         assert self.said() == 2 * expected
 
-    @WAYS
-    def test_no_reason_to_warn(self, how: str, tmp_path: Any) -> None:
+    @ROADS
+    def test_no_reason_to_warn(self, road: str, tmp_path: Any) -> None:
         for config in (NTLConfig(mean_over="tokens"), NTLConfig(weight=0.0)):
-            model, function = self.install(how, config)
+            model, function = self.install(road, config)
             args = arguments(tmp_path, 2, 4)
             Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function).train()
         NTLTrainer(make_model(), args, train_dataset=to_rows(model), numbers=NUMBERS).train()
         assert self.said() == 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_compiled(self, put: Any) -> None:
         """Without a break of the graph, and with the same loss."""
@@ -242,25 +229,17 @@ class TestNumbersThatNobodyCounted:
             torch.testing.assert_close(loss, expected)
         assert self.said() == 2
 
-    @WAYS
+    @ROADS
     @counts_targets
-    def test_mean_over_tokens_accumulates_exactly(self, how: str, tmp_path: Any) -> None:
+    def test_mean_over_tokens_accumulates_exactly(self, road: str, tmp_path: Any) -> None:
         config = NTLConfig(mean_over="tokens", weight=2.0)
         parts, expected = large_batch(make_model(), config=config)
-        model, function = self.install(how, config)
+        model, function = self.install(road, config)
         args = arguments(tmp_path, batch=2, steps=4)
         trainer = Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function)
         assert_same_gradients(step_of(trainer), expected, 1e-6)
         (log,) = [log for log in trainer.state.log_history if "loss" in log]
         assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-6)
-
-
-def test_mean_over_tokens_in_the_stock_trainer_of_a_patched_t5(tmp_path: Any) -> None:
-    config = NTLConfig(mean_over="tokens", weight=2.0)
-    expected = large_batch(make_model("t5"), config=config)[1]
-    model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
-    trainer = Trainer(model, arguments(tmp_path, batch=2, steps=4), train_dataset=to_rows(model))
-    assert_same_gradients(step_of(trainer), expected, 1e-6)
 
 
 UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "emb_dim": 16}
@@ -304,21 +283,6 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
 
 
 @counts_targets
-def test_compute_loss_func_accumulates_cross_entropy_exactly(tmp_path: Any) -> None:
-    model = make_model()
-    config = NTLConfig(weight=0.0)
-    expected = large_batch(model, config=config)[1]
-    trainer = Trainer(
-        model,
-        arguments(tmp_path, batch=2, steps=4),
-        train_dataset=to_rows(model),
-        eval_dataset=to_rows(model),
-        compute_loss_func=ntl_compute_loss_func(NUMBERS, config),
-    )
-    assert_same_gradients(step_of(trainer), expected, 1e-6)
-
-
-@counts_targets
 def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> None:
     model = make_model()
     rows = to_rows(model)
@@ -333,19 +297,6 @@ def test_compute_loss_func_weighs_estimated_numbers_by_tokens(tmp_path: Any) -> 
     args = arguments(tmp_path, batch=2, steps=4)
     trainer = Trainer(model, args, train_dataset=InOrder(rows), compute_loss_func=function)
     assert_same_gradients(step_of(trainer), expected)
-
-
-@counts_targets
-def test_compute_loss_func_evaluates(tmp_path: Any) -> None:
-    model = make_model()
-    expected = large_batch(model)[0]
-    trainer = Trainer(
-        model,
-        arguments(tmp_path, batch=ROWS, steps=1),
-        eval_dataset=to_rows(model),
-        compute_loss_func=ntl_compute_loss_func(NUMBERS),
-    )
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.loss.item(), rel=1e-5)
 
 
 def test_compute_loss_func_needs_the_factor_of_auxiliary_losses() -> None:

@@ -1,36 +1,135 @@
-"""One vocabulary split by columns, and the answer that its shards give together."""
+"""One vocabulary split by columns, and the answer that its shards give together, in one process."""
 
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any, TypeVar
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ntl_kernels import NTLConfig, NTLOutput
-from ntl_kernels.backends import load_shard_backend
-from ntl_kernels.backends.contract import num_statistics
-from ntl_kernels.backends.layout import gradient_like, loss_dtype
-from ntl_kernels.formulas import divide
-from ntl_kernels.parallel.headers import with_header
-from ntl_kernels.problem import NUM_MERGED, RowResult
+from ntl_kernels.backends.layout import loss_dtype
+from ntl_kernels.parallel import collectives, vocab_parallel_cross_entropy_ntl
 from ntl_kernels.problem import Problem as CheckedProblem
 from ntl_kernels.spec import LossSpec
 
 from ..problems import Answer, Problem
 
-DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": None, "logit_scale": 1.0}
+T = TypeVar("T")
+Bounds = Sequence[tuple[int, int]]
+"""(first, width) of each rank."""
 
 
 def random_bounds(rng: random.Random, vocab_size: int, ranks: int) -> list[tuple[int, int]]:
-    """(first, width) of each rank: even, ragged, or with ranks that have no column at all."""
+    """Even, ragged, or with ranks that have no column at all."""
     if rng.random() < 0.3:
         step = -(-vocab_size // ranks)
         cuts = [min(rank * step, vocab_size) for rank in range(ranks + 1)]
     else:
         cuts = [0, *sorted(rng.choices(range(vocab_size + 1), k=ranks - 1)), vocab_size]
     return [(first, last - first) for first, last in pairwise(cuts)]
+
+
+def uneven_bounds(vocab_size: int) -> list[tuple[int, int]]:
+    """A few columns, none, half of them, and the rest."""
+    cuts = [0, vocab_size // 20, vocab_size // 20, vocab_size * 3 // 5, vocab_size]
+    return [(first, last - first) for first, last in pairwise(cuts)]
+
+
+@contextmanager
+def group_of_one(backend: str = "gloo") -> Iterator[ProcessGroup]:
+    """A group of this process alone."""
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield dist.group.WORLD
+    finally:
+        dist.destroy_process_group()
+
+
+def together(calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
+    """What a call for each rank returns or raises: threads, of which one runs at a time, that meet at collectives."""
+    turn, meeting, rank_of = threading.Lock(), threading.Barrier(len(calls)), threading.local()
+    sent: list[Tensor] = [torch.empty(0)] * len(calls)
+    found: list[Any] = [None] * len(calls)
+
+    def met() -> None:
+        turn.release()
+        try:
+            meeting.wait(30)
+        finally:
+            turn.acquire()
+
+    def exchange(tensor: Tensor) -> list[Tensor]:
+        sent[rank_of.rank] = tensor
+        met()
+        received = list(sent)
+        met()
+        return received
+
+    def run(rank: int) -> None:
+        rank_of.rank = rank
+        with turn:
+            try:
+                found[rank] = calls[rank]()
+            except Exception as error:
+                found[rank] = error
+
+    def gather(tensor: Tensor, *_: Any) -> Tensor:
+        return torch.cat(exchange(tensor))
+
+    def add(tensor: Tensor, *_: Any) -> Tensor:
+        return torch.stack(exchange(tensor)).sum(0)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(calls))]
+    with (
+        mock.patch.object(collectives, "start_all_gather", gather),
+        mock.patch.object(collectives.functional, "all_reduce", add),
+    ):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return found
+
+
+def solve_shard(
+    problem: Problem, first: int, width: int, group: ProcessGroup, backend: str, inplace: bool = False
+) -> tuple[NTLOutput, Tensor]:
+    """The output on one rank, and the gradient of its columns."""
+    leaf = problem.logits[..., first : first + width].detach().clone().requires_grad_()
+    where: dict[str, Any] = {"group": group, "vocab_start": first, "inplace": inplace, "backend": backend}
+    logits = leaf * 1 if inplace else leaf
+    options = {**problem.options, **where, "return_parts": True}
+    output = vocab_parallel_cross_entropy_ntl(logits, problem.labels, problem.numbers, **options)
+    assert isinstance(output, NTLOutput)
+    (gradient,) = torch.autograd.grad(output.loss, leaf, problem.upstream.to(output.loss.dtype))
+    return NTLOutput(*(part.detach() for part in output)), gradient
+
+
+def solve_in_shards(problem: Problem, bounds: Bounds, backend: str, inplace: bool = False) -> Answer:
+    """What all ranks say alike, to the last bit, and the gradients side by side."""
+    with group_of_one() as group:
+        found = together(
+            [lambda share=share: solve_shard(problem, *share, group, backend, inplace) for share in bounds]
+        )
+    for answer in found:
+        if isinstance(answer, Exception):
+            raise answer
+    (output, _), *others = found
+    for other, _ in others:
+        assert all(map(torch.equal, (part.nan_to_num() for part in other), (part.nan_to_num() for part in output)))
+    return Answer(output, torch.cat([gradient for _, gradient in found], -1))
+
+
+DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": None, "logit_scale": 1.0}
 
 
 def checked(problem: Problem, backend: str) -> CheckedProblem:
@@ -50,55 +149,3 @@ def checked(problem: Problem, backend: str) -> CheckedProblem:
         options["reduction"],
         backend,
     )
-
-
-def solve_in_shards(problem: Problem, bounds: list[tuple[int, int]], backend: str, inplace: bool = False) -> Answer:
-    """Every rank's part in one process, with stacking and adding in place of collectives."""
-    steps, task = load_shard_backend(backend), checked(problem, backend)
-    logits = problem.logits.detach().reshape(-1, problem.logits.shape[-1])
-    shards = [logits[None, :, first : first + width].clone() for first, width in bounds]
-    firsts = [first for first, _ in bounds]
-    statistics = [sent_by(shard, task, first, backend) for shard, first in zip(shards, firsts, strict=True)]
-    assert {part.shape for part in statistics} == {(num_statistics(task.spec), logits.shape[0] + 1)}
-    number_logits = None
-    if task.spec.label_sigma > 0:
-        columns = [steps.number_columns(shard, task, first) for shard, first in zip(shards, firsts, strict=True)]
-        assert (torch.stack(columns).count_nonzero(0) <= 1).all()
-        number_logits = torch.stack(columns).sum(0)
-    fields, merge = steps.merge_shards(torch.stack(statistics), number_logits, task)
-    assert merge.merged.shape == (NUM_MERGED, logits.shape[0])
-    output, task = reduced(fields, task, problem.labels.shape)
-    upstream = problem.upstream.to(fields.dtype).reshape(-1) if task.reduction == "none" else problem.upstream
-    gradients = []
-    for shard, first in zip(shards, firsts, strict=True):
-        gradient = shard if inplace else gradient_like(shard).fill_(torch.nan)
-        steps.shard_gradients(shard, task, first, merge, upstream.to(fields.dtype), gradient)
-        gradients.append(gradient[0])
-    return Answer(output, torch.cat(gradients, -1).view(problem.logits.shape))
-
-
-def sent_by(shard: Tensor, task: CheckedProblem, first: int, backend: str) -> Tensor:
-    """The statistics of a rank, with its header."""
-    statistics = load_shard_backend(backend).shard_statistics(shard, task, first)
-    return with_header(statistics, task, first, shard.shape[-1])
-
-
-def reduced(fields: Tensor, task: CheckedProblem, shape: torch.Size) -> tuple[NTLOutput, CheckedProblem]:
-    found = RowResult(*fields.unbind())
-    task = task.counted(found.weight.sum(), found.number_weight.sum())
-    counts = task.num_tokens, task.num_numbers
-    tokens, numbers = (torch.as_tensor(count, dtype=fields.dtype, device=fields.device) for count in counts)
-    ce, ntl = found.cross_entropy, found.ntl
-    if task.reduction == "none":
-        ce, ntl = ce.view(shape), ntl.view(shape)
-    else:
-        ce, ntl = ce.sum(), ntl.sum()
-    if task.reduction == "mean":
-        ce, ntl = divide(ce, tokens), divide(ntl, tokens if task.spec.mean_over == "tokens" else numbers)
-    counts, number_counts = ((part != 0).sum().to(fields.dtype) for part in (found.weight, found.mass))
-    means = [
-        divide(found.is_correct.sum(), counts),
-        divide(found.absolute_error.sum(), number_counts),
-        divide(found.mass.sum(), number_counts),
-    ]
-    return NTLOutput(ce + task.ntl_weight * ntl, ce, ntl, tokens, numbers, *means), task

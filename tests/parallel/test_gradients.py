@@ -1,65 +1,87 @@
-"""What the gradients of a sharded vocabulary promise to whoever differentiates, batches, keeps or overwrites."""
+"""What the gradients of a sharded vocabulary promise: as on one device, for a group of one rank; and over several."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ntl_kernels import linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, linear_cross_entropy_ntl
+from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
-from . import gradients
-from .ranks import Ranks
-
-REDUCTIONS = ("mean", "sum", "none")
-every_road = pytest.mark.parametrize("road", ["logits", "hidden"])
-
-
-@every_road
-@pytest.mark.parametrize("options", [{"reduction": reduction} for reduction in REDUCTIONS], ids=REDUCTIONS)
-def test_what_one_rank_cannot_know_is_refused(ranks: Ranks, road: str, options: dict[str, Any]) -> None:
-    for found in ranks.run(gradients.refusals, road, options, ranks=2):
-        assert "no second derivatives" in found["by the inputs"]
-        assert "no second derivatives" in found["by the upstream gradient"]
-        assert "is_grads_batched" in found["batched"]
+from .. import gradient_cases
+from ..gradient_cases import LABELS, RoadCases
+from .shards import group_of_one, together
 
 
-@every_road
-def test_the_reference_refuses_it_as_well(ranks: Ranks, road: str) -> None:
-    """Its gradients are right, but their derivatives would be one rank's share."""
-    for found in ranks.run(gradients.refusals, road, {"backend": "reference"}, ranks=2):
-        assert "no second derivatives" in found["by the inputs"]
-        assert "no second derivatives" in found["by the upstream gradient"]
+class TestGradients(RoadCases):
+    group: ProcessGroup
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _alone(cls) -> Iterator[None]:
+        with group_of_one() as cls.group:
+            yield
+
+    def loss(self, road: str, leaves: Sequence[Tensor], reduction: str = "mean", **options: Any) -> Tensor:
+        given: dict[str, Any] = {"numbers": gradient_cases.NUMBERS, "config": gradient_cases.CONFIG}
+        given |= {"labels": LABELS, "reduction": reduction, "group": self.group, "vocab_start": 0, **options}
+        if road == "logits":
+            return vocab_parallel_cross_entropy_ntl(*leaves, **given)
+        hidden, weight, bias = leaves
+        return vocab_parallel_linear_cross_entropy_ntl(hidden, weight, bias_shard=bias, **given)
+
+    @pytest.mark.parametrize("road", ["logits", "hidden"])
+    def test_the_reference_refuses_second_derivatives_as_well(self, road: str) -> None:
+        """Its gradients are right, but their derivatives would be one rank's share."""
+        leaves = gradient_cases.make_leaves(road, torch.float32, "cpu")
+        loss = self.loss(road, [leaf * 1 for leaf in leaves], backend="reference")
+        upstream = torch.ones_like(loss, requires_grad=True)
+        total = sum(g.square().sum() for g in torch.autograd.grad(loss, leaves, upstream, create_graph=True))
+        for inputs in (leaves, [upstream]):
+            with pytest.raises(RuntimeError, match="no second derivatives"):
+                torch.autograd.grad(total, inputs, retain_graph=True)
+
+    def test_transforms_are_refused(self) -> None:
+        (logits,) = gradient_cases.make_leaves("logits", torch.float32, "cpu")
+        for call in (torch.func.grad, lambda function: lambda x: torch.func.jvp(function, (x,), (x,))):
+            with pytest.raises(RuntimeError, match="sharded vocabulary do not support .*(torch.func|forward-mode)"):
+                call(lambda x: self.loss("logits", [x]))(logits.detach())
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_who_saved_overwritten_logits_raises(ranks: Ranks, reduction: str) -> None:
-    for found in ranks.run(gradients.overwritten, reduction, ranks=2):
-        assert all("modified by an inplace operation" in error for error in found), found
+HALF: dict[str, tuple[int, dict[str, Any]]] = {
+    "kept": (1, {}),
+    "made anew": (99, {"config": NTLConfig(kind="mse", reweigh=True)}),
+    "made anew with label_sigma": (99, {"config": NTLConfig(label_sigma=50.0, weight=30.0, reweigh=True)}),
+    "sum made anew": (999, {"reduction": "sum"}),
+}
+"""The distance of neighbouring numbers, and options."""
 
 
-@every_road
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_an_infinite_upstream_gradient_leaves_ignored_rows_alone(ranks: Ranks, road: str, reduction: str) -> None:
-    assert ranks.run(gradients.ignored_rows, road, reduction, ranks=2) == [[0.0, 0.0]] * 2
+@pytest.mark.parametrize("case", HALF)
+def test_float16_heads_equal_one_device(case: str) -> None:
+    """Whether gradients are kept or the logits made anew; at a loss scale."""
+    step, options = HALF[case]
+    numbers = NumberTokens.from_mapping({3 * i: float(step * i) for i in range(10)}, 32)
+    labels = torch.tensor([0, 5, -100, 27, 31, 12])
+    hidden, weight = torch.randn(6, 4).half().requires_grad_(), torch.randn(32, 4).half().requires_grad_()
+    loss = linear_cross_entropy_ntl(hidden, weight, labels, numbers, **options)
+    expected = torch.autograd.grad(loss, (hidden, weight), torch.tensor(0.5))
 
+    def call(first: int, last: int) -> tuple[Tensor, ...]:
+        leaves = hidden.detach().clone().requires_grad_(), weight.detach()[first:last].clone().requires_grad_()
+        where: dict[str, Any] = {"group": group, "vocab_start": first, "chunk_size": 4, **options}
+        loss = vocab_parallel_linear_cross_entropy_ntl(*leaves, labels, numbers, **where)
+        return torch.autograd.grad(loss, leaves, torch.tensor(0.5))
 
-@every_road
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_a_loss_that_is_dropped_is_freed(ranks: Ranks, road: str, reduction: str) -> None:
-    assert all(ranks.run(gradients.is_freed, road, reduction, ranks=2))
-
-
-@pytest.mark.parametrize("case", gradients.HALF)
-def test_float16_heads_equal_one_device(ranks: Ranks, case: str) -> None:
-    """Whether gradients are kept or the logits made anew."""
-    step, options = gradients.HALF[case]
-    hidden, weight, numbers = gradients.half_problem(step)
-    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
-    loss = linear_cross_entropy_ntl(*leaves, gradients.LABELS, numbers, **options)
-    expected = torch.autograd.grad(loss, leaves, torch.tensor(0.5))
-    found = ranks.run(gradients.half_gradients, case, ranks=3)
-    for got, want in ((found[0][0], expected[0]), (torch.cat([part for _, part in found]), expected[1])):
+    with group_of_one() as group:
+        of_hidden, of_weight = zip(
+            *together([lambda: call(0, 10), lambda: call(10, 21), lambda: call(21, 32)]), strict=True
+        )
+    for got, want in ((of_hidden[0], expected[0]), (torch.cat(of_weight), expected[1])):
         assert want.isfinite().all()
         torch.testing.assert_close(got, want, rtol=2e-3, atol=1e-3 * want.abs().max().item())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...commands import InputError
 from .downloads import DOWNLOADS, READERS
 from .generated import GENERATORS
 from .pairs import Pair, Splits, as_it_is_or_gzipped, sample
-from .table import Told, load_table
+from .table import load_table
 
 __all__ = ["Pair", "Splits", "load"]
 
@@ -25,8 +25,6 @@ def load(
     file: str | None = None,
     target: str | None = None,
     columns: list[str] | None = None,
-    without: list[str] | None = None,
-    empty_target: str | None = None,
 ) -> Splits:
     """The splits of a data set as configured, cut to ``limits`` (train, validation, test)."""
     if not isinstance(limits, dict) or limits.keys() != {"train", "validation", "test"}:
@@ -35,7 +33,7 @@ def load(
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InputError(f"dataset.limits.{split} must be null or a whole number of at least 1; got {limit!r}")
     if format == "table":
-        return load_table(file, target, Told(columns, without), empty_target, limits, seed)
+        return load_table(file, target, columns, limits, seed)
     if format in GENERATORS:
         return GENERATORS[format](limits, seed)
     if format not in READERS:

@@ -1,20 +1,19 @@
 """The data sets of the paper: a reader per format, and splits made from the original downloads.
 
-An answer is a number, a text that ends in a number (GSM8K), or text (MultiRC).
+An answer is a number, or a text that ends in a number (GSM8K).
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ...arguments import Parser
-from ...errors import InputError, in_one_line, naming, writable
+from ...commands import InputError, in_one_line, naming, writable
 from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
@@ -52,39 +51,25 @@ DOWNLOADS = {
     "mathematics_dataset": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "gsm8k": "train.jsonl and test.jsonl of github.com/openai/grade-school-math",
     "rjokes": "train.tsv, dev.tsv and test.tsv of github.com/orionw/rJokesData",
-    "multirc": "train.jsonl and val.jsonl of SuperGLUE's MultiRC",
 }
-
 
 CALCULATOR = re.compile("<<.*?>>")
 """GSM8K's calculator annotations, such as ``<<48/2=24>>``."""
-NAMES_OF_TYPES = {str: "text", list: "list", dict: "object", int: "whole number"}
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, object) of every line of a JSON-lines file."""
-    for number, line in lines_of(path):
-        where = f"{path}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON: {error.msg}") from error
-
-
-def field_of(entry: Any, name: str, kind: type, where: str) -> Any:
-    """An entry's field; a missing field, or a value of another type, raises an error that names the line."""
-    if not isinstance(entry, dict) or name not in entry:
-        raise InputError(f"{where}: no field {name!r}")
-    if not isinstance(entry[name], kind):
-        raise InputError(f"{where}: the field {name!r} must be a {NAMES_OF_TYPES[kind]}; got {entry[name]!r:.40}")
-    return entry[name]
 
 
 def read_gsm8k(path: Path) -> list[Pair]:
     """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Drops calculator annotations."""
     pairs = []
-    for where, entry in json_lines(path):
-        question, answer = (field_of(entry, name, str, where) for name in ("question", "answer"))
+    for number, line in lines_of(path):
+        where = f"{path}, line {number}"
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON: {error.msg}") from error
+        texts = [entry.get(name) for name in ("question", "answer")] if isinstance(entry, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{where}: expected an object with the texts 'question' and 'answer'; got {line[:40]!r}")
+        question, answer = texts
         answer = CALCULATOR.sub("", answer).replace(",", "")
         if FINAL not in answer or final_value(answer) is None:
             raise InputError(f"{where}: the answer has no final number after {FINAL}")
@@ -103,34 +88,7 @@ def read_rjokes(path: Path) -> list[Pair]:
     return pairs
 
 
-def read_multirc(path: Path) -> list[Pair]:
-    """JSON lines with a passage and its questions. Each question is a pair, whose answer joins the correct answers."""
-    pairs = []
-    for where, entry in json_lines(path):
-        passage = field_of(entry, "passage", dict, where)
-        text = field_of(passage, "text", str, where)
-        for question in field_of(passage, "questions", list, where):
-            asked = field_of(question, "question", str, where)
-            answers = field_of(question, "answers", list, where)
-            right = [field_of(a, "text", str, where) for a in answers if field_of(a, "label", int, where) == 1]
-            pairs.append(Pair(f"{text}\n\nQuestion: {asked}", " | ".join(right)))
-    return pairs
-
-
-READERS: dict[str, Callable[[Path], list[Pair]]] = {
-    "pairs": read_pairs,
-    "gsm8k": read_gsm8k,
-    "rjokes": read_rjokes,
-    "multirc": read_multirc,
-}
-
-
-ORIGINS: dict[str, dict[str, str | None]] = {
-    "gsm8k": {"train.jsonl": None, "test.jsonl": "test.jsonl"},
-    "rjokes": {"train.tsv": "train.tsv", "dev.tsv": "validation.tsv", "test.tsv": "test.tsv"},
-    "multirc": {"train.jsonl": None, "val.jsonl": "test.jsonl"},
-}
-"""Data set -> downloaded file -> file of a split; None if it is split into training and validation."""
+READERS: dict[str, Callable[[Path], list[Pair]]] = {"pairs": read_pairs, "gsm8k": read_gsm8k, "rjokes": read_rjokes}
 
 
 def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
@@ -142,13 +100,11 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
         raise InputError(f"unknown data set {name!r}; expected one of {', '.join(DOWNLOADS)}")
     if not source.is_dir():
         raise InputError(f"{source}: no such folder. It must contain {DOWNLOADS[name]}")
+    if destination.resolve() == source.resolve():
+        raise InputError(f"{destination} is the folder of the download, which is never overwritten; choose another")
     writable(destination)
-    files = line_files(name, source) if name in ORIGINS else deepmind_files(name, source)
-    originals = [path for path in source.rglob("*") if path.is_file()]
-    for file in files:
-        target = destination / file
-        if target.exists() and any(target.samefile(original) for original in originals):
-            raise InputError(f"{target} is a file of the download, which is never overwritten; choose another folder")
+    of_name = {"gsm8k": gsm8k_files, "rjokes": rjokes_files}
+    files = of_name[name](source) if name in of_name else deepmind_files(name, source)
     for file, entries in files.items():
         path = destination / file
         with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
@@ -180,29 +136,35 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
     return ["\n".join(pair) for file in files for pair in read_pairs(file, skip_text=True)]
 
 
-def line_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader; without a validation split, a random tenth of train is used."""
-    files: dict[str, list[str]] = {}
-    for origin, target in ORIGINS[name].items():
-        path = as_it_is_or_gzipped(source / origin)
-        READERS[name](path)
-        lines = [line for _, line in lines_of(path)]
-        if target:
-            files[target] = lines
-            continue
-        if len(lines) < 2:
-            raise InputError(f"{path}: a single line, which cannot be split into training and validation")
-        chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
-        for index, line in enumerate(lines):
-            split = "validation" if index in chosen else "train"
-            files.setdefault(f"{split}{Path(origin).suffix}", []).append(line)
+def rjokes_files(source: Path) -> dict[str, list[str]]:
+    """File -> its lines, checked by their reader."""
+    files = {}
+    for split, origin in (("train", "train"), ("validation", "dev"), ("test", "test")):
+        path = as_it_is_or_gzipped(source / f"{origin}.tsv")
+        read_rjokes(path)
+        files[f"{split}.tsv"] = [line for _, line in lines_of(path)]
     return files
+
+
+def gsm8k_files(source: Path) -> dict[str, list[str]]:
+    """File -> its lines, checked by their reader; a random tenth of train becomes the validation split."""
+    lines = {}
+    for name in ("train", "test"):
+        path = as_it_is_or_gzipped(source / f"{name}.jsonl")
+        read_gsm8k(path)
+        lines[name] = [line for _, line in lines_of(path)]
+    train = lines["train"]
+    if len(train) < 2:
+        raise InputError(f"{source / 'train.jsonl'}: a single line, which cannot be split into training and validation")
+    chosen = set(random.Random(SEED).sample(range(len(train)), max(1, len(train) // 10)))
+    split = [[line for place, line in enumerate(train) if (place in chosen) == held_out] for held_out in (False, True)]
+    return {"train.jsonl": split[0], "validation.jsonl": split[1], "test.jsonl": lines["test"]}
 
 
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``prepare DATASET DOWNLOADED_FOLDER DESTINATION``"""
-    parser = Parser(prog="python -m benchmarks.quality prepare")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality prepare")
     parser.add_argument("dataset", choices=DOWNLOADS)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)

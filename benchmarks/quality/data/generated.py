@@ -1,11 +1,11 @@
-"""Generated data: sums, expressions and products, and two data sets whose answers can only be estimated."""
+"""Generated data: sums, expressions, and two data sets whose answers can only be estimated."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 
-from ...errors import InputError
+from ...commands import InputError
 from .pairs import Pair, Splits
 
 Limits = dict[str, int | None]
@@ -13,7 +13,6 @@ Limits = dict[str, int | None]
 Make = Callable[[int], list[Pair]]
 """Generates a given number of pairs."""
 SIZES_BY_DEFAULT = {"train": 4000, "validation": 200, "test": 200}
-
 
 SUMS = ("{a} + {b}", "What is {a} + {b}?", "Calculate {a} + {b}.", "Add {a} and {b}.", "Sum {a} and {b}.")
 DIFFERENCES = ("{a} - {b}", "What is {a} - {b}?", "Calculate {a} - {b}.", "Subtract {b} from {a}.", "{a} minus {b}")
@@ -89,26 +88,6 @@ def expression(operands: int, rng: random.Random) -> tuple[str, int]:
     return f"{left} {sign} {right}", first + second if sign == "+" else first - second
 
 
-FACTOR_DIGITS, LONG_FACTOR_DIGITS = (1, 2, 3), 4
-
-
-def products(count: int, first_digits: Sequence[int], rng: random.Random) -> list[Pair]:
-    """Distinct products. The number of digits of a factor is drawn first, so that short factors are as common as long.
-
-    The task is from Zausinger et al., who measure how the error grows with the number of digits; their sizes differ.
-    """
-    pairs: dict[str, Pair] = {}
-    while len(pairs) < count:
-        a, b = (number_of_digits(rng.choice(choices), rng) for choices in (first_digits, FACTOR_DIGITS))
-        question = f"What is {a} * {b}?"
-        pairs[question] = Pair(question, str(a * b))
-    return list(pairs.values())
-
-
-def number_of_digits(digits: int, rng: random.Random) -> int:
-    return rng.randrange(10 ** (digits - 1), 10**digits)
-
-
 ROOMS = ("one", "two", "three", "four", "five")
 SIZES = {"tiny": -150, "small": -70, "plain": 0, "large": 90, "huge": 210}
 PLACES = {"by the station": -60, "on a main road": -40, "at the edge of town": 0, "near the park": 80, "downtown": 160}
@@ -148,20 +127,9 @@ def generated_expressions(limits: Limits, seed: int) -> Splits:
     )
 
 
-def generated_multiplication(limits: Limits, seed: int) -> Splits:
-    """Products of two factors of up to three digits, with a test split in which one factor has four digits."""
-    rng = random.Random(seed)
-    return split(
-        limits,
-        lambda count: products(count, FACTOR_DIGITS, rng),
-        lambda count: products(count, (LONG_FACTOR_DIGITS,), rng),
-    )
-
-
 GENERATORS: dict[str, Callable[[Limits, int], Splits]] = {
     "generated": generated_sums,
     "expressions": generated_expressions,
-    "multiplication": generated_multiplication,
     "readings": lambda limits, seed: split(limits, lambda count: readings(count, seed)),
     "rents": lambda limits, seed: split(limits, lambda count: rents(count, seed)),
 }

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ntl_kernels.evaluation import number_in
 
-from ...errors import InputError
+from ...commands import InputError
 
 FINAL = "####"
 """GSM8K's mark before the final number."""
@@ -39,30 +38,17 @@ def as_it_is_or_gzipped(path: Path) -> Path:
     return gzipped if gzipped.is_file() and not path.is_file() else path
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+def lines_of(path: Path) -> list[tuple[int, str]]:
     """(number, text) of every line of a UTF-8 text file, gzipped or not."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, text_of(line, f"{path}, line {number}")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}, line {number + 1}: not a complete gzip file: {error}") from error
-    if not number:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"not a text file in UTF-8: {error}"
+        raise InputError(f"{path}: {reason}") from error
+    if not lines:
         raise InputError(f"{path}: the file is empty")
-
-
-def text_of(line: bytes, where: str) -> str:
-    """A line as text, without its line ending."""
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 text: {error.reason}") from error
-    if "\0" in text:
-        raise InputError(f"{where}: contains a null character, so it is not text")
-    return text.rstrip("\r\n")
+    return list(enumerate(lines, 1))
 
 
 def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:

@@ -4,52 +4,37 @@ from __future__ import annotations
 
 import csv
 import random
-import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ntl_kernels.evaluation import number_in
 
-from ...errors import InputError
+from ...commands import InputError
 from .pairs import Pair, Splits, lines_of, sample
 
 FEWEST_ROWS = 50
 """With fewer distinct questions, errors are not meaningful."""
 MOST_VALIDATION, MOST_TEST = 500, 1000
 """Default numbers of held-out questions; never more than a tenth of the table each."""
-IDENTIFIER = re.compile(r"(?:^|[_\W])(?i:id|uuid|guid)$|(?<=[a-z])I[dD]$")
-"""Names such as id, customer_id and PassengerId."""
 
 Row = dict[str, str]
 """Column -> cell."""
 
 
-class Told(NamedTuple):
-    """What the questions tell of a row: these columns, or all but the target and those of ``without``."""
-
-    columns: Sequence[str] | None = None
-    without: Sequence[str] | None = None
-
-
 def load_table(
     file: str | None,
     target: str | None,
-    told: Told,
-    empty_target: str | None,
+    columns: Sequence[str] | None,
     limits: dict[str, int | None],
     seed: int,
 ) -> Splits:
     """The rows of a CSV file, split at random; rows with the same question go into the same split.
 
-    ``empty_target``: what to do with rows without a target; None: refuse the table, "skip": leave them out.
+    ``columns``: what the questions tell of a row; None: all columns but the target.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
-    if empty_target not in (None, "skip"):
-        raise InputError(f"dataset.empty_target must be null or skip; got {empty_target!r}")
-    pairs = read_table(Path(file), target, told, skips_empty=empty_target == "skip")
+    pairs = read_table(Path(file), target, columns)
     questions = sorted({pair.question for pair in pairs})
     if len(questions) < FEWEST_ROWS:
         raise InputError(f"{file}: {len(questions)} distinct rows; at least {FEWEST_ROWS} are needed")
@@ -72,66 +57,41 @@ def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
     return size
 
 
-def read_table(path: Path, target: str, told: Told, skips_empty: bool) -> list[Pair]:
+def read_table(path: Path, target: str, columns: Sequence[str] | None) -> list[Pair]:
     """A pair for every row; empty cells are omitted."""
     lines = [line for _, line in lines_of(path)]
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
-    rows, pairs = [], []
+    pairs = []
     try:
         header = [name.strip() for name in next(reader)]
         header[0] = header[0].removeprefix("\ufeff")
-        columns = columns_told(path, header, target, told)
+        told = columns_told(path, header, target, columns)
         for cells in reader:
             if cells:
                 where = f"{path}, line {reader.line_num}"
-                rows.append(row_of(cells, header, where))
-                if rows[-1][target] or not skips_empty:
-                    pairs.append(pair_of(rows[-1], columns, target, where))
+                pairs.append(pair_of(row_of(cells, header, where), told, target, where))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
-    warn_of_identifiers(path, rows, columns)
     return pairs
 
 
-def columns_told(path: Path, header: Sequence[str], target: str, told: Told) -> list[str]:
+def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> list[str]:
     """The columns in the questions; raise unless every selected column exists exactly once."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
-    for option, names in {"target": [target], **told._asdict()}.items():
-        if isinstance(names, str):
-            raise InputError(f"dataset.{option} must be a list of columns, [{names}]; got {names}")
-        for name in names or []:
+    if isinstance(columns, str):
+        raise InputError(f"dataset.columns must be a list of columns, [{columns}]; got {columns}")
+    for option, names in {"target": [target], "columns": columns or []}.items():
+        for name in names:
             if name not in header:
                 raise InputError(f"dataset.{option}: {path} has no column {name!r}; it has {', '.join(header)}")
-            if name == target and option != "target":
-                raise InputError(f"dataset.{option} contains the target {target!r}, which is to be estimated")
-    if None not in told:
-        raise InputError("dataset.columns selects columns, and dataset.without all others: give one of the two")
-    left = [name for name in header if name not in (target, *(told.without or []))]
-    columns = left if told.columns is None else list(told.columns)
-    if not columns:
+    told = [name for name in header if name != target] if columns is None else list(columns)
+    if target in told:
+        raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
+    if not told:
         raise InputError(f"{path}: no column besides the target {target!r} to estimate it from")
-    return columns
-
-
-def warn_of_identifiers(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Warn of columns that are identifiers by their names, or that number the rows."""
-    for name in columns:
-        if IDENTIFIER.search(name) or numbers_rows([row[name] for row in rows]):
-            warnings.warn(
-                f"{path}: column {name!r} looks like an identifier, from which nothing can be estimated; leave it out "
-                "by dataset.without or dataset.columns",
-                stacklevel=2,
-            )
-
-
-def numbers_rows(cells: Sequence[str]) -> bool:
-    """Whether cells are consecutive whole numbers, in any order."""
-    if not all(cell.isascii() and cell.isdecimal() for cell in cells):
-        return False
-    values = {int(cell) for cell in cells}
-    return len(values) == len(cells) == max(values, default=0) - min(values, default=0) + 1
+    return told
 
 
 def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
@@ -143,7 +103,6 @@ def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
 def pair_of(row: Row, columns: Sequence[str], target: str, where: str) -> Pair:
     """The question and the answer of a row."""
     if number_in(row[target]) is None:
-        advice = "" if row[target] else " (dataset.empty_target=skip leaves such rows out)"
-        raise InputError(f"{where}: {target} must be a plain number such as 12 or -3.5; got {row[target]!r}{advice}")
+        raise InputError(f"{where}: {target} must be a plain number such as 12 or -3.5; got {row[target]!r}")
     known = [f"{name} {row[name]}" for name in columns if row[name]]
     return Pair(f"{', '.join([*known, target])}?", row[target])

@@ -1,8 +1,7 @@
 """The row contract with torch operations: analytic gradients over cache-sized blocks of rows.
 
 This backend is for CPUs and all devices without Triton. It processes one block of rows at a time, in the losses' dtype,
-so that a block is read from memory once and there is no second [N, V] tensor besides the gradient. If other processes
-use the CPU's cores, threads take whole blocks (``workers``).
+so that a block is read from memory once and there is no second [N, V] tensor besides the gradient.
 
 A small problem is a single block, in which calling operations costs more than computing them. Therefore values that are
 equal for all rows (weights of 1, one denominator) are Python numbers, and the parts for number rows are skipped if

@@ -26,15 +26,11 @@ FEWEST_SEQUENCES = 12
 class Block(NamedTuple):
     """The rows that count in a span of rows of the logits, and the memory of their gradient."""
 
-    rows: Rows
-    """The block's rows among all N rows."""
+    rows: Rows  # The block's rows among all N rows
     labels: Labels
-    logits: Tensor
-    """[n, V]; a copy in the losses' dtype if the span has several sequences."""
-    gradient: Tensor | None
-    """[n, V], or [b, T, V] of several sequences: the gradient of all rows of the span."""
-    counted: Tensor | None
-    """int64 [n]: which rows of the span count; None if all do."""
+    logits: Tensor  # [n, V]; a copy in the losses' dtype if the span has several sequences
+    gradient: Tensor | None  # [n, V], or [b, T, V] of several sequences: the gradient of all rows of the span
+    counted: Tensor | None  # int64 [n]: which rows of the span count; None if all do
     blocks: Blocks
 
     def buffer(self, name: str) -> Tensor:

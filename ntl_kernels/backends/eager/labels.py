@@ -19,22 +19,15 @@ Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007
 class Labels(NamedTuple):
     """The labels, weights and coefficients of n rows."""
 
-    ids: Tensor
-    """int64 [n, 1], 0 where the row does not count or the label is out of range."""
-    counts: Tensor | None
-    """bool [n]: not ignored, and with a weight other than 0; None if all do."""
+    ids: Tensor  # int64 [n, 1], 0 where the row does not count or the label is out of range
+    counts: Tensor | None  # bool [n]: not ignored, and with a weight other than 0; None if all do
     weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
-    is_other: Tensor
-    """bool [n, 1]: whether the row is not a number row."""
-    num_others: int
-    """The number of rows that are not number rows."""
-    targets: Tensor
-    """[n]: the values of the labels of number rows; arbitrary for other rows."""
-    a: Factor = 0.0
-    """The coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)."""
-    b: Factor = 0.0
-    """The same of NTL."""
+    is_other: Tensor  # bool [n, 1]: whether the row is not a number row
+    num_others: int  # the number of rows that are not number rows
+    targets: Tensor  # [n]: the values of the labels of number rows; arbitrary for other rows
+    a: Factor = 0.0  # the coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)
+    b: Factor = 0.0  # the same of NTL
 
     @property
     def has_numbers(self) -> bool:
@@ -77,7 +70,7 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     if weights is not None:
         weights = weights.view(-1)
         counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
-    elif not are_all_above(labels, problem.spec.ignore_index):
+    elif not are_all_kept(labels, problem.spec.ignore_index):
         counts = is_kept(labels, problem.spec.ignore_index)
     if labels.device.type != "cpu":  # on a CPU they have been checked
         is_bad = (labels < 0) | (labels >= vocab_size)
@@ -98,9 +91,9 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
 
 
-def are_all_above(labels: Tensor, ignore_index: int) -> bool:
-    """Whether it is known that no label is the ignore index: on a CPU, if that is negative and no label is."""
-    return labels.numel() == 0 or (ignore_index < 0 and labels.device.type == "cpu" and labels.min().item() >= 0)
+def are_all_kept(labels: Tensor, ignore_index: int) -> bool:
+    """Whether it is known at little cost that no label is the ignore index: that is negative, and no label is."""
+    return labels.numel() == 0 or (ignore_index < 0 and labels.min().item() >= 0)
 
 
 def chosen(tensor: Tensor, rows: Rows) -> Tensor:

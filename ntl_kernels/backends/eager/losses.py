@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...formulas import divide
-from ...problem import NUM_FIELDS, Forward, Parts, Problem, RowResult, losses_of_rows
+from ...problem import AT, NUM_FIELDS, Forward, Parts, Problem, RowResult, losses_of_rows
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
@@ -21,12 +21,9 @@ from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and
 class Pulls(NamedTuple):
     """The contribution of cross-entropy to the gradient of rows."""
 
-    slope: Factor
-    """The factor of p in every column."""
-    every: Factor
-    """A constant in every column."""
-    label: Factor
-    """An additional constant in the label's column."""
+    slope: Factor  # The factor of p in every column
+    every: Factor  # A constant in every column
+    label: Factor  # An additional constant in the label's column
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -65,11 +62,10 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
 def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
     spec, ids = problem.spec, problem.table.ids
     labels = read_labels(problem, logits.shape[-1], fields.dtype).with_coefficients(problem, upstream)
-    found = RowResult(*fields.unbind())
 
     def work(block: Block) -> None:
         x, numbers = transform_logits(block, spec), None
-        peak, total = (chosen(part, block.rows).unsqueeze(-1) for part in (found.peak, found.total))
+        peak, total = (chosen(fields[row], block.rows).unsqueeze(-1) for row in (AT.peak, AT.total))
         q, measured = number_softmax(x, block.labels, problem, False)
         powers = torch.sub(x, peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         if measured.has_numbers:
@@ -97,7 +93,8 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     ce, ntl = sums.cross_entropy, sums.ntl
     if problem.reduction == "mean":
         ce, ntl = divide(ce, num_tokens), divide(ntl, problem.divisor_of_ntl(num_tokens, num_numbers))
-    loss = fields.new_full((), ce + number_of(problem.ntl_weight) * ntl)
+    # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
+    loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
     if not problem.wants_parts:
         return loss, None
     counts = RowResult(*fields.count_nonzero(-1).tolist())
@@ -122,64 +119,44 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
     q, measured = number_softmax(x, labels, problem, problem.wants_parts)
-    number_p = numbers = error = mass = None
     if block.gradient is None:
-        powers = block.buffer("powers") if x is block.logits else x
-        normaliser = normaliser_of(x, peak, powers)
-        if labels.has_numbers:
-            number_p = powers.index_select(-1, ids).div_(normaliser.total)
+        p = block.buffer("powers") if x is block.logits else x
+        normaliser = normaliser_of(x, peak, p)
     else:
         # The softmax may overwrite x, except with a softcap, whose derivative needs x.
         p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
-        if labels.has_numbers:
-            number_p = p.index_select(-1, ids)
-    if number_p is not None:
+    number_p = numbers = None
+    if labels.has_numbers:
+        number_p = p.index_select(-1, ids)
+        if block.gradient is None:
+            number_p.div_(normaliser.total)
         numbers = solve_numbers(number_p, q, measured, problem)
     if block.gradient is not None:
         pulls = cross_entropy_pulls(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, pulls, labels, numbers, ids, spec))
-    if problem.wants_parts and number_p is not None and q is not None:
-        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
-        mass = rounded_up_(number_p.sum(-1, keepdim=True))
-    ntl = None if numbers is None else numbers.ntl
-    ce = cross_entropy(normaliser, label_logits, distance, spec)
-    is_correct = label_logits >= peak if problem.wants_parts else None
-    return row_results(ce, is_correct, normaliser, ntl, error, mass, labels, measured.is_other)
+
+    ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
+    found = RowResult(cross_entropy=ce, peak=peak, total=normaliser.total)
+    if numbers is not None:
+        found = found._replace(ntl=labels.weighted(numbers.ntl).masked_fill(measured.is_other, 0))
+    if problem.wants_parts:
+        weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+        found = found._replace(is_correct=(label_logits >= peak).to(ce.dtype), weight=weight)
+        if number_p is not None and q is not None:
+            error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
+            mass = rounded_up_(number_p.sum(-1, keepdim=True))
+            found = found._replace(
+                absolute_error=error.masked_fill_(measured.is_other, 0),
+                mass=mass.masked_fill_(measured.is_other, 0),
+                number_weight=weight.masked_fill(labels.is_other, 0),
+            )
+    return as_fields(found)
 
 
-def row_results(
-    ce: Tensor,
-    is_correct: Tensor | None,
-    normaliser: Normaliser,
-    ntl: Tensor | None,
-    error: Tensor | None,
-    mass: Tensor | None,
-    labels: Labels,
-    is_unmeasured: Tensor,
-) -> Tensor:
-    """The fields [NUM_FIELDS, n] of rows from what :class:`RowResult` consists of, each [n, 1] or None for zeros.
-
-    Those of number rows may be arbitrary in other rows and in number rows whose number tokens are all -inf, both of
-    which ``is_unmeasured`` [n, 1] marks.
-    """
-    zeros = torch.zeros_like(ce)
-
-    def of_numbers(part: Tensor | None) -> Tensor:
-        return zeros if part is None else part.masked_fill(is_unmeasured, 0)
-
-    weight = torch.ones_like(ce) if labels.weights is None else labels.weights
-    found = RowResult(
-        cross_entropy=labels.weighted(ce),
-        is_correct=zeros if is_correct is None else is_correct.to(ce.dtype),
-        weight=zeros if is_correct is None else weight,
-        peak=normaliser.peak,
-        total=normaliser.total,
-        ntl=of_numbers(None if ntl is None else labels.weighted(ntl)),
-        absolute_error=of_numbers(None if error is None else error.abs()),
-        mass=of_numbers(mass),
-        number_weight=zeros if error is None else weight.masked_fill(labels.is_other, 0),
-    )
-    return torch.stack(found).squeeze(-1)
+def as_fields(found: RowResult) -> Tensor:
+    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros."""
+    zeros = torch.zeros_like(found.cross_entropy)
+    return torch.stack([zeros if part is None else part for part in found]).squeeze(-1)
 
 
 def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:
@@ -227,23 +204,13 @@ def row_gradient(
     if spec.label_smoothing:
         g.add_(pulls.every)
     if numbers is not None:
-        add_to_columns_(g, ids, numbers.pulls, labels.b)
-    add_to_labels_(g, labels.ids, pulls.label)
+        ids = ids.long()  # index_add_ is several times slower with int32 indices
+        if isinstance(labels.b, Tensor):
+            g.index_add_(-1, ids, numbers.pulls * labels.b)
+        else:
+            g.index_add_(-1, ids, numbers.pulls, alpha=labels.b)
+    if isinstance(pulls.label, Tensor):
+        g.scatter_add_(-1, labels.ids, pulls.label.expand(labels.ids.shape))
+    else:
+        g.scatter_(-1, labels.ids, pulls.label, reduce="add")
     return chain_(g, x, spec)
-
-
-def add_to_columns_(g: Tensor, ids: Tensor, entries: Tensor, factor: Factor) -> None:
-    """Add factor times entries [n, K] to the columns ids [K] of g [n, V]."""
-    ids = ids.long()  # index_add_ is several times slower with int32 indices
-    if isinstance(factor, Tensor):
-        g.index_add_(-1, ids, entries * factor)
-    else:
-        g.index_add_(-1, ids, entries, alpha=factor)
-
-
-def add_to_labels_(g: Tensor, ids: Tensor, entry: Factor) -> None:
-    """Add one number per row to the columns ids [n, 1] of g [n, V]."""
-    if isinstance(entry, Tensor):
-        g.scatter_add_(-1, ids, entry.expand(ids.shape))
-    else:
-        g.scatter_(-1, ids, entry, reduce="add")

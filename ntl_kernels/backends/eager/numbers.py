@@ -17,12 +17,9 @@ from .labels import Factor, Labels
 class NumberTerms(NamedTuple):
     """The terms of the loss L of n number rows, before reweighing, and of its gradient."""
 
-    effects: Tensor
-    """e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)."""
-    mean_effect: Any
-    """[n, 1]: sum_k q_k e_k; this and the loss are None if q is not known, which a linear loss allows."""
-    loss: Any
-    """[n, 1]: L; equal to the mean effect if L is linear in q."""
+    effects: Tensor  # e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)
+    mean_effect: Any  # [n, 1]: sum_k q_k e_k; this and the loss are None if q is not known, which a linear loss allows
+    loss: Any  # [n, 1]: L; equal to the mean effect if L is linear in q
 
     @property
     def remainder(self) -> Factor:
@@ -33,10 +30,8 @@ class NumberTerms(NamedTuple):
 class NumberLoss(NamedTuple):
     """The Number Token Loss of n rows, and the terms of its gradient (docs, Mathematics, eq. 28 to 32)."""
 
-    ntl: Tensor | None
-    """[n, 1]: NTL_i; arbitrary outside number rows. None if only the gradient is needed."""
-    pulls: Tensor
-    """[n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows."""
+    ntl: Tensor | None  # [n, 1]: NTL_i; arbitrary outside number rows. None if only the gradient is needed
+    pulls: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
     drain: Tensor | None
     """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
 
@@ -50,7 +45,7 @@ def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) 
     if not labels.has_numbers:
         return None, labels
     number_logits = x.index_select(-1, problem.table.ids)
-    if x.device.type != "cpu" or not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
+    if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
     is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
@@ -70,7 +65,7 @@ def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem)
     if not spec.reweigh:
         return NumberLoss(terms.loss, pulls, None)
     drain = pulls.sum(-1, keepdim=True)
-    return NumberLoss(reweighed(drain, spec), pulls, drain)
+    return NumberLoss(drain + spec.worst_loss, pulls, drain)  # eq. 15
 
 
 def number_pulls(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:
@@ -88,11 +83,6 @@ def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0
     effect, the sum over all number columns.
     """
     return (effects + (remainder - spec.worst_loss)).mul_(p)
-
-
-def reweighed(drain: Tensor, spec: LossSpec) -> Tensor:
-    """NTL_i (eq. 15)."""
-    return drain + spec.worst_loss
 
 
 def number_terms(q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec) -> NumberTerms:

@@ -36,10 +36,8 @@ class Normaliser(NamedTuple):
     """The normaliser of n rows [n, V]: sum(exp(x)) is ``total * exp(peak)``. That product may overflow, and its
     logarithm may have too few digits for differences."""
 
-    peak: Tensor
-    """[n, 1]: the largest x."""
-    total: Tensor
-    """[n, 1]: sum(exp(x - peak)), from 1 to V."""
+    peak: Tensor  # [n, 1]: the largest x
+    total: Tensor  # [n, 1]: sum(exp(x - peak)), from 1 to V
 
     @property
     def lse(self) -> Tensor:

@@ -1,11 +1,10 @@
 """The threads that compute blocks: either all threads share each block, or each thread takes whole blocks.
 
-Torch splits an operation over its threads and waits for the slowest. That is fastest on a machine without other load.
-If other processes use the cores, too, each of the hundreds of operations of a walk waits for a thread that is not
-running. Threads that take whole blocks wait for each other only once, at the end. Their start is slower, though:
-torch's own threads keep looking for work on their cores for some milliseconds after an operation. Therefore operations
-are split until the calling thread is found to wait for its core. From then on, and in some further walks, threads take
-whole blocks. The results of a row are bitwise equal in both cases.
+Torch splits an operation over its threads and waits for the slowest, which is fastest on a machine without other load.
+If other processes use the cores, each of the hundreds of operations of a walk waits for a thread that is not running.
+Threads that take whole blocks wait only once, at the end, but start slower: torch's own threads keep looking for work
+for some milliseconds after an operation. Therefore operations are split until the calling thread is found to wait for
+its core. From then on, and in some further walks, threads take whole blocks. A row's results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ import torch
 
 T = TypeVar("T")
 LONGEST_WAIT = 0.35
-"""If a thread waits for a core more than this share of its time, the machine is shared. With one other thread on its
-core, it waits half of the time."""
+"""A thread that waits for a core more than this share of its time, and more than SHORTEST_WAIT_S (an interrupt, or a
+thread waking up), is on a shared machine. With one other thread on its core, it waits half of the time."""
 SHORTEST_WAIT_S = 1e-3
-"""A shorter wait may be an interrupt, or a thread waking up."""
 WALKS_BEFORE_ASKING_AGAIN = 8
 HAS_OPENMP = "parallel backend: OpenMP" in torch.__config__.parallel_info()
 """Whether the number of threads that split operations can be set per calling thread."""
@@ -36,41 +34,38 @@ STARTING = Lock()
 
 
 class Machine:
-    """What previous walks have found about the machine."""
+    """What previous walks have found: for how many more walks (below 0 after races) the machine counts as shared."""
 
     is_shared_for = 0
-    """How many more walks assume that other processes use the cores; below 0 if callers in several threads have counted
-    at the same time."""
+
+
+def threads_for(device: torch.device) -> int:
+    """The number of threads for blocks: torch's setting on a CPU, 1 if threads cannot compute operations alone."""
+    return torch.get_num_threads() if device.type == "cpu" and HAS_OPENMP else 1
 
 
 def for_each(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
-    """Call ``work`` for every item, in any order; its errors are raised here."""
+    """Call ``work`` for every item, in any order; its errors are raised here, when all threads are done."""
     if threads == 1 or len(items) < 2:
         for item in items:
             work(item)
         return
     left = deque(items)
+    start, start_of_work = time.perf_counter(), time.thread_time()
     if Machine.is_shared_for > 0:
         Machine.is_shared_for -= 1
-    else:
-        split_operations(work, left)
-    if left:
-        take_whole_items(work, left, threads)
-
-
-def split_operations(work: Callable[[T], object], left: deque[T]) -> None:
-    """Process items one after another, until none is left or the machine is found to be shared."""
-    start, start_of_work = time.perf_counter(), time.thread_time()
-    while left and Machine.is_shared_for <= 0:
+        return take_whole_items(work, left, threads)
+    while left:
         work(left.popleft())
         passed = time.perf_counter() - start
         waited = passed - (time.thread_time() - start_of_work)
         if waited > max(LONGEST_WAIT * passed, SHORTEST_WAIT_S):
             Machine.is_shared_for = WALKS_BEFORE_ASKING_AGAIN
+            return take_whole_items(work, left, threads)
 
 
 def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) -> None:
-    """Process the remaining items in threads that take one at a time; errors are raised when all threads are done."""
+    """Process items in threads that take one at a time."""
     is_inference = torch.is_inference_mode_enabled()
 
     def take_items() -> None:
@@ -89,11 +84,6 @@ def take_whole_items(work: Callable[[T], object], left: deque[T], threads: int) 
     for future in wait(futures).done:
         future.result()
     take_items()  # all of them, if there are no workers
-
-
-def threads_for(device: torch.device) -> int:
-    """The number of threads for blocks: torch's setting on a CPU, 1 if threads cannot compute operations alone."""
-    return torch.get_num_threads() if device.type == "cpu" and HAS_OPENMP else 1
 
 
 @cache

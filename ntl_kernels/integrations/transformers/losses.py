@@ -20,7 +20,7 @@ from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .model_classes import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
+from .models import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""

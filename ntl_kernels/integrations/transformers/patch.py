@@ -12,15 +12,30 @@ from typing import Any
 
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
-from .frameworks import KEPT_FORWARDS, check_hooks, check_model_class, column, unwrap_model
-from .functions import BoundForward, describe, innermost, is_ours, unbound, with_signature
+from .forwards import (
+    BoundForward,
+    Watch,
+    describe,
+    innermost,
+    is_ours,
+    start_watch,
+    stop_watch,
+    unbound,
+    watched_loss,
+    with_signature,
+)
+from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
 from .losses import LossOptions, ntl_loss_function
-from .model_classes import check_own_loss, find_transform, is_encoder_decoder, shifts_labels
-from .models import calls_loss_function, check_forward_serves_hidden_states, find_head, train_on_logits
-from .patched import PATCH, Patch, check_head, head_forward, model_forward, model_loss
-from .sharded import inner_forward, put_head_forward
-from .transforms import LogitTransform, declared
-from .watch import Watch, start_watch, stop_watch, watched_loss
+from .models import (
+    LogitTransform,
+    check_forward_serves_hidden_states,
+    check_own_loss,
+    is_encoder_decoder,
+    shifts_labels,
+    train_on_logits,
+    transform_of,
+)
+from .patched import PATCH, Patch, check_head, head_forward, is_planned, model_forward, model_loss
 
 LOSS_FUNCTION = "_loss_function"
 """The attribute in which transformers stores a loss function that was assigned to a model."""
@@ -83,7 +98,8 @@ def apply_ntl_to_model(
     check_forward(base)
     check_own_loss(base)
     check_forward_serves_hidden_states(base)
-    read_transform = find_transform(base) if transform is None else partial(declared, transform)
+    if transform is None:
+        transform_of(base)  # raises for an unknown class
     head = find_head(base)
     check_head(head, base)
     if numbers.vocab_size != head.out_features:
@@ -93,10 +109,15 @@ def apply_ntl_to_model(
         )
     remove_ntl_from_model(base)
     fused = {"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend}
-    patch = Patch(options, fused, read_transform, type(base).forward)
+    parameters = inspect.signature(type(base).forward).parameters
+    watch = Watch("apply_ntl_to_model", list(parameters)[1:], in_evaluation=False)
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    patch = Patch(options, fused, transform, watch, takes_any)
     for module in (base, head):
         setattr(module, PATCH, patch)
-    put_head_forward(head, partial(head_forward, head))
+    if is_planned(head.__dict__.get("forward")):
+        patch.planned_head = head.forward
+    head.forward = partial(head_forward, head)
     put_forward(base, patch)
     start_watch(base, patch.watch)
     if is_encoder_decoder(base):
@@ -133,8 +154,9 @@ def set_ntl_loss_function(
         The same model, changed in place. :func:`remove_ntl_from_model` undoes it.
 
     Raises:
-        TypeError, ValueError: the model never calls a loss function (T5 and most encoder-decoder models compute their
-            cross-entropy inside their forward).
+        TypeError, ValueError: an option is wrong, or nothing tells whether the model shifts labels.
+        RuntimeError: the model is called with labels, but never calls a loss function (T5 and most encoder-decoder
+            models compute their cross-entropy inside their forward).
     """
     base = unwrap_model(model)
     function = ntl_loss_function(
@@ -144,11 +166,6 @@ def set_ntl_loss_function(
         z_loss=z_loss,
         shift=shifts_labels(base) if shift is None else shift,
     )
-    if not calls_loss_function(base):
-        raise ValueError(
-            f"{type(base).__name__} never calls a loss_function, but computes its cross-entropy inside its forward: "
-            "use apply_ntl_to_model(model, numbers), or NTLTrainer or NTLSeq2SeqTrainer with numbers=numbers"
-        )
     remove_ntl_from_model(base)
     parameters = list(inspect.signature(type(base).forward).parameters)[1:]
     watch = Watch("set_ntl_loss_function", parameters, in_evaluation=True)
@@ -185,8 +202,8 @@ def remove_ntl_from_model(model: Any) -> None:
             del module.__dict__["forward"]
             if module is base:
                 module.__dict__.update(patch.beneath)
-        elif inner_forward(module) is not None and is_ours(inner_forward(module).cell_contents, head_forward):
-            put_head_forward(module, partial(type(module).forward, module))
+            elif patch.planned_head is not None:
+                module.forward = patch.planned_head
     if is_encoder_decoder(base):
         del base.__dict__["accepts_loss_kwargs"]
     if is_ours(base.__dict__.get(LOSS_FUNCTION), model_loss):
@@ -203,8 +220,7 @@ def put_forward(model: Any, patch: Patch) -> None:
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return
-    names = ("forward", *KEPT_FORWARDS)
-    beneath = {name: model.__dict__.pop(name) for name in names if name in model.__dict__}
+    beneath = {name: model.__dict__.pop(name) for name in ("forward", KEPT_FORWARD) if name in model.__dict__}
     stock = type(model).forward
     patch.beneath = {} if unbound(beneath.get("forward")) is stock else beneath
     model.forward = with_signature(
@@ -214,13 +230,16 @@ def put_forward(model: Any, patch: Patch) -> None:
 
 def check_forward(model: Any) -> None:
     """Raise if the model's forward is not that of its class, or if the class's forward has been replaced."""
-    name, forward = type(model).__name__, type(model).forward
-    own = model.__dict__.get("forward")
-    is_wrapped = any(kept in model.__dict__ for kept in KEPT_FORWARDS) and innermost(own) is innermost(forward)
-    if own is not None and innermost(own) is not model_forward and not (is_wrapped or unbound(own) is forward):
+    name, stock, present = type(model).__name__, type(model).forward, model.__dict__.get("forward")
+    is_wrapped = KEPT_FORWARD in model.__dict__ and innermost(present) is innermost(stock)
+    is_known = present is None or innermost(present) is model_forward or unbound(present) is stock
+    if not (is_known or is_wrapped):
         check_hooks(model, name, train_on_logits(model))
         raise ValueError(
             f"the forward of {name} has already been replaced by {describe(model.forward)}. Call apply_ntl_to_model "
-            f"first, and without {' or '.join(column('first_forward'))}"
+            f"first, and without {LIGER_FORWARD}"
         )
-    check_model_class(model, innermost(forward).__module__)
+    if "liger_kernel" in innermost(stock).__module__:
+        raise ValueError(
+            f"Liger has patched {name}.forward: apply Liger's kernels with fused_linear_cross_entropy=False"
+        )

@@ -9,85 +9,76 @@ cross-entropy inside their forward, are called without labels, and the loss is a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from ...config import NTLOutput
 from ...functional import linear_cross_entropy_ntl
-from ...tracing import has_values
-from .frameworks import advice_on_head, check_hooks
-from .functions import describe, is_ours
+from ...tracing import PLAIN_TYPES, has_dtensor, has_values
+from .forwards import Watch, describe, is_ours, may_train
+from .frameworks import TENSOR_PARALLEL, advice_on_head, check_hooks, find_head
 from .losses import Count, LossOptions, choose_targets, denominators
-from .model_classes import is_encoder_decoder
-from .models import added_loss, find_head, put_decoder_inputs, train_on_logits
-from .sharded import as_columns, as_plain, inner_forward, is_served, local, own_probes
-from .transforms import NUM_PROBES, LogitTransform, check_probes, make_probes, probes_match
-from .watch import Watch, may_train
+from .models import LogitTransform, added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits, transform_of
 
 PATCH = "_ntl_patch"
 """The attribute that holds the patch, on a patched model and on its head."""
+
+
+NUM_PROBES = 8
 
 
 class PatchError(RuntimeError):
     """An error raised by this module in a forward pass."""
 
 
+@dataclass(eq=False)
 class Call:
     """One forward pass that computes the loss."""
 
-    def __init__(
-        self, name: str, transform: LogitTransform, targets: Tensor, num_items: Count | None, num_numbers: Count | None
-    ) -> None:
-        self.name = name
-        self.transform = transform
-        self.targets = targets
-        self.num_items = num_items
-        self.num_numbers = num_numbers
-        self.hidden: Tensor | None = None
-        self.loss: Tensor | None = None
-        self.is_taken = False
+    name: str
+    transform: LogitTransform
+    targets: Tensor
+    num_items: Count | None
+    num_numbers: Count | None
+    hidden: Tensor | None = None
+    loss: Tensor | None = None
+    is_taken: bool = False
 
 
+@dataclass(eq=False)
 class Patch:
     """The state that a patched model and its head share."""
 
-    def __init__(
-        self,
-        options: LossOptions,
-        fused: dict[str, Any],
-        read_transform: Callable[[Any], LogitTransform],
-        stock: Callable[..., Any],
-    ) -> None:
-        self.options = options
-        self.fused = fused
-        """Keywords that only the fused loss has."""
-        self.read_transform = read_transform
-        """Returns the transform from the model's current configuration, or the one that the caller declared."""
-        parameters = inspect.signature(stock).parameters
-        self.parameters = list(parameters)[1:]
-        """The names of the model's positional arguments."""
-        self.takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-        """Whether the model's own forward accepts arbitrary keywords."""
-        self.watch = Watch("apply_ntl_to_model", self.parameters, in_evaluation=False)
-        self.beneath: dict[str, Any] = {}
-        """accelerate's wrapper of the model's own forward, called instead of that forward."""
-        self.stock_loss: Callable[..., Tensor] | None = None
-        """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
-        self.own_loss: Callable[..., Tensor] | None = None
-        """The loss function that had been assigned to the model before."""
-        self.added_factor = 1.0
-        """The factor of the model's own additions to the loss (router losses)."""
-        self.proven: LogitTransform | None = None
-        """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
-        self.call: Call | None = None
-        self.parts: tuple[Tensor, ...] | None = None
-        """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no
-        named tuples."""
+    options: LossOptions
+    fused: dict[str, Any]
+    """Keywords that only the fused loss has."""
+    declared: LogitTransform | None
+    """The transform that the caller declared; None: that of the model's current configuration."""
+    watch: Watch
+    takes_any: bool
+    """Whether the model's own forward accepts arbitrary keywords."""
+    beneath: dict[str, Any] = field(default_factory=dict)
+    """accelerate's wrapper of the model's own forward, called instead of that forward."""
+    planned_head: Callable[..., Tensor] | None = None
+    """The forward that a tensor-parallel plan of transformers has given the head; None without one."""
+    stock_loss: Callable[..., Tensor] | None = None
+    """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
+    own_loss: Callable[..., Tensor] | None = None
+    """The loss function that had been assigned to the model before."""
+    added_factor: float = 1.0
+    """The factor of the model's own additions to the loss (router losses)."""
+    proven: LogitTransform | None = None
+    """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
+    call: Call | None = None
+    parts: tuple[Tensor, ...] | None = None
+    """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no named
+    tuples."""
 
 
 def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +87,7 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     if patch is None:
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
-    given = {**dict(zip(patch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
+    given = {**dict(zip(patch.watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
     has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
     trains = has_labels and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
@@ -133,7 +124,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
         given["labels"] = targets  # the model only checks whether there are labels
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
-    transform = patch.read_transform(model)
+    transform = transform_of(model) if patch.declared is None else patch.declared
     patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
     try:
         output = body_forward(model, patch, given)
@@ -176,14 +167,18 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     """The forward of a patched head: stores the loss of hidden [..., H] in the call and returns probes [1, ..., 8]."""
     patch: Patch | None = getattr(head, PATCH, None)
     call = None if patch is None else patch.call
+    is_split_here = has_dtensor(head.weight) and not has_dtensor(hidden)  # the plan's forward does it otherwise
     if patch is None or call is None:
+        if patch is not None and patch.planned_head is not None and is_split_here:
+            return patch.planned_head(hidden)
         return type(head).forward(head, hidden)
     if call.loss is not None:
         raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports only one run")
     check_weight(head.weight)
-    loss = head_loss(patch, call, hidden, head.weight, head.bias)
+    loss = head_loss(patch, call, replicated(hidden, head.weight) if is_split_here else hidden, head.weight, head.bias)
     call.hidden = local(hidden)
-    return as_columns(make_probes(call.hidden) + anchor(loss), head.weight)
+    probes = make_probes(call.hidden) + anchor(loss)
+    return probes if is_split_here else as_columns(probes, head.weight)
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -200,7 +195,7 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
     )
     assert isinstance(output, NTLOutput)
-    loss, *parts = as_plain(output)  # torch 2.8 cannot trace a slice of a named tuple
+    loss, *parts = NTLOutput(*(local(part) for part in output))  # torch 2.8 cannot trace a slice of a named tuple
     call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss
 
@@ -220,12 +215,12 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
     if call.loss is None or call.hidden is None:
         raise RuntimeError(f"the head of {call.name} did not run: it was replaced after apply_ntl_to_model")
     call.is_taken = True
-    logits = own_probes(logits, NUM_PROBES)
+    logits = local(logits)[..., :NUM_PROBES]  # a plan may have gathered those of all ranks
     loss = call.loss + anchor(logits)
     if not has_values(logits):
         return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
     if patch.proven != call.transform:
-        check_probes(logits, call.hidden, call.transform, call.name)
+        check_probes(logits, call, call.hidden)
         patch.proven = call.transform
     return loss
 
@@ -248,16 +243,20 @@ def check_head(head: Any, model: Any) -> None:
             f"the head of {name} must be an nn.Linear without adapter or quantisation; got {kind}: "
             f"{advice_on_head(kind, model)}{train_on_logits(model)}"
         )
-    own = head.__dict__.get("forward")
-    is_free = own is None or is_ours(own, head_forward, nn.Linear.forward)
-    if not is_free and inner_forward(head) is None:
+    forward = head.__dict__.get("forward")
+    if not (forward is None or is_planned(forward) or is_ours(forward, head_forward, nn.Linear.forward)):
         check_hooks(head, f"the head of {name}", train_on_logits(model))
         raise ValueError(f"the forward of the head of {name} has already been replaced by {describe(head.forward)}")
 
 
+def is_planned(forward: Any) -> bool:
+    """Whether a head's forward comes from a tensor-parallel plan of transformers."""
+    return getattr(forward, "__module__", None) == TENSOR_PARALLEL
+
+
 def check_weight(weight: Any) -> None:
     """Raise unless the loss can be computed from the head's weight as it is when the model runs."""
-    if not is_served(weight):
+    if not (type(weight) in (*PLAIN_TYPES, FakeTensor) or has_dtensor(weight)):
         raise TypeError(
             f"the head's weight must be a plain tensor or a DTensor when the model runs; got {type(weight).__name__}. "
             "Quantised heads are not supported by apply_ntl_to_model: use NTLTrainer on the bare model"
@@ -270,3 +269,60 @@ def check_head_now(model: Any, patch: Patch) -> None:
     if head.__dict__.get(PATCH) is not patch:
         check_head(head, model)
         raise RuntimeError(f"the head of {type(model).__name__} was replaced: call apply_ntl_to_model again")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor; the whole tensor if it is not split."""
+    return tensor.to_local() if has_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def replicated(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Hidden states that every rank has in whole, as a DTensor on the ranks of the weight."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    assert isinstance(weight, DTensor)
+    mesh = weight.device_mesh
+    return DTensor.from_local(hidden, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
+    """Probes [1, ..., 8] in place of logits; split over the last dimension if the weight's rows are split."""
+    if not has_dtensor(weight):
+        return probes
+    from torch.distributed.tensor import DTensor, Shard
+
+    assert isinstance(weight, DTensor)
+    return DTensor.from_local(probes, weight.device_mesh, [Shard(-1)], run_check=False)
+
+
+def make_probes(hidden: Tensor) -> Tensor:
+    """float32 [1, ..., 1, 8] on the device of hidden [..., H]: small and large values in place of logits."""
+    probes = torch.linspace(-6, 6, NUM_PROBES, device=hidden.device, dtype=torch.float32).sinh()
+    return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
+
+
+def probes_match(logits: Tensor, hidden: Tensor, transform: LogitTransform) -> Tensor:
+    """Whether the model transformed the probes by ``transform``: bool, 0-d, on their device."""
+    expected = transformed_probes(hidden, transform)
+    return torch.isclose(logits.detach().float(), expected, rtol=1e-2, atol=1e-3).all()
+
+
+def transformed_probes(hidden: Tensor, transform: LogitTransform) -> Tensor:
+    """The expected values of the transformed probes."""
+    scaled = transform.logit_scale * make_probes(hidden)
+    return scaled if transform.softcap is None else transform.softcap * torch.tanh(scaled / transform.softcap)
+
+
+def check_probes(logits: Tensor, call: Call, hidden: Tensor) -> None:
+    """Raise unless the model transformed the probes as the loss assumed."""
+    probes = make_probes(hidden)
+    if logits.shape != probes.shape or not probes_match(logits, hidden, call.transform):
+        found, expected = (
+            [float(f"{value:.4g}") for value in values.detach().flatten()[:NUM_PROBES].tolist()]
+            for values in (logits, transformed_probes(hidden, call.transform))
+        )
+        raise ValueError(
+            f"{call.name} does not turn its head's output into logits by {call.transform}: it turned "
+            f"{probes.flatten().tolist()} into {found} of shape {tuple(logits.shape)}; expected {expected} of shape "
+            f"{tuple(probes.shape)}"
+        )

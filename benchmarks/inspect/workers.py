@@ -1,0 +1,26 @@
+"""Runs a function in several processes, which end with the call."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import active_children, get_context
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_processes(
+    function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunksize: int = 1
+) -> list[Result]:
+    """The function's result for every item, computed by new processes. Ctrl-C ends them."""
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # the calling process handles it
+    with ProcessPoolExecutor(processes, get_context("spawn"), signal.signal, ignore) as pool:
+        try:
+            return list(pool.map(function, items, chunksize=chunksize))
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.kill()
+            raise

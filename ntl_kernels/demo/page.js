@@ -1,0 +1,175 @@
+// The page of the demo: Python computes, this draws.
+
+// The answer to a question, or {problem: a sentence}.
+async function post(path, body) {
+  try {
+    return await (await fetch(path, { method: 'POST', body })).json();
+  } catch {
+    return { problem: 'The demo does not answer: is it still running?' };
+  }
+}
+
+// Calls ask one at a time, again if something changed meanwhile: a slow answer is never drawn over a later one.
+function newest(section, ask) {
+  let asking = false, changed = false;
+  return async () => {
+    changed = true;
+    if (asking) return;
+    asking = true;
+    section.setAttribute('aria-busy', 'true');
+    while (changed) {
+      changed = false;
+      await ask();
+    }
+    asking = false;
+    section.setAttribute('aria-busy', 'false');
+  };
+}
+
+function picture(section) {
+  const SMALLEST = 0.005, LARGEST = 0.95;  // how far a bar can be dragged
+  const FULL = 0.75;  // of the plot: a bar of probability 1
+  const STEPS = { ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1,
+    Home: -1, End: 1 };
+  const find = selector => section.querySelector(selector);
+  const first = JSON.parse(section.dataset.first), form = find('form'), table = find('tbody');
+  let { heights, label } = first, answer = {};
+
+  const columns = first.tokens.map(token => {
+    const column = find('template').content.firstElementChild.cloneNode(true);
+    const part = selector => column.querySelector(selector);
+    part('.bar').setAttribute('aria-label', `Probability of ${token}`);
+    part('input').setAttribute('aria-label', `The label is ${token}`);
+    part('label').title = `Make ${token} the label`;
+    part('span').textContent = token;
+    find('.bars').append(column);
+    const cells = [...find('thead').rows[0].cells].map(() => document.createElement('td'));
+    table.insertRow().append(...cells);
+    return { column, cells, plot: part('.plot'), bar: part('.bar'), input: part('input'),
+      pushes: [...column.querySelectorAll('.push')] };
+  });
+
+  // An arrow of this length that points down to y = length, or up to y = 0.
+  function arrow(length, width, down) {
+    const head = Math.min(0.55 * width, length), shaft = width * 0.2;
+    const points = [[0.5 * width, 0], [width - 1, head], [0.5 * width + shaft, head], [0.5 * width + shaft, length],
+      [0.5 * width - shaft, length], [0.5 * width - shaft, head], [1, head]];
+    return 'M' + points.map(([x, distance]) => `${x} ${down ? length - distance : distance}`).join('L') + 'Z';
+  }
+
+  function drawPushes(pushes, sizes, top, unit, width) {
+    pushes.forEach((svg, which) => {
+      const length = Math.abs(sizes[which]) * unit;
+      svg.setAttribute('width', width);
+      svg.setAttribute('height', Math.max(length, 1));
+      svg.style.bottom = `${top + 5}px`;
+      svg.style.visibility = length < 2 ? 'hidden' : 'visible';
+      svg.dataset.push = sizes[which];
+      svg.firstElementChild.setAttribute('d', arrow(length, width, sizes[which] < 0));
+    });
+  }
+
+  // Where there is no answer, there are no arrows and no numbers.
+  function draw() {
+    const { problem = '', arrows = heights.map(() => [0, 0]), spoken = [], rows = [], loss = '', sum = '+ NTL' } = answer;
+    const height = columns[0].plot.clientHeight, width = columns[0].plot.clientWidth < 64 ? 14 : 28;
+    const tops = heights.map(share => Math.max(3, share * FULL * height));
+    const room = arrows.flatMap((sizes, k) => sizes.map(size => (height - tops[k] - 6) / Math.abs(size)));
+    const unit = Math.min(0.42 * height, ...room);
+    columns.forEach(({ column, cells, bar, input, pushes }, k) => {
+      column.classList.toggle('true', k === label);
+      column.dataset.share = heights[k];
+      input.checked = k === label;
+      bar.style.height = `${tops[k]}px`;
+      bar.setAttribute('aria-valuenow', (100 * heights[k]).toFixed(1));
+      bar.setAttribute('aria-valuetext', spoken[k] ?? '');
+      drawPushes(pushes, arrows[k], tops[k], unit, width);
+      cells.forEach((cell, place) => { cell.textContent = rows[k]?.[place] ?? ''; });
+      cells[0].parentElement.classList.toggle('true', k === label);
+    });
+    for (const output of form.querySelectorAll('output')) {
+      const { name, value } = form.elements[output.htmlFor.value];
+      output.textContent = name === 'squash_factor' && value === '1' ? 'off' : Number(value).toFixed(2);
+    }
+    find('.problem').textContent = problem;
+    find('.loss').textContent = loss;
+    find('.sum').textContent = sum;
+  }
+
+  const ask = newest(section, async () => {
+    const { kind, weight, squash_factor, label_sigma, reweigh } = form.elements;
+    const squash = squash_factor.valueAsNumber;
+    answer = await post('picture', JSON.stringify({ heights, label, kind: kind.value, weight: weight.valueAsNumber,
+      reweigh: reweigh.checked, squash_factor: squash > 1 ? squash : null, label_sigma: label_sigma.valueAsNumber }));
+    draw();
+  });
+
+  function change() {
+    draw();
+    ask();
+  }
+
+  // The other tokens share what is left as before.
+  function raise(k, wanted) {
+    const share = Math.min(LARGEST, Math.max(SMALLEST, wanted)), rest = 1 - heights[k];
+    heights = heights.map((height, place) => place === k ? share : Math.max(1e-6, height * (1 - share) / rest));
+    change();
+  }
+
+  columns.forEach(({ plot, bar, input }, k) => {
+    let grip = null;
+    bar.addEventListener('pointerdown', event => {
+      if (event.button !== 0) return;
+      grip = { y: event.clientY, share: heights[k] };
+      bar.setPointerCapture(event.pointerId);
+      bar.focus({ preventScroll: true });
+      event.preventDefault();
+    });
+    bar.addEventListener('pointermove', event => {
+      if (grip) raise(k, grip.share + (grip.y - event.clientY) / (FULL * plot.clientHeight));
+    });
+    for (const end of ['pointerup', 'pointercancel']) bar.addEventListener(end, () => { grip = null; });
+    bar.addEventListener('keydown', event => {
+      if (!(event.key in STEPS) || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      raise(k, heights[k] + STEPS[event.key]);
+    });
+    input.addEventListener('change', () => {
+      label = k;
+      change();
+    });
+  });
+  form.addEventListener('input', change);
+  form.addEventListener('reset', () => {
+    ({ heights, label } = first);
+    setTimeout(change);  // the controls are reset after this event
+  });
+  new ResizeObserver(draw).observe(find('.bars'));
+  ask();
+}
+
+function tokenizer(section) {
+  const find = selector => section.querySelector(selector), form = find('form');
+
+  function show(answer) {
+    for (const name of ['source', 'problem', 'words', 'call', 'numbers']) find(`.${name}`).textContent = answer[name] ?? '';
+    find('.verdict').hidden = !answer.words;
+    find('.verdict').classList.toggle('good', answer.good === true);
+    find('.verdict i').textContent = answer.good ? '✓' : '!';
+    find('.numbers').hidden = !answer.numbers;
+  }
+
+  const examine = newest(section, async () => {
+    const { file: { files: [file] }, digits_only, space_prefixed, vocab_size } = form.elements;
+    if (!file) return show({});
+    show({ source: `Reading ${file.name} …` });
+    const question = new URLSearchParams({ name: file.name, size: file.size, digits_only: digits_only.checked,
+      space_prefixed: space_prefixed.checked, vocab_size: vocab_size.value });
+    show(await post(`tokenizer?${question}`, file.size > Number(section.dataset.mostBytes) ? null : file));
+  });
+  form.addEventListener('input', examine);
+  form.addEventListener('submit', event => event.preventDefault());
+}
+
+picture(document.querySelector('#picture'));
+tokenizer(document.querySelector('#tokenizer'));

@@ -1,0 +1,152 @@
+"""The verdict: which tokens of an uploaded ``tokenizer.json`` are numbers, and how to tell ntl_kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from operator import ne
+from typing import Any, NamedTuple
+
+from ..tokens import NumberTokens
+from ..tokens.texts import count_numbers, possible_labels, vocab_of
+
+MOST_VALUES = 200
+"""Listed of a tokenizer."""
+MOST_LETTERS = 1000
+"""Of a sentence: some errors quote whole files."""
+LARGEST_VOCABULARY = 10_000_000
+"""Far beyond any model's: a table of that many tokens is made."""
+WIDE = 100.0
+"""A span of values at which NTL outweighs cross-entropy."""
+SQUASH_FACTOR = 9
+"""What the documentation recommends for such values."""
+
+
+class Options(NamedTuple):
+    """Options of :meth:`NumberTokens.from_tokenizer`."""
+
+    digits_only: bool = True
+    space_prefixed: bool = False
+
+    def instead_of(self, other: Options) -> str:
+        """The options that differ from others, as arguments."""
+        return ", ".join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(other, name))
+
+    def call(self) -> str:
+        """The call with these options."""
+        return ", ".join(filter(None, ["NumberTokens.from_tokenizer(tokenizer", self.instead_of(Options())])) + ")"
+
+
+CHOICES = (Options(), Options(digits_only=False), Options(space_prefixed=True), Options(False, True))
+
+
+class Verdict(NamedTuple):
+    """Whether some options fit a tokenizer."""
+
+    good: bool
+    words: str
+    call: str
+    """The one that fits."""
+
+
+def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
+    """What the page says of a file: "source", the fields of a :class:`Verdict`, "numbers"; or "problem", a sentence.
+
+    Args:
+        question: the file's name and, as text, ``digits_only``, ``space_prefixed`` ("true" or "false") and
+            ``vocab_size`` (empty for that of the tokenizer).
+        content: the file.
+    """
+    name = question.get("name", "tokenizer.json")
+    options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
+    try:
+        tokenizer = read_tokenizer(name, content)
+        vocab_size = checked_vocab_size(question.get("vocab_size", ""))
+    except ValueError as error:
+        return {"problem": short(str(error))}
+    source, verdict = f"{name}: {tokenizer.get_vocab_size():,} tokens", judge(tokenizer, options)
+    try:
+        numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
+    except ValueError as error:
+        other = verdict._asdict() if verdict and not verdict.good else {}  # a good one: vocab_size alone is wrong
+        return {"source": source, "problem": short(f"{error}."), **other}
+    assert verdict is not None  # the options that count most count what these do
+    return {"source": source, "numbers": numbers, **verdict._asdict()}
+
+
+def read_tokenizer(name: str, content: bytes) -> Any:
+    """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``.
+
+    Raises:
+        ValueError: the file is no UTF-8 text, no JSON, or no tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        text = content.decode()
+        found = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not a text file: byte {error.start} is no UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from error
+    except RecursionError as error:
+        raise ValueError(f"{name} is not a tokenizer.json: its JSON is nested too deeply.") from error
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        raise ValueError(f"{name} is JSON, but not a tokenizer.json: {what_is_missing(found)}.")
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the tokenizers package raises no other class
+        raise ValueError(f"{name} is JSON, but the tokenizers package cannot read it: {error}.") from error
+
+
+def what_is_missing(found: object) -> str:
+    """Why some JSON is no tokenizer, with the usual mistakes by name."""
+    if not isinstance(found, dict):
+        return f"it holds a {type(found).__name__}, not an object with a “model”"
+    if found and all(isinstance(value, int) for value in found.values()):
+        return "it looks like a vocab.json; the tokenizer.json lies beside it"
+    if "tokenizer_class" in found:
+        return "it looks like a tokenizer_config.json; the tokenizer.json lies beside it"
+    return "it has no “model”"
+
+
+def checked_vocab_size(text: str) -> int | None:
+    """The number in a field of text; None if it is empty.
+
+    Raises:
+        ValueError: it is no whole number, or out of range.
+    """
+    digits = text.strip()
+    if not digits:
+        return None
+    if not re.fullmatch("[0-9]{1,15}", digits) or not 1 <= int(digits) <= LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {text[:40]!r}.")
+    return int(digits)
+
+
+def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
+    """Whether the chosen options count all number tokens that can be labels; None if the library takes none."""
+    labels = possible_labels(tokenizer, vocab_of(tokenizer))
+    nearest = sorted(CHOICES, key=lambda options: sum(map(ne, options, chosen)))
+    counted = {options: count_numbers(labels, *options) for options in nearest}
+    best = max(counted, key=lambda options: counted[options])
+    try:
+        values = NumberTokens.from_tokenizer(tokenizer, None, *best).values.tolist()
+    except ValueError:
+        return None
+    most, left_out = counted[best], counted[best] - counted[chosen]
+    words, call = f"All {most:,} number tokens get NTL.", best.call()
+    if left_out:
+        words = f"{left_out:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    missing = [f"{digit}" for digit in range(10) if digit not in values]
+    if missing:
+        words += f" No token is worth {', '.join(missing)}."
+    if values[-1] - values[0] >= WIDE:
+        words += f" Values go up to {values[-1]:g}: squash their distances, or NTL outweighs cross-entropy."
+        call += f"\nNTLConfig(squash_factor={SQUASH_FACTOR})"
+    return Verdict(not left_out and not missing, words, call)
+
+
+def short(words: str) -> str:
+    return words if len(words) <= MOST_LETTERS else words[:MOST_LETTERS] + " …"

@@ -1,0 +1,233 @@
+"""What a Trainer counts: the labels of accumulation windows, the sums behind its metrics, and no sample twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+import torch
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
+from torch import Tensor
+
+from ...config import NTLOutput
+from ...tokens import NumberTokens
+from .losses import IGNORE_INDEX, Count, LossOptions, token_mask
+
+NUM_NUMBERS = "num_numbers_in_batch"
+"""The key of a batch that holds the number tokens of its accumulation window."""
+
+
+class Window(NamedTuple):
+    """The options and denominators of a batch's loss, and over what the loss is summed."""
+
+    options: LossOptions
+    num_items: Count | None = None
+    num_numbers: Count | None = None
+    processes: int = 1
+    """The number of processes, which average their gradients, over which the loss is a sum."""
+    accumulated: int = 1
+    """The number of batches that are summed; a mean over the batch is divided by it."""
+
+    def counts(self) -> dict[str, Count]:
+        """The denominators as keywords of a patched model; empty for a batch on its own."""
+        counts = {"num_items_in_batch": self.num_items, NUM_NUMBERS: self.num_numbers}
+        return {name: count for name, count in counts.items() if count is not None}
+
+
+def count_labels(targets: Tensor, numbers: NumberTokens) -> Tensor:
+    """[2]: how many targets are not ignored, and how many of these are number tokens."""
+    return torch.stack([token_mask(targets).sum(), numbers.count(targets)])
+
+
+def count_window(
+    targets: Iterable[Tensor],
+    numbers: NumberTokens,
+    device: Any,
+    copies: int = 1,
+    gather: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """[2]: the tokens and number tokens by which a window's loss is divided.
+
+    Args:
+        targets: those of each batch of the window, complete on every process.
+        numbers: the number tokens.
+        device: that of the result.
+        copies: how many processes have the same batches. They are counted once.
+        gather: concatenates a tensor [1, 2] of every process; None to count this process alone.
+    """
+    counts = torch.stack([count_labels(each, numbers) for each in targets]).sum(0).to(device)
+    return (counts if gather is None else gather(counts[None]).sum(0)) / copies
+
+
+class Sums(NamedTuple):
+    """Sums over batches: tensors for one batch, numbers for all processes."""
+
+    tokens: Any = 0.0
+    numbers: Any = 0.0
+    cross_entropy: Any = 0.0
+    ntl: Any = 0.0
+    weighted_ntl: Any = 0.0
+    """NTL times the weight of its time."""
+    correct: Any = 0.0
+    number_error: Any = 0.0
+    losses: Any = 0.0
+    """In training, CE + NTL as the Trainer logs it: divided by the counts of each window."""
+    windows: Any = 0.0
+    additions: Any = 0.0
+    """In evaluation, what the model and other Trainers add to CE + NTL, times the tokens."""
+
+
+def sums_of(parts: NTLOutput, tokens: Tensor, numbers: Tensor, window: Window) -> Sums:
+    """The sums of one batch with this many tokens and number tokens, from the parts of its loss."""
+    config = window.options.config
+    ntl = parts.ntl * (parts.num_tokens if config.mean_over == "tokens" else parts.num_numbers)
+    return Sums(
+        tokens=tokens,
+        numbers=numbers,
+        cross_entropy=parts.cross_entropy * parts.num_tokens,
+        ntl=ntl,
+        weighted_ntl=config.weight * ntl,
+        correct=parts.token_accuracy * tokens,
+        number_error=parts.number_mae * numbers,
+        losses=parts.loss.detach() * window.processes,
+        windows=1 / window.accumulated,
+    )
+
+
+class Totals:
+    """Sums over the batches since the last log. Adding to them does not wait for the device."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def add(self, sums: Sums) -> None:
+        device = next(value.device for value in sums if isinstance(value, Tensor))
+        values = [value if isinstance(value, Tensor) else torch.full((), value, device=device) for value in sums]
+        batch = torch.stack([value.detach().to(device).float() for value in values])
+        self.total = batch if self.total is None else self.total + batch
+
+    def clear(self) -> None:
+        self.total = None
+
+    def take(self, device: Any, gather: Callable[[Tensor], Tensor]) -> Sums:
+        """The sums over all processes, each of which must call this, even without batches; then clears them."""
+        total = torch.zeros(len(Sums._fields), device=device) if self.total is None else self.total
+        self.clear()
+        return Sums(*gather(total[None]).sum(0).tolist())
+
+
+def means_of(sums: Sums, mean_over: str) -> dict[str, float]:
+    """The metrics of some sums over at least one token."""
+    return {
+        "ce": sums.cross_entropy / sums.tokens,
+        "ntl": sums.ntl / ntl_denominator(sums, mean_over),
+        "token_accuracy": sums.correct / sums.tokens,
+        "number_mae": sums.number_error / sums.numbers if sums.numbers else math.nan,
+        "number_share": sums.numbers / sums.tokens,
+    }
+
+
+def mean_loss(sums: Sums, mean_over: str) -> float:
+    """The mean CE + NTL of some sums over at least one token."""
+    return float(sums.cross_entropy / sums.tokens + sums.weighted_ntl / ntl_denominator(sums, mean_over))
+
+
+def ntl_denominator(sums: Sums, mean_over: str) -> float:
+    return max(sums.tokens if mean_over == "tokens" else sums.numbers, 1)
+
+
+def label_names(batch: Any) -> list[str]:
+    """The names under which a batch has labels."""
+    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
+
+
+def without_repetitions(batch: Any, samples: int, kept: int, collate: Callable[[int], Any]) -> Any:
+    """A batch of this many samples in which only the first ``kept`` have labels.
+
+    If a row is not a sample, as with padding-free collators, ``collate(kept)`` makes a batch of these samples alone.
+    """
+    names = label_names(batch)
+    if kept == samples or not names:
+        return batch
+    if kept > 0 and len(batch[names[0]]) != samples:
+        return collate(kept)
+    masked = {
+        name: torch.cat([batch[name][:kept], torch.full_like(batch[name][kept:], IGNORE_INDEX)]) for name in names
+    }
+    return {**batch, **masked}
+
+
+class Repetition(NamedTuple):
+    """A sample that stands in for one beyond the end of the data."""
+
+    sample: Any
+
+
+class MarkedStream(IterableDatasetShard):
+    """A process's part of a stream. What fills up the last batch of all processes is marked as a repetition."""
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self.batch_size if self.split_batches else self.batch_size * self.num_processes
+        per_process = size // self.num_processes
+        samples = enumerate(filled_up(self.dataset, size))
+        return (sample for place, sample in samples if place % size // per_process == self.process_index)
+
+
+def filled_up(samples: Iterable[Any], size: int) -> Iterator[Any]:
+    """The samples, and repetitions of the first ones up to a multiple of ``size``."""
+    count, first = 0, []
+    for count, sample in enumerate(samples, 1):
+        if count <= size:
+            first.append(sample)
+        yield sample
+    yield from map(Repetition, islice(cycle(first), -count % size))
+
+
+def collate_marked(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    """Samples of a marked stream as a batch in which repetitions have no labels."""
+    first = [sample for sample in samples if not isinstance(sample, Repetition)]
+    repeated = [sample.sample for sample in samples[len(first) :]]
+    return without_repetitions(collate(first + repeated), len(samples), len(first), lambda kept: collate(first))
+
+
+class RememberedBatches(BatchSamplerShard):
+    """A process's part of the batches of indices, which keeps the last."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in super().__iter__():
+            self.last = batch
+            yield batch
+
+
+def watch_repetitions(loader: Any) -> None:
+    """Make known which samples accelerate repeats so that several processes have the same number of batches."""
+    batches: Any = getattr(loader, "batch_sampler", None)
+    stream: Any = getattr(loader, "dataset", None)
+    if type(batches) is BatchSamplerShard:
+        batches.__class__ = RememberedBatches
+    if type(stream) is IterableDatasetShard and not stream.drop_last:
+        stream.__class__ = MarkedStream
+        loader.base_dataloader.collate_fn = partial(collate_marked, loader.collate_fn)
+
+
+def without_repeated_samples(batch: dict[str, Any], loader: Any, accelerator: Any, copies: int) -> dict[str, Any]:
+    """A watched loader's current batch, in which the samples that accelerate has repeated have no labels.
+
+    They are at the end of the last batch over all processes, ``copies`` of which have the same batches.
+    """
+    state = accelerator.gradient_state
+    if not (state.end_of_dataloader and state.remainder > 0):
+        return batch
+    batches: Any = getattr(loader, "batch_sampler", None)
+    samples = len(batch[label_names(batch)[0]])
+    if isinstance(batches, RememberedBatches):
+        samples = loader.total_batch_size * copies // accelerator.num_processes
+    kept = min(max(state.remainder - accelerator.process_index // copies * samples, 0), samples)
+
+    def collate(kept: int) -> Any:
+        return loader.collate_fn([loader.dataset[index] for index in batches.last[:kept]])
+
+    return without_repetitions(batch, samples, kept, collate)

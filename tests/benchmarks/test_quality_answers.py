@@ -1,0 +1,107 @@
+"""Texts as tokens and back, and the metrics of answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.quality.codec import make_codec
+from benchmarks.quality.metrics import answer_metrics, correlations, median_answer
+from ntl_kernels.evaluation import value_metrics
+
+TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
+KINDS = ("plain", "digits")
+CODECS = {kind: make_codec(kind, TEXTS, 300) for kind in KINDS}
+
+
+@pytest.mark.parametrize("text", ["<eos> 4", "<pad><answer>", "--5", "5-3", "1.2.3", "", "What is -12.5 + 3?"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_awkward_texts_come_back_exactly(kind: str, text: str) -> None:
+    codec = CODECS[kind]
+    ids = codec.encode(text)
+    assert codec.decode([*ids, codec.eos, *ids]) == text
+    assert not {codec.pad, codec.eos, codec.mark} & set(ids)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(KINDS), st.one_of(st.text(max_size=30), st.text("-.0123456789 _<>a", max_size=30)))
+def test_every_text_comes_back_exactly(kind: str, text: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    assert CODECS[kind].decode(CODECS[kind].encode(text)) == text
+
+
+@pytest.mark.parametrize("text", ["What is -12.5 + 3?", "5-3", "1234"])
+def test_digits_signs_and_points_are_tokens_of_their_own(text: str) -> None:
+    codec = CODECS["digits"]
+    tokens = codec.tokenizer.convert_ids_to_tokens(codec.encode(text))
+    characters = [c for c in text if c in "0123456789.-"]
+    assert [token for token in tokens if any(c in "0123456789.-" for c in token)] == characters
+    assert sorted(codec.numbers().values.tolist()) == list(range(10))
+    assert len(CODECS["plain"].encode("1234567")) < 7
+
+
+def test_codecs_of_different_texts_are_not_mixed_up() -> None:
+    first, second = (make_codec("plain", [word * 3] * 9, 400) for word in ("hello", "other"))
+    assert len(first.encode("hello")) < len(second.encode("hello"))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint's tokenizer that marks spaces, as SentencePiece ones do."""
+    raw = Tokenizer(models.Unigram())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=list(special.values()), unk_token="<unk>", show_progress=False
+    )
+    raw.train_from_iterator([*TEXTS, "8, 9 - -3 a.b"], trainer)
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    PreTrainedTokenizerFast(tokenizer_object=raw, **special).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokenizers_that_mark_spaces_keep_them(kind: str, sentencepiece: str) -> None:
+    codec = make_codec(kind, [], 0, sentencepiece)
+    for text in ("What is 12 + 34.5?", "-7", "5 - -3", "to the 12", "a.b 3.1", "9-8, -2", "the"):
+        ids = codec.encode(text)
+        assert codec.decode([*ids, codec.eos]) == text
+        names = codec.tokenizer.convert_ids_to_tokens(ids)
+        assert kind == "plain" or all(len(name) == 1 for name in names if any(c.isdigit() for c in name))
+
+
+def test_answers_have_the_librarys_metrics_and_correlations() -> None:
+    metrics = answer_metrics(["1", "2", "so\n#### 7", "many", "x"], ["1", "4", "7", "so\n#### 5", "Ann"])
+    truths, guesses = [1.0, 4.0, 7.0, 5.0], [1.0, 2.0, 7.0, None]
+    assert value_metrics(guesses, truths).items() <= metrics.items()
+    assert metrics["no_number"] == 0.25 and metrics["mae"] == pytest.approx(2 / 3) and metrics["exact_match"] == 0.2
+    assert metrics["spearman"] == pytest.approx(1) and metrics["pearson"] == pytest.approx(18 / 372**0.5)
+    assert answer_metrics(["123", "4"], ["12", "5"])["run_on"] == 0.5
+    assert answer_metrics(["Ann"], ["two cats"]) == {"exact_match": 0}
+
+
+def test_correlations_need_two_values_on_either_side() -> None:
+    for guesses, truths in (([3.0, 3.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0]), ([None, math.inf], [1.0, 2.0])):
+        assert all(math.isnan(value) for value in correlations(guesses, truths).values())
+
+
+@pytest.mark.parametrize(
+    ("sampled", "expected"),
+    [
+        (["3", "1", "2"], "2"),
+        (["1", "2", "10", "400"], "6"),
+        (["1", "2"], "1.5"),
+        (["-7.25", "no", "", "4x"], "-7.25"),
+        (["no", ""], ""),
+        (["0", "100", "0"], "0"),
+        (["100000000000000000000", "100000000000000000000"], "100000000000000000000"),
+        (["0.1", "0.2"], "0.15"),
+    ],
+)
+def test_the_median_of_the_answers_that_are_numbers(sampled: list[str], expected: str) -> None:
+    assert median_answer(sampled) == expected

@@ -1,0 +1,315 @@
+"""`NTLTrainer` on two processes: the gradients and metrics of the whole batch."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import transformers
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch import Tensor
+from transformers import Trainer
+
+from ntl_kernels import linear_cross_entropy_ntl
+from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, apply_ntl_to_model
+
+from ..parallel.ranks import Ranks
+from ..versions import needs
+from .loops import as_launched
+from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
+from .test_transformers_trainer import EXACT, assert_metrics, log_of
+from .training import (
+    LOG_ERROR,
+    ROWS,
+    TAKES_SHARDED_MODELS,
+    InOrder,
+    all_rows,
+    arguments,
+    exact_loss,
+    large_batch,
+    step_of,
+    to_rows,
+)
+
+pytestmark = pytest.mark.slow
+HALF = ROWS // 2
+AVERAGES = needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
+
+
+def launched(group: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """What a function returns in a process that accelerate takes for a new one."""
+    for state in (AcceleratorState, PartialState):
+        state._reset_state()
+    GradientState._reset_state()
+    may_have_workers = mock.patch.dict(multiprocessing.current_process()._config, daemon=False)  # type: ignore[attr-defined]
+    with as_launched(), mock.patch.dict(os.environ, ACCELERATE_USE_CPU="true"), may_have_workers:
+        return function(*args)
+
+
+@pytest.fixture
+def run(two_ranks: Ranks) -> Callable[..., Any]:
+    """Calls a function in two processes; the result of the first."""
+    return lambda *args: two_ranks.run(launched, *args, ranks=2)[0]
+
+
+def trained_and_evaluated(make: Callable[[], NTLTrainer]) -> dict[str, Any]:
+    """By two Trainers: a stock one that evaluates first does not wrap its model in DDP for training."""
+    training, evaluation = make(), make()
+    return {"gradients": step_of(training), "log": log_of(training, "loss"), "eval": evaluation.evaluate()}
+
+
+def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Two accumulation steps of two rows in each process."""
+
+    def make() -> NTLTrainer:
+        model = make_model(case)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        rows, numbers = to_rows(model), None if patched else NUMBERS
+        args = arguments(folder, 2, 2, **options)
+        return NTLTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
+
+    return trained_and_evaluated(make)
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
+@pytest.mark.parametrize("case", ["llama-tied", "gemma2", "t5"])
+def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, run: Any, tmp_path: Path) -> None:
+    result = run(trainer_step, case, patched, tmp_path, {})
+    parts, expected = large_batch(make_model(case))
+    assert_same_gradients(result["gradients"], expected, EXACT)
+    assert result["log"]["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
+    assert_metrics(result["log"], parts)
+    assert_metrics(result["eval"], parts, "eval_")
+
+
+def test_averaging_processes_instead_of_tokens(run: Any, tmp_path: Path) -> None:
+    """Each process takes the mean of its own rows, of which there are 4 and 4."""
+    log = run(trainer_step, "llama", True, tmp_path, {"average_tokens_across_devices": False})["log"]
+    assert log["ce"] == pytest.approx(large_batch(make_model())[0].cross_entropy.item(), rel=1e-5)
+
+
+class Theirs(Trainer):
+    """A ``compute_loss`` of its own, which ends in the Trainer's."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
+class TheirsWithNTL(NTLTrainerMixin, Theirs):
+    """Its mixin calls the other's."""
+
+
+def step_of_theirs(folder: Path) -> tuple[Any, dict[str, float]]:
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    trainer = TheirsWithNTL(model, arguments(folder, 2, 2), train_dataset=to_rows(model))
+    return step_of(trainer), log_of(trainer, "loss")
+
+
+def test_loss_of_theirs_on_two_processes(run: Any, tmp_path: Path) -> None:
+    """The Trainer's, in which theirs ends, multiplies by the processes: once."""
+    parts, expected = large_batch(make_model())
+    actual, log = run(step_of_theirs, tmp_path)
+    assert_same_gradients(actual, expected, EXACT)
+    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
+
+
+def flatten(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows without padding, one after the other in a single one, as padding-free collators make them; their ends are
+    padded to a multiple of 8 as TRL can do."""
+    rows = [{name: value[: row["attention_mask"].sum()] for name, value in row.items()} for row in rows]
+    ids = torch.cat([row["input_ids"] for row in rows])
+    labels = torch.cat([F.pad(row["labels"][1:], (1, 0), value=-100) for row in rows])
+    pad = -len(ids) % 8
+    return {"input_ids": F.pad(ids, (0, pad))[None], "labels": F.pad(labels, (0, pad), value=-100)[None]}
+
+
+STREAM: dict[str, Any] = {"accelerator_config": {"dispatch_batches": False}}
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "rows": {},
+    "rows, patched": {},
+    "rows, split batches": {"accelerator_config": {"split_batches": True}},
+    "rows of a dispatched stream": {},
+    "rows of a stream": STREAM,
+    "rows of a stream in a worker": STREAM | {"dataloader_num_workers": 1},
+    "flattened": {},
+    "flattened, patched": {},
+    "flattened, split batches": {"accelerator_config": {"split_batches": True}},
+    "flattened stream": STREAM,
+}
+
+
+def evaluation_of_unequal_rows(kind: str, count: int, folder: Path) -> dict[str, float]:
+    """Of some rows, where accelerate repeats others to fill up the last batch of six."""
+    model = make_model(num_hidden_layers=0)  # positions know nothing of each other
+    rows = to_rows(model)[:count]
+    if "patched" in kind:
+        apply_ntl_to_model(model, NUMBERS)
+    args = arguments(folder, 6 if "split" in kind else 3, 1, remove_unused_columns=False, **UNEQUAL[kind])
+    options = {"data_collator": flatten} if "flattened" in kind else {"compute_metrics": lambda _: {}}
+    data = InOrder(rows) if "stream" in kind else rows
+    return NTLTrainer(model, args, eval_dataset=data, numbers=NUMBERS, **options).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [(kind, count) for kind in UNEQUAL for count in (4, 7) if "worker" not in kind or count == 7]
+)
+def test_evaluation_counts_no_row_twice(kind: str, count: int, run: Any, tmp_path: Path) -> None:
+    """In batches of three for each of two processes: of the last, some rows of the second or of the first count."""
+    metrics, model = run(evaluation_of_unequal_rows, kind, count, tmp_path), make_model(num_hidden_layers=0)
+    parts = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:count]))
+    assert_metrics(metrics, parts, "eval_")
+    assert metrics["eval_loss"] == pytest.approx(exact_loss(model, to_rows(model)[:count]), rel=1e-6)
+    assert metrics["eval_number_share"] == pytest.approx((parts.num_numbers / parts.num_tokens).item())
+
+
+class ContextParallel(NTLTrainer):
+    """Two processes that share every row: the first has its beginning, the second the shorter rest.
+
+    What accelerate does with rows on GPUs, done here by hand, for a model whose positions know nothing of each other.
+    """
+
+    def get_cp_size(self) -> int:
+        return 2
+
+    def _get_train_sampler(self, *args: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def _prepare_context_parallel_inputs(self, model: Any, inputs: dict[str, Tensor]) -> Any:
+        shift_labels = make_targets(self.model, inputs["labels"])
+        parts = {name: self.part(value) for name, value in {**inputs, "shift_labels": shift_labels}.items()}
+        parts.pop("attention_mask")
+        return contextlib.nullcontext, parts
+
+    def part(self, value: Any) -> Any:
+        if getattr(value, "ndim", 0) < 2:  # the count of the window's numbers, skip_logits
+            return value
+        return value.chunk(2, dim=1)[self.accelerator.process_index].contiguous()
+
+
+def context_parallel_step(patched: bool, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """One step over two batches, and the evaluation of the first; both processes get the same batches."""
+
+    def make() -> NTLTrainer:
+        model = make_model(num_hidden_layers=0)
+        if patched:
+            apply_ntl_to_model(model, NUMBERS)
+        rows = to_rows(model)
+        twice = [row for start in range(0, ROWS, 4) for row in 2 * rows[start : start + 4]]
+        args, numbers = arguments(folder, 4, 2, **options), None if patched else NUMBERS
+        return ContextParallel(model, args, train_dataset=twice, eval_dataset=twice[:8], numbers=numbers)
+
+    return trained_and_evaluated(make)
+
+
+@pytest.mark.parametrize(("patched", "averages"), [(True, True), (False, True), (True, False)])
+def test_processes_that_share_rows(patched: bool, averages: bool, run: Any, tmp_path: Path) -> None:
+    """Context parallelism: tokens and numbers count once, and unequal shards weigh as much as they have of them."""
+    result = run(context_parallel_step, patched, tmp_path, {"average_tokens_across_devices": averages})
+    model = make_model(num_hidden_layers=0)
+    parts, expected = large_batch(model)
+    assert_same_gradients(result["gradients"], {name: grad for name, grad in expected.items() if grad is not None})
+    half = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:HALF]))
+    assert result["log"]["loss"] == pytest.approx(parts.loss.item(), rel=1e-5, abs=LOG_ERROR)
+    assert result["eval"]["eval_loss"] == pytest.approx(half.loss.item(), rel=1e-5)
+    assert_metrics(result["log"], parts)
+    assert_metrics(result["eval"], half, "eval_")
+
+
+def sharded_model() -> Any:
+    """By FSDP2, with a head of its own unit."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    for module in [*model.model.layers, model.lm_head, model]:
+        fully_shard(module)
+    return model
+
+
+def fsdp2_trainer(folder: Path) -> dict[str, Any]:
+    """The gradients of the whole batch by NTLTrainer, for a model that is sharded already."""
+    model = sharded_model()
+    trainer = NTLTrainer(model, arguments(folder, 4, 1), train_dataset=to_rows(model))
+    trainer.is_distributed_loading_by_transformers = True  # so that nobody wraps it in DDP
+    return {name: gradient.full_tensor() for name, gradient in step_of(trainer).items()}
+
+
+@pytest.mark.skipif(
+    not TAKES_SHARDED_MODELS, reason=f"the Trainer of transformers {transformers.__version__} wraps it in DDP"
+)
+def test_sharded_model_in_the_trainer(run: Any, tmp_path: Path) -> None:
+    assert_same_gradients(run(fsdp2_trainer, tmp_path), large_batch(make_model())[1])
+
+
+def half_of_the_rows() -> dict[str, Any]:
+    return {name: tensor[dist.get_rank() * HALF :][:HALF] for name, tensor in all_rows().items()}
+
+
+def fsdp2() -> dict[str, Any]:
+    """Gradients of the mean of the processes' losses."""
+    model = sharded_model()
+    model(**half_of_the_rows()).loss.backward()
+    return {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
+
+
+def fsdp1() -> dict[str, Any]:
+    """The same by FullyShardedDataParallel."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    options = {"use_orig_params": True, "device_id": torch.device("cpu")}
+    model.lm_head = FSDP(model.lm_head, **options)
+    sharded = FSDP(model, **options)
+    sharded(**half_of_the_rows()).loss.backward()
+    with FSDP.summon_full_params(sharded, with_grads=True):
+        named = [(name.replace("_fsdp_wrapped_module.", ""), p.grad.clone()) for name, p in sharded.named_parameters()]
+    return dict(named)
+
+
+@pytest.mark.parametrize("shard", [fsdp1, pytest.param(fsdp2, marks=AVERAGES)])
+def test_sharded_parameters(shard: Any, run: Any) -> None:
+    model = make_model()
+    for start in (0, HALF):
+        batch = torch.utils.data.default_collate(to_rows(model)[start : start + HALF])
+        (stock_output(model, batch).loss / 2).backward()
+    assert_same_gradients(run(shard), gradients(model))
+
+
+class TokenLosses(torch.nn.Linear):
+    """A head that gives the loss of every token."""
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        return linear_cross_entropy_ntl(hidden, self.weight, labels, NUMBERS, bias=self.bias, reduction="none")
+
+
+def token_losses() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Gradients of a head that is resharded between its forward and its backward pass, and what they must be."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    torch.manual_seed(0)
+    hidden, labels, factor = torch.randn(6, 16), torch.randint(0, VOCAB, (6,)), torch.rand(6)
+    head, hidden = TokenLosses(16, VOCAB), hidden.requires_grad_()
+    (head(hidden, labels) * factor).sum().backward()
+    expected = {"hidden": hidden.grad, **gradients(head)}
+    hidden.grad = None
+    losses = fully_shard(head, reshard_after_forward=True)(hidden, labels)
+    assert isinstance(head.weight, DTensor)
+    (losses * factor).sum().backward()
+    actual = {name: parameter.grad.full_tensor() for name, parameter in head.named_parameters()}
+    return {"hidden": hidden.grad, **actual}, expected
+
+
+@AVERAGES
+def test_head_resharded_before_its_backward_pass(run: Any) -> None:
+    actual, expected = run(token_losses)
+    assert_same_gradients(actual, expected)

@@ -1,0 +1,112 @@
+"""Rows that are hard to compute exactly, for every road to a loss: logits, hidden states, shards, kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ntl_kernels import NumberTokens
+
+from .impossible_labels import (
+    SMOOTHINGS,
+    UNMEASURED_CONFIGS,
+    check_impossible,
+    check_unmeasured,
+    impossible_problem,
+    unmeasured_problem,
+)
+from .large_logits import (
+    OFFSET_PROBLEMS,
+    check_large,
+    check_offsets,
+    large_problem,
+    masked_start_problem,
+    offset_problem,
+)
+from .problems import Answer, Problem, moved, solve
+
+REDUCTIONS = ("mean", "sum", "none")
+IGNORE_INDICES = (-100, -1, 0, 4, 20, 2**31, 2**32, 2**32 + 4, 2**53 + 1, 2**63 - 1, -(2**31), -(2**32) + 4, -(2**63))
+
+
+class LargeRows:
+    """Finite logits. Options take turns with reductions and dtypes: random problems combine them."""
+
+    device = "cpu"
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
+    vocab_size = 32_000
+    every = 1
+    """Of many problems, run every so many."""
+
+    def solve(self, problem: Problem) -> Answer:
+        raise NotImplementedError
+
+    def tanh_error(self, problem: Problem) -> float:
+        """The relative error of the softcap's tanh."""
+        return 0.0
+
+    def placed(self, problem: Problem) -> Problem:
+        return moved(problem, self.device)
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_large_logits_lose_no_more_than_torch(self, number: int) -> None:
+        """Common offsets, masks of every size, rows of one level, confident rows."""
+        for i, options in enumerate(({}, {"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5})):
+            dtype, reduction = self.dtypes[(number + i) % len(self.dtypes)], REDUCTIONS[number]
+            problem = self.placed(large_problem(dtype, reduction, **options))
+            check_large(self.solve(problem), problem, self.tanh_error(problem))
+
+    def test_a_common_offset_costs_no_digits(self) -> None:
+        for options in OFFSET_PROBLEMS[:: self.every]:
+            problem = self.placed(offset_problem(*options))
+            check_offsets(self.solve(problem), problem)
+
+    def test_label_smoothing_of_rows_with_masked_columns(self) -> None:
+        for first in (0, self.vocab_size // 2):
+            problem = self.placed(masked_start_problem(self.vocab_size, first))
+            check_large(self.solve(problem), problem)
+
+    def test_the_number_loss_of_large_logits(self) -> None:
+        for i, dtype in enumerate(self.dtypes):
+            problem = self.placed(large_problem(dtype, REDUCTIONS[i % 3], weight=0.3, reweigh=i % 2 == 0))
+            answer, truth = self.solve(problem), solve(problem.in_dtype(torch.float64), "reference")
+            torch.testing.assert_close(answer.output.loss.double(), truth.output.loss, rtol=2e-6, atol=2e-6)
+            rounding = torch.finfo(dtype).eps
+            torch.testing.assert_close(answer.gradient.double(), truth.gradient, rtol=rounding, atol=2e-6)
+
+    @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 1.0])])
+    def test_an_ignore_index_is_no_other_label(self, weights: torch.Tensor | None) -> None:
+        """One that int32 does not hold would wrap around to a label there. It does what a weight of 0 does."""
+        labels = torch.tensor([0, 4, 20, 49, 0, 4])
+        numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
+        logits = torch.randn(6, 50)
+        for i, ignore_index in enumerate(IGNORE_INDICES[:: self.every]):
+            options = {"reduction": REDUCTIONS[i % 3], "ignore_index": ignore_index, "token_weights": weights}
+            upstream = torch.ones(6) if i % 3 == 2 else torch.tensor(1.0)
+            problem = Problem(logits, labels, numbers, options, upstream)
+            keep = (labels != ignore_index) * (1.0 if weights is None else weights)
+            expected = self.solve(
+                self.placed(replace(problem, options={**options, "token_weights": keep, "ignore_index": -100}))
+            )
+            for dtype in (torch.int32, torch.int64):
+                found = self.solve(self.placed(replace(problem, labels=labels.to(dtype))))
+                torch.testing.assert_close(found.output.loss, expected.output.loss)
+                torch.testing.assert_close(found.gradient, expected.gradient)
+
+
+class InfiniteRows(LargeRows):
+    """And logits of -inf."""
+
+    def test_impossible_labels_have_the_loss_that_torch_gives_them(self) -> None:
+        for i, label_smoothing in enumerate(SMOOTHINGS):
+            for reduction in REDUCTIONS:
+                problem = self.placed(impossible_problem(self.dtypes[i % len(self.dtypes)], reduction, label_smoothing))
+                check_impossible(self.solve(problem), problem)
+
+    def test_number_tokens_without_probability_have_no_number_loss(self) -> None:
+        for i, config in enumerate(UNMEASURED_CONFIGS):
+            dtype, reduction = self.dtypes[i // 3 % len(self.dtypes)], REDUCTIONS[i % 3]
+            problem = self.placed(unmeasured_problem(dtype, reduction, config))
+            check_unmeasured(self.solve(problem), problem)
