@@ -1,6 +1,6 @@
 """The losses f(e) of the error e between expected value and label's value: one entry of `VALUE_LOSSES` per kind.
 
-The kernels contain the same formulas (`value_loss` and `value_slope` of :mod:`ntl_kernels.kernels.numbers`).
+The kernels contain the same formulas (`value_loss` of :mod:`ntl_kernels.kernels.numbers`).
 """
 
 from __future__ import annotations
