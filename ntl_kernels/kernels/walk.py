@@ -81,9 +81,10 @@ def group_columns(UNROLL: tl.constexpr, TILE: tl.constexpr):
     The contiguity hints hold within a vector. For the thread axis they only say that it is distributed over the lanes
     of a warp: otherwise Triton 3.6 distributes the first axis, and every reduction needs shuffles.
     """
+    VECTOR: tl.constexpr = TILE.vector
     vectors = tl.arange(0, UNROLL)[:, None, None] * TILE.threads + tl.arange(0, TILE.threads)[None, :, None]
-    columns = vectors * TILE.vector + tl.arange(0, TILE.vector)[None, None, :]
-    return tl.max_contiguous(columns, [1, 2, TILE.vector])
+    columns = vectors * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+    return tl.max_contiguous(columns, [1, 2, VECTOR])
 
 
 @triton.jit
@@ -131,8 +132,9 @@ def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY:
     """The first walk over the front, from start to end."""
     STEP: tl.constexpr = TILE.threads * TILE.vector
     GROUP: tl.constexpr = TILE.unroll * STEP
-    nothing = tl.zeros([TILE.threads], tl.float32)
-    peak = tl.full([TILE.threads], float("-inf"), tl.float32)
+    THREADS: tl.constexpr = TILE.threads  # Triton 3.6 takes no number from a tuple in a shape or a hint
+    nothing = tl.zeros([THREADS], tl.float32)
+    peak = tl.full([THREADS], float("-inf"), tl.float32)
     total, distance, count = nothing, nothing, nothing
     size = front_size(row, TILE)
     whole = size // GROUP * GROUP
@@ -266,7 +268,8 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
     # The masks are recomputed, too: keeping them would take registers.
-    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, TILE.vector)
+    VECTOR: tl.constexpr = TILE.vector
+    size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE.keep)):
         u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP)
@@ -344,8 +347,8 @@ def clear_row(row, TILE: tl.constexpr):
     dtype = row.start.dtype.element_ty
     columns = group_columns(TILE.unroll, TILE)
     for offset in tl.range(0, row.body_size, GROUP):
-        zeros = tl.zeros([TILE.unroll, TILE.threads, TILE.vector], dtype)
+        zeros = tl.zeros(columns.shape, dtype)
         tl.store(row.body + (offset + columns), zeros, mask=offset + columns < row.body_size)
     if not TILE.aligned:
         edges, is_edge = edge_columns(row, TILE.vector)
-        tl.store(row.start + edges, tl.zeros([2 * TILE.vector], dtype), mask=is_edge)
+        tl.store(row.start + edges, tl.zeros(edges.shape, dtype), mask=is_edge)
