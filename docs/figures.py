@@ -320,7 +320,8 @@ LAYERS = (
     ("linear", "hidden states: a chunk of logits at a time"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),
     ("reference | kernels", "the specification; Triton kernels"),
-    ("formulas | problem", "costs of numbers; Problem: labels, weights, numbers and options of one call"),
+    ("problem", "labels, weights, numbers and options of one call; the results of rows"),
+    ("formulas", "costs of numbers"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
     (

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .formulas import divide
 from .spec import LossSpec
 from .tokens import NumberTable
 
@@ -186,6 +187,23 @@ class Merged(NamedTuple):
     number_peak: Any  # this and the next: over the number tokens; these and the effect are 0 in rows without NTL
     number_total: Any
     effect: Any  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
+
+
+def parts_of(sums: RowResult, counts: RowResult, tokens: Any, numbers: Any, problem: Problem) -> Parts:
+    """The parts from the sums of the results of all rows, the numbers of rows where they are not 0, and the
+    denominators of a mean."""
+    ce, ntl = sums.cross_entropy, sums.ntl
+    if problem.reduction == "mean":
+        ce, ntl = divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
+    return Parts(
+        cross_entropy=ce,
+        ntl=ntl,
+        num_tokens=tokens,
+        num_numbers=numbers,
+        token_accuracy=divide(sums.is_correct, counts.weight),
+        number_mae=divide(sums.absolute_error, counts.mass),
+        number_mass=divide(sums.mass, counts.mass),
+    )
 
 
 NUM_PARTS = len(Parts._fields)

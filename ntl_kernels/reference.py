@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, divide
-from .problem import Forward, Parts, Problem, RowResult, in_dtype, is_kept, losses_of_rows
+from .formulas import costs
+from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
 from .tokens import NumberTable
 from .value_losses import VALUE_LOSSES
@@ -109,17 +109,8 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
             problem.ntl_weight,
         )
     )
-    ce, ntl = sums.cross_entropy, sums.ntl
-    if problem.reduction == "mean":
-        ce, ntl = divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
-    parts = Parts(
-        cross_entropy=ce,
-        ntl=ntl,
-        num_tokens=tokens,
-        num_numbers=numbers,
-        token_accuracy=divide(sums.is_correct, counts.weight),
-        number_mae=divide(sums.absolute_error, counts.mass),
-        number_mass=divide(sums.mass, counts.mass),
-    )
-    loss = losses_of_rows(fields, problem) if problem.reduction == "none" else ce + ntl_weight * ntl
+    parts = parts_of(sums, counts, tokens, numbers, problem)
+    loss = parts.cross_entropy + ntl_weight * parts.ntl
+    if problem.reduction == "none":
+        loss = losses_of_rows(fields, problem)
     return Forward(loss, torch.stack(parts).detach(), fields.detach())

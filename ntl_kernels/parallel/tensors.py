@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ..backends.layout import loss_dtype
 from ..config import NTLOutput
 from ..dispatch import as_output, as_result, in_shape, loss_of_hidden, loss_of_logits
-from ..problem import Forward, Problem, RowResult
+from ..problem import Forward, Problem, RowResult, parts_of
 from . import steps
 from .collectives import finished, sum_ranks
 from .logits import Split
@@ -260,21 +260,17 @@ def as_dtensors(
 
 def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: Layout) -> NTLOutput:
     """The output with its parts computed over the rows of all ranks; the loss stays that of this rank's rows."""
-    sums, counts = (RowResult(*each.unbind()) for each in (fields.sum(-1), fields.count_nonzero(-1)))
-    here = [output.cross_entropy.sum(), output.ntl.sum(), sums.weight, sums.number_weight]
-    here += [sums.is_correct, sums.absolute_error, sums.mass, counts.weight, counts.mass]
-    total = torch.stack([part.to(fields.dtype) for part in here])
+    total = torch.stack([fields.sum(-1), fields.count_nonzero(-1).to(fields.dtype)])
     for group in layout.row_groups:
         total = finished(sum_ranks(total, group))
-    ce, ntl, tokens, numbers, correct, error, mass, rows, measured_rows = total.unbind()
+    sums, counts = (RowResult(*each.unbind()) for each in total)
+    is_mean, has_numbers = problem.reduction == "mean", problem.num_numbers is not None
+    tokens = output.num_tokens if is_mean else sums.weight
+    numbers = output.num_numbers if is_mean and has_numbers else sums.number_weight
+    parts = parts_of(sums, counts, tokens, numbers, problem)
     if problem.reduction == "none":
-        ce, ntl = output.cross_entropy, output.ntl
-    if problem.reduction == "mean":
-        tokens = output.num_tokens
-        numbers = numbers if problem.num_numbers is None else output.num_numbers
-    accuracy = correct / rows.clamp_min(1)
-    error, mass = (part / measured_rows.clamp_min(1) for part in (error, mass))
-    return NTLOutput(output.loss, ce, ntl, tokens, numbers, accuracy, error, mass)
+        parts = parts._replace(cross_entropy=output.cross_entropy, ntl=output.ntl)
+    return NTLOutput(output.loss, *parts)
 
 
 def placements_of(tensor: DTensor) -> str:

@@ -36,10 +36,21 @@ class Labels(NamedTuple):
 
     def part(self, rows: Rows) -> Labels:
         """The labels of some of the rows that count."""
-        parts: Any = self._replace(counts=None)
-        parts = (chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part for part in parts)
-        found = Labels(*parts)
-        return found._replace(num_others=count_true(found.is_other))
+
+        def of_rows(part: Any) -> Any:
+            return chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part
+
+        is_other = chosen(self.is_other, rows)
+        return Labels(
+            ids=chosen(self.ids, rows),
+            counts=None,
+            weights=of_rows(self.weights),
+            is_other=is_other,
+            num_others=count_true(is_other),
+            targets=chosen(self.targets, rows),
+            a=of_rows(self.a),
+            b=of_rows(self.b),
+        )
 
     def weighted(self, terms: Any) -> Any:
         """Terms of the rows, [n, 1] or one number for all, times w."""

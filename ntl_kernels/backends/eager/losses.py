@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import divide
-from ...problem import AT, NUM_FIELDS, Forward, Parts, Problem, RowResult, losses_of_rows
+from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
@@ -88,26 +87,14 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     sums = RowResult(*fields.sum(-1).tolist())
+    counts = RowResult(*fields.count_nonzero(-1).tolist()) if problem.wants_parts else sums  # then they are not used
     num_tokens = sums.weight if problem.num_tokens is None else number_of(problem.num_tokens)
     num_numbers = sums.number_weight if problem.num_numbers is None else number_of(problem.num_numbers)
-    ce, ntl = sums.cross_entropy, sums.ntl
-    if problem.reduction == "mean":
-        ce, ntl = divide(ce, num_tokens), divide(ntl, problem.divisor_of_ntl(num_tokens, num_numbers))
+    parts = parts_of(sums, counts, num_tokens, num_numbers, problem)
+    loss = parts.cross_entropy + number_of(problem.ntl_weight) * parts.ntl
     # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
-    loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
-    if not problem.wants_parts:
-        return loss, None
-    counts = RowResult(*fields.count_nonzero(-1).tolist())
-    parts = Parts(
-        cross_entropy=ce,
-        ntl=ntl,
-        num_tokens=num_tokens,
-        num_numbers=num_numbers,
-        token_accuracy=divide(sums.is_correct, counts.weight),
-        number_mae=divide(sums.absolute_error, counts.mass),
-        number_mass=divide(sums.mass, counts.mass),
-    )
-    return loss, torch.tensor(parts, dtype=fields.dtype, device=fields.device)
+    total = torch.tensor(loss, dtype=fields.dtype, device=fields.device)
+    return total, torch.tensor(parts, dtype=fields.dtype, device=fields.device) if problem.wants_parts else None
 
 
 def solve_block(block: Block, problem: Problem) -> Tensor:
