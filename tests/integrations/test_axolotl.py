@@ -192,4 +192,4 @@ def test_axolotls_manager_calls_the_plugin(plugin: Any, tmp_path: Path) -> None:
 
     trainer, checked = make_trainer(tmp_path), keys(plugin)
     PluginManager.get_instance().post_trainer_create(checked, trainer)
-    assert trainer.model._ntl_patch.options.config.mean_over == "tokens"
+    assert trainer.model._ntl_installed.options.config.mean_over == "tokens"

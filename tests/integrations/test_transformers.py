@@ -33,8 +33,8 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
+from ntl_kernels.integrations.transformers.forwards import INSTALLED
 from ntl_kernels.integrations.transformers.models import MODEL_CLASSES
-from ntl_kernels.integrations.transformers.patched import PATCH
 
 from ..versions import needs
 from .models import (
@@ -367,7 +367,7 @@ def test_parts_keep_no_graph() -> None:
     expected = stock_output(model, batch)
     apply_ntl_to_model(model, NUMBERS)
     model(**batch)
-    parts = getattr(model, PATCH).parts
+    parts = getattr(model, INSTALLED).parts
     assert not any(part.requires_grad for part in parts)
     for part, other in zip(parts, expected, strict=True):
         torch.testing.assert_close(part, other.detach())

@@ -25,9 +25,9 @@ from ntl_kernels.integrations.transformers import (
     apply_ntl_to_model,
     set_ntl_loss_function,
 )
+from ntl_kernels.integrations.transformers.forwards import INSTALLED
+from ntl_kernels.integrations.transformers.frameworks import check_arguments
 from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
-from ntl_kernels.integrations.transformers.patched import PATCH
-from ntl_kernels.integrations.transformers.trainer import check_trainer
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .training import (
@@ -144,7 +144,7 @@ def find_shape(predictions: Any) -> tuple[int, ...]:
 def seq2seq_trainer(model: Any, folder: Path, **options: Any) -> NTLSeq2SeqTrainer:
     settings_of_one_batch = settings(folder, ROWS, 1, predict_with_generate=True, generation_max_length=5)
     args, rows = Seq2SeqTrainingArguments(**(settings_of_one_batch | options)), to_rows(model)
-    numbers = None if hasattr(model, PATCH) else NUMBERS
+    numbers = None if hasattr(model, INSTALLED) else NUMBERS
     return NTLSeq2SeqTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
 
 
@@ -638,7 +638,7 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="Ulysses.*the NTL of apply_ntl_to_model"):
             trainer.model(**all_rows())
         with pytest.raises(ValueError, match="Trainer does not support DeepSpeed's sequence parallelism"):
-            check_trainer(trainer)
+            check_arguments("Trainer", trainer.args)
 
     def test_virtual_tokens_among_the_labels(self, tmp_path: Path) -> None:
         config = PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, LossOptions, token_mask
+from .losses import IGNORE_INDEX, Count, NTLOptions, label_names, token_mask
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
@@ -23,7 +23,7 @@ NUM_NUMBERS = "num_numbers_in_batch"
 class Window(NamedTuple):
     """The options and denominators of a batch's loss, and over what the loss is summed."""
 
-    options: LossOptions
+    options: NTLOptions
     num_items: Count | None = None
     num_numbers: Count | None = None
     processes: int = 1
@@ -137,11 +137,6 @@ def mean_loss(sums: Sums, mean_over: str) -> float:
 
 def ntl_denominator(sums: Sums, mean_over: str) -> float:
     return max(sums.tokens if mean_over == "tokens" else sums.numbers, 1)
-
-
-def label_names(batch: Any) -> list[str]:
-    """The names under which a batch has labels."""
-    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
 def without_repetitions(batch: Any, samples: int, kept: int, collate: Callable[[int], Any]) -> Any:

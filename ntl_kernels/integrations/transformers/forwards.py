@@ -18,6 +18,10 @@ import torch
 from torch import Tensor
 
 from .frameworks import REPLACED_FORWARD, check_loss
+from .losses import NTLOptions, label_names, model_loss
+
+INSTALLED = "_ntl_installed"
+"""The attribute that holds what is installed on a model, and on its head if that is patched."""
 
 
 def unbound(function: Any) -> Any:
@@ -29,11 +33,9 @@ def unbound(function: Any) -> Any:
 
 def innermost(function: Any) -> Any:
     """The function inside partials, bound methods and ``functools.wraps``."""
-    while True:
-        function = unbound(function)
-        if not hasattr(function, "__wrapped__"):
-            return function
-        function = function.__wrapped__
+    while hasattr(unbound(function), "__wrapped__"):
+        function = unbound(function).__wrapped__
+    return unbound(function)
 
 
 def describe(function: Any) -> str:
@@ -44,16 +46,10 @@ def describe(function: Any) -> str:
     return f"{function.__globals__.get('__name__', '?')}.{function.__code__.co_name}"
 
 
-def is_ours(function: Any, *ours: Callable[..., Any]) -> bool:
-    """Whether a function is a partial, or bound method, of one of ours."""
-    return unbound(function) in ours
-
-
 class BoundForward(partial):  # type: ignore[type-arg]
-    """``partial(function, model)`` with a ``__func__``, like a bound method.
+    """``partial(function, model)`` with a ``__func__``, like a bound method, but unlike one it can be pickled.
 
     accelerate wraps a method's function and binds the result to the model, both when it wraps and when it unwraps.
-    Unlike a method, a partial can be pickled.
     """
 
     @property
@@ -61,14 +57,18 @@ class BoundForward(partial):  # type: ignore[type-arg]
         return self.func
 
 
-def with_signature(forward: partial[Any], stock: Callable[..., Any], bound: bool = False) -> partial[Any]:
-    """The partial with the signature of the forward that it replaces; the Trainer reads the arguments from it.
+def bound_forward(function: Callable[..., Any], model: Any) -> BoundForward:
+    """``partial(function, model)`` with the signature of the model's own forward, from which the Trainer reads names.
 
     Does not use ``functools.wraps``, because accelerate unwraps everything that has ``__wrapped__``.
     """
-    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in inspect.signature(stock).parameters.values()]
-    forward.__signature__ = inspect.Signature(parameters[bound:])  # type: ignore[attr-defined]
-    return forward
+    stock = inspect.signature(type(model).forward)
+    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in stock.parameters.values()]
+    of_any_model = partial(function)
+    of_any_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    bound = BoundForward(of_any_model, model)
+    bound.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+    return bound
 
 
 def may_train(model: Any) -> bool:
@@ -80,57 +80,70 @@ def may_train(model: Any) -> bool:
     return bool(model.training) or torch.is_grad_enabled()
 
 
-@dataclass(eq=False)
-class Watch:
-    """Records whether the current forward pass has computed the loss that ``installer`` put on the model."""
+@dataclass(eq=False, kw_only=True)
+class Installed:
+    """A loss on a model, and whether the current forward pass has computed it."""
 
     installer: str
+    """The name of the function that installed it."""
+    options: NTLOptions
     parameters: list[str]
-    """The names of the model's positional arguments."""
-    in_evaluation: bool
+    """The names of the arguments of the model's own forward."""
+    in_evaluation: bool = True
     """Whether calls that cannot train must compute the loss, too."""
     has_run: bool = False
 
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call of the model by name."""
+        return {**dict(zip(self.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
 
-def start_watch(model: Any, watch: Watch) -> None:
+
+def parameters_of(model: Any) -> list[str]:
+    """The names of the arguments of the model's own forward."""
+    return list(inspect.signature(type(model).forward).parameters)[1:]
+
+
+def start_watch(model: Any, installed: Installed) -> None:
     """Make every call of the model with labels raise an error if it does not compute the loss."""
-    model.register_forward_hook(partial(check_loss_has_run, watch), with_kwargs=True)
+    setattr(model, INSTALLED, installed)
+    model.register_forward_hook(partial(check_loss_has_run, installed), with_kwargs=True)
 
 
 def stop_watch(model: Any) -> None:
     """Undo :func:`start_watch`; also works on a copy of the model."""
+    model.__dict__.pop(INSTALLED, None)
     for key, hook in list(model._forward_hooks.items()):
         if isinstance(hook, partial) and hook.func is check_loss_has_run:
             del model._forward_hooks[key]
             model._forward_hooks_with_kwargs.pop(key, None)
 
 
-def watched_loss(watch: Watch, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """Call a model's loss function and record that it ran."""
-    loss = function(*args, **kwargs)
-    watch.has_run = True
+def watched_loss(installed: Installed, *args: Any, **kwargs: Any) -> Tensor:
+    """A model's loss function that records that it ran."""
+    loss = model_loss(*args, options=installed.options, **kwargs)
+    installed.has_run = True
     return loss
 
 
-def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+def check_loss_has_run(installed: Installed, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
     """Raise if the call had labels, or a Trainer withheld them, but the loss was not computed."""
-    has_run, watch.has_run = watch.has_run, False
+    name, installer, has_run = type(model).__name__, installed.installer, installed.has_run
+    installed.has_run = False
     if has_run and not torch.compiler.is_compiling():
-        check_loss(watch.installer)
-    given = {**dict(zip(watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
-    if has_run or not (may_train(model) or watch.in_evaluation or given.get("num_numbers_in_batch") is not None):
+        check_loss(installer)
+    given = installed.arguments(args, kwargs)
+    if has_run or not (may_train(model) or installed.in_evaluation or given.get("num_numbers_in_batch") is not None):
         return
-    name = type(model).__name__
-    if given.get("labels") is not None or given.get("shift_labels") is not None:
+    if label_names(given):
         raise RuntimeError(
-            f"{name} ran without the loss of {watch.installer}: its forward is {describe(model.forward)}, so it was "
+            f"{name} ran without the loss of {installer}: its forward is {describe(model.forward)}, so it was "
             f"replaced or never calls a loss_function. {REPLACED_FORWARD}. A model that computes its cross-entropy "
             "inside its forward (T5 and most encoder-decoder models) needs apply_ntl_to_model(model, numbers), or "
             "NTLTrainer or NTLSeq2SeqTrainer with numbers=numbers"
         )
     if given.get("num_items_in_batch") is not None:
         raise RuntimeError(
-            f"a Trainer withheld the labels from {name} to compute its own loss instead of that of {watch.installer}: "
-            f"pass label_smoothing to {watch.installer} instead of label_smoothing_factor to the Trainer, and do not "
+            f"a Trainer withheld the labels from {name} to compute its own loss instead of that of {installer}: "
+            f"pass label_smoothing to {installer} instead of label_smoothing_factor to the Trainer, and do not "
             "use compute_loss_func; or use NTLTrainer"
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from .models import is_encoder_decoder
@@ -107,8 +107,7 @@ def advice_on_head(kind: str, model: Any) -> str:
 
 def uses_ulysses() -> bool:
     """Whether accelerate uses DeepSpeed's sequence parallelism, where the Trainer weights losses by token counts."""
-    state = sys.modules.get("accelerate.state")
-    config = state.AcceleratorState._shared_state.get("parallelism_config") if state else None
+    config = AcceleratorState._shared_state.get("parallelism_config")
     return config is not None and config.sp_backend == "deepspeed" and bool(config.sp_enabled)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .models import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
+from .models import check_own_loss, router_factor_of, shifts_by_name, shifts_labels, told_or_raise
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
@@ -28,14 +27,10 @@ IGNORE_INDEX = -100
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
 
-KEYS = count()
-WARNED: set[int] = set()
-"""The keys of the options that have warned of numbers that were not counted."""
-
 
 @dataclass(frozen=True)
-class LossOptions:
-    """The options of a loss that do not change from batch to batch."""
+class NTLOptions:
+    """What does not change from batch to batch: the number tokens, the configuration and the options of a loss."""
 
     numbers: NumberTokens
     config: NTLConfig = DEFAULT_CONFIG
@@ -43,7 +38,6 @@ class LossOptions:
     z_loss: float = 0.0
     shift: bool | None = None
     """Whether position t predicts label t + 1; None where the model's outputs tell."""
-    key: int = field(default_factory=KEYS.__next__, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
@@ -53,6 +47,11 @@ class LossOptions:
     def keywords(self) -> dict[str, Any]:
         """The options as keywords of the loss functions."""
         return {"config": self.config, "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
+
+
+def label_names(batch: Any) -> list[str]:
+    """The names under which a batch, or the arguments of a model, has labels."""
+    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
 def shift_left(labels: Tensor) -> Tensor:
@@ -66,7 +65,7 @@ def token_mask(targets: Tensor) -> Tensor:
 
 
 def denominators(
-    targets: Tensor, options: LossOptions, num_items: Count | None, num_numbers: Count | None
+    targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
     """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
 
@@ -89,7 +88,7 @@ def denominators(
         tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
         if has_weight and may_be_more(num_items, tokens):
-            warn_once(options.key)
+            warn_of_uncounted_numbers()
         num_numbers = numbers * num_items / tokens.clamp(min=1)
     return {"num_tokens": num_items, "num_numbers": num_numbers}
 
@@ -101,18 +100,20 @@ def may_be_more(num_items: Count, tokens: Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def warn_once(key: int) -> bool:
-    """Warn once for options with this key that a window's numbers were not counted; in compiled code when traced."""
-    if key not in WARNED:
-        WARNED.add(key)
-        warnings.warn(
-            "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several "
-            "processes, the effective weight of NTL is then lambda times the share of tokens that are in batches with "
-            "numbers. Use NTLTrainer, which counts the numbers, or NTLConfig(mean_over='tokens'), which does not need "
-            "the count",
-            stacklevel=2,
-        )
+def warn_of_uncounted_numbers() -> bool:
+    """Warn that a window's numbers were not counted; in compiled code when it is traced."""
+    warn_once(
+        "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several processes, "
+        "the effective weight of NTL is then lambda times the share of tokens that are in batches with numbers. Use "
+        "NTLTrainer, which counts the numbers, or NTLConfig(mean_over='tokens'), which does not need the count"
+    )
     return True
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Give this warning, once in a process."""
+    warnings.warn(message, stacklevel=3)
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
@@ -132,7 +133,7 @@ def as_count(count: Count | None, like: Tensor) -> Count | None:
 def loss_of_logits(
     logits: Tensor,
     targets: Tensor,
-    options: LossOptions,
+    options: NTLOptions,
     num_items: Count | None = None,
     num_numbers: Count | None = None,
 ) -> NTLOutput:
@@ -158,9 +159,9 @@ def ntl_loss_function(
     Prefer :func:`set_ntl_loss_function`, which installs it and checks that the model calls it. A plain assignment is
     silently ignored on a PEFT wrapper, on T5 and under TRL's SFTTrainer.
 
-    If ``num_items_in_batch`` is passed, cross-entropy is divided by it and NTL by ``num_numbers_in_batch``. The stock
-    Trainer does not count numbers. The mean NTL of each batch is then weighted by the batch's share of the window's
-    tokens, which makes NTL too small by the share of tokens in batches without numbers; a warning says so once. Use
+    Cross-entropy is divided by ``num_items_in_batch`` if it is passed, and NTL by ``num_numbers_in_batch``. With the
+    first alone, as the stock Trainer passes it, each batch's mean NTL is weighted by the batch's share of the tokens:
+    NTL is too small by the share of tokens in batches without numbers, and a warning says so once. Use
     :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
 
     Args:
@@ -169,7 +170,7 @@ def ntl_loss_function(
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
         shift: shift the labels by one position, as causal models need; False for masked language models.
     """
-    return partial(model_loss, options=LossOptions(numbers, config, label_smoothing, z_loss, shift))
+    return partial(model_loss, options=NTLOptions(numbers, config, label_smoothing, z_loss, shift))
 
 
 def model_loss(
@@ -181,7 +182,7 @@ def model_loss(
     shift_labels: Tensor | None = None,
     num_numbers_in_batch: Count | None = None,
     *,
-    options: LossOptions,
+    options: NTLOptions,
     **_: Any,
 ) -> Tensor:
     """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
@@ -189,6 +190,11 @@ def model_loss(
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, options.shift)
     return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
+
+
+def shift_of(base: Any, shift: bool | None) -> bool:
+    """Whether position t of a bare model predicts label t + 1: as given, else as in its own loss."""
+    return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
 
 
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
@@ -235,10 +241,10 @@ def ntl_compute_loss_func(
     if model is not None:
         base = unwrap_model(model)
         check_own_loss(base)
-        shift = shifts_labels(base) if shift is None else shift
+        shift = shift_of(base, shift)
         holder = router_factor_of(base)
         aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
-    options = LossOptions(numbers, config, label_smoothing, z_loss, shift)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
     return partial(trainer_loss, options=options, aux_loss_coef=aux_loss_coef)
 
 
@@ -247,18 +253,19 @@ def trainer_loss(
     labels: Tensor | None,
     num_items_in_batch: Count | None = None,
     *,
-    options: LossOptions,
+    options: NTLOptions,
     aux_loss_coef: float | None,
 ) -> Tensor:
     """The loss of a model's outputs, with the signature that the Trainer uses for ``compute_loss_func``."""
-    shift = outputs_are_causal(outputs) if options.shift is None else options.shift
+    name, shift = type(outputs).__name__, options.shift
+    shift = told_or_raise(shifts_by_name(name), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
     if not isinstance(outputs, dict):
         return loss
     if outputs.get("encoder_router_logits") is not None:
         raise ValueError(
-            f"{type(outputs).__name__} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
+            f"{name} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
             "compute: use NTLTrainer(..., numbers=numbers)"
         )
     auxiliary = outputs.get("aux_loss")

@@ -237,14 +237,11 @@ def is_encoder_decoder(model: Any) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def shifts_labels(base: Any) -> bool:
-    """Whether position t of a bare model predicts label t + 1 in its own loss."""
-    shift = told_shift(base)
-    return told_or_raise([type(base).__name__]) if shift is None else shift
+def shifts_labels(base: Any) -> bool | None:
+    """Whether position t of a bare model predicts label t + 1 in its own loss; None if nothing tells.
 
-
-def told_shift(base: Any) -> bool | None:
-    """The same, from the first class in the MRO that is known or has a telling name; None if there is none."""
+    The first class in the MRO that is known or has a telling name decides.
+    """
     if is_encoder_decoder(base):
         return False
     for cls in type(base).__mro__:
@@ -255,23 +252,17 @@ def told_shift(base: Any) -> bool | None:
     return shifts_by_name(getattr(base, "loss_type", None) or "")
 
 
-def outputs_are_causal(outputs: Any) -> bool:
-    """Whether outputs of this type come from a model whose position t predicts label t + 1."""
-    return told_or_raise([type(outputs).__name__], "model=model, ")
-
-
 def shifts_by_name(name: str) -> bool | None:
     """What this name of a class or loss type says of shifting labels; None for nothing."""
     return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
 
 
-def told_or_raise(names: list[str], other_remedy: str = "") -> bool:
-    """What the first of these names that says anything says of shifting labels."""
-    for shift in map(shifts_by_name, names):
-        if shift is not None:
-            return shift
+def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
+    """Whether labels are shifted; raise if the class of this name has left it open (None)."""
+    if shift is not None:
+        return shift
     raise ValueError(
-        f"{names[0]} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        f"{name} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
         "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
     )
 
@@ -290,13 +281,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
-    """The decoder input ids [..., T] of an encoder-decoder model for labels [..., T].
-
-    They are computed by the model's method, or else by the function in its module, that its own forward uses.
-
-    Raises:
-        ValueError: the model has neither.
-    """
+    """The decoder input ids [..., T] for labels [..., T], by the model's method or function that its forward uses."""
     for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, method):
             return getattr(model, method)(labels)
@@ -313,10 +298,7 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
     """What the forward of a bare model would add to the cross-entropy, times its factors; None for nothing.
 
-    Args:
-        base: the bare model.
-        outputs: the outputs of a call without labels. A loss among them is computed from other arguments.
-        given: the arguments of the call.
+    ``outputs`` are those of a call with the arguments ``given`` without labels; a loss among them is of other labels.
     """
     if not isinstance(outputs, dict):
         return None

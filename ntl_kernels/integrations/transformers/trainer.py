@@ -33,10 +33,10 @@ from .counting import (
     without_repeated_samples,
 )
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits
-from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, told_or_raise, told_shift
-from .patch import options_on
-from .patched import PATCH, Patch
+from .losses import IGNORE_INDEX, Count, NTLOptions, choose_targets, logits_of, loss_of_logits
+from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, shifts_labels, told_or_raise
+from .patch import installed_on
+from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
@@ -44,29 +44,28 @@ SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
 """Whether the Trainer divides the rows of evaluation batches over the processes of context parallelism, too."""
 
 
-class TrainerLike(Protocol):
-    """What the mixin uses of the Trainer that comes after it in the MRO."""
-
-    args: Any
-    model: Any
-    model_wrapped: Any
-    accelerator: Any
-    callback_handler: Any
-    state: Any
-    current_gradient_accumulation_steps: int
-    add_callback: Any
-    get_tp_size: Any
-    is_world_process_zero: Any
-    _prepare_inputs: Any
-    compute_loss: Any
-    get_batch_samples: Any
-    prediction_step: Any
-    evaluation_loop: Any
-    log: Any
-
-
 if TYPE_CHECKING:
-    Host = TrainerLike
+
+    class Host(Protocol):
+        """What the mixin uses of the Trainer that comes after it in the MRO."""
+
+        args: Any
+        model: Any
+        model_wrapped: Any
+        accelerator: Any
+        callback_handler: Any
+        compute_loss_func: Any
+        state: Any
+        current_gradient_accumulation_steps: int
+        add_callback: Any
+        get_tp_size: Any
+        is_world_process_zero: Any
+        _prepare_inputs: Any
+        compute_loss: Any
+        get_batch_samples: Any
+        prediction_step: Any
+        evaluation_loop: Any
+        log: Any
 else:
     Host = object
 
@@ -142,7 +141,9 @@ class NTLTrainerMixin(Host):
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
         super().__init__(*args, **kwargs)  # type: ignore[call-arg]
-        check_trainer(self)
+        if self.compute_loss_func is not None:
+            raise ValueError(f"{type(self).__name__} computes the loss itself, but got a compute_loss_func")
+        check_arguments(type(self).__name__, self.args)
         self.ntl_check_own_loss()
         self.label_smoother = None  # the loss does the label smoothing
         if ntl_weight_schedule is not None:
@@ -155,45 +156,44 @@ class NTLTrainerMixin(Host):
 
     def ntl_check_given(self, model: Any) -> None:
         """Raise if the model is not patched and its options are missing or wrong."""
-        if isinstance(model, nn.Module) and options_on(model) is not None:
+        if isinstance(model, nn.Module) and installed_on(model) is not None:
             return
         if "numbers" not in self.ntl_given:
             raise ValueError(f"{type(self).__name__} needs numbers=NumberTokens(...), or a patched model")
-        LossOptions(**self.ntl_given)
+        NTLOptions(**self.ntl_given)
 
     def ntl_patch(self) -> Patch | None:
         """The patch of the model, if it has one."""
-        return getattr(unwrap_model(self.model), PATCH, None)
+        installed = installed_on(self.model)
+        return installed if isinstance(installed, Patch) else None
 
-    def ntl_options(self, batch: Any = None) -> LossOptions:
+    def ntl_options(self, batch: Any = None) -> NTLOptions:
         """The options installed on the model, which must agree with the Trainer's arguments; otherwise the latter.
 
         If neither they nor the model's class say whether labels are shifted, a batch is needed to find out.
         """
-        given, base, patch = {**self.ntl_given}, unwrap_model(self.model), self.ntl_patch()
+        given, base, installed = {**self.ntl_given}, unwrap_model(self.model), installed_on(self.model)
         if self.args.label_smoothing_factor:
             given["label_smoothing"] = self.args.label_smoothing_factor
-        if patch is None:
+        if not isinstance(installed, Patch):
             check_own_loss(base)
-        installed = options_on(self.model)
         if installed is None:
             self.ntl_check_given(self.model)
             if "shift" not in given:
-                given["shift"] = told_shift(base)
+                given["shift"] = shifts_labels(base)
             if given["shift"] is None and batch is not None:
                 given["shift"] = self.ntl_given["shift"] = self.ntl_measure_shift(batch)
-            return self.ntl_follow(LossOptions(**given))
-        installer, options = installed
-        options = self.ntl_follow(options)
+            return self.ntl_follow(NTLOptions(**given))
+        options = self.ntl_follow(installed.options)
         for name, value in given.items():
             if name == "config" and self.ntl_weight is not None:
                 value = replace(value, weight=self.ntl_weight)
             if value != getattr(options, name):
                 raise ValueError(
-                    f"the Trainer was given {name}={value!r}, but {installer} was given {getattr(options, name)!r}"
+                    f"the Trainer was given {name}={value!r}, but {installed.installer} was given "
+                    f"{getattr(options, name)!r}"
                 )
-        if patch is not None:
-            patch.options = options
+        installed.options = options
         return options
 
     def ntl_measure_shift(self, batch: Any) -> bool:
@@ -209,9 +209,9 @@ class NTLTrainerMixin(Host):
             cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.flatten())
             if torch.isclose(loss.float(), cross_entropy, rtol=1e-3):
                 return shift
-        return told_or_raise([type(unwrap_model(self.model)).__name__])
+        return told_or_raise(None, type(unwrap_model(self.model)).__name__)
 
-    def ntl_follow(self, options: LossOptions) -> LossOptions:
+    def ntl_follow(self, options: NTLOptions) -> NTLOptions:
         """The options with the scheduled weight, if there is a schedule."""
         if self.ntl_weight is None or options.config.weight is self.ntl_weight:
             return options
@@ -246,7 +246,7 @@ class NTLTrainerMixin(Host):
             batch[NUM_NUMBERS] = num_numbers
         return batches, num_items
 
-    def ntl_targets(self, batch: Any, options: LossOptions) -> Tensor:
+    def ntl_targets(self, batch: Any, options: NTLOptions) -> Tensor:
         """The target of each position of a batch."""
         if not label_names(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
@@ -287,7 +287,7 @@ class NTLTrainerMixin(Host):
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(
-        self, options: LossOptions, is_training: bool, num_items: Count | None, num_numbers: Count | None
+        self, options: NTLOptions, is_training: bool, num_items: Count | None, num_numbers: Count | None
     ) -> Window:
         """The denominators of a batch's loss (in training the given counts), and over what it is summed."""
         if not is_training:
@@ -479,14 +479,6 @@ def cp_size(trainer: Any) -> int:
 def evaluation_shards(trainer: Any) -> int:
     """The same in evaluation, where older Trainers give every process complete rows."""
     return cp_size(trainer) if SPLITS_EVALUATION else 1
-
-
-def check_trainer(trainer: Any) -> None:
-    """Raise if the Trainer would compute another loss or compute this one incorrectly."""
-    name = type(trainer).__name__
-    if trainer.compute_loss_func is not None:
-        raise ValueError(f"{name} computes the loss itself, but got a compute_loss_func")
-    check_arguments(name, trainer.args)
 
 
 def is_stock(cls: type) -> bool:
