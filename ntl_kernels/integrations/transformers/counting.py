@@ -71,6 +71,8 @@ class Sums(NamedTuple):
     ntl: Any = 0.0
     weighted_ntl: Any = 0.0
     """NTL times the weight of its time."""
+    ntl_count: Any = 0.0
+    """The tokens or numbers that NTL is a mean over."""
     correct: Any = 0.0
     number_error: Any = 0.0
     losses: Any = 0.0
@@ -79,17 +81,33 @@ class Sums(NamedTuple):
     additions: Any = 0.0
     """In evaluation, what the model and other Trainers add to CE + NTL, times the tokens."""
 
+    def loss(self) -> float:
+        """The mean CE + NTL over at least one token."""
+        return float(self.cross_entropy / self.tokens + self.weighted_ntl / max(self.ntl_count, 1))
+
+    def means(self) -> dict[str, float]:
+        """The metrics over at least one token."""
+        return {
+            "ce": self.cross_entropy / self.tokens,
+            "ntl": self.ntl / max(self.ntl_count, 1),
+            "token_accuracy": self.correct / self.tokens,
+            "number_mae": self.number_error / self.numbers if self.numbers else math.nan,
+            "number_share": self.numbers / self.tokens,
+        }
+
 
 def sums_of(parts: NTLOutput, tokens: Tensor, numbers: Tensor, window: Window) -> Sums:
     """The sums of one batch with this many tokens and number tokens, from the parts of its loss."""
     config = window.options.config
-    ntl = parts.ntl * (parts.num_tokens if config.mean_over == "tokens" else parts.num_numbers)
+    over_tokens = config.mean_over == "tokens"
+    ntl = parts.ntl * (parts.num_tokens if over_tokens else parts.num_numbers)
     return Sums(
         tokens=tokens,
         numbers=numbers,
         cross_entropy=parts.cross_entropy * parts.num_tokens,
         ntl=ntl,
         weighted_ntl=config.weight * ntl,
+        ntl_count=tokens if over_tokens else numbers,
         correct=parts.token_accuracy * tokens,
         number_error=parts.number_mae * numbers,
         losses=parts.loss.detach() * window.processes,
@@ -117,26 +135,6 @@ class Totals:
         total = torch.zeros(len(Sums._fields), device=device) if self.total is None else self.total
         self.clear()
         return Sums(*gather(total[None]).sum(0).tolist())
-
-
-def means_of(sums: Sums, mean_over: str) -> dict[str, float]:
-    """The metrics of some sums over at least one token."""
-    return {
-        "ce": sums.cross_entropy / sums.tokens,
-        "ntl": sums.ntl / ntl_denominator(sums, mean_over),
-        "token_accuracy": sums.correct / sums.tokens,
-        "number_mae": sums.number_error / sums.numbers if sums.numbers else math.nan,
-        "number_share": sums.numbers / sums.tokens,
-    }
-
-
-def mean_loss(sums: Sums, mean_over: str) -> float:
-    """The mean CE + NTL of some sums over at least one token."""
-    return float(sums.cross_entropy / sums.tokens + sums.weighted_ntl / ntl_denominator(sums, mean_over))
-
-
-def ntl_denominator(sums: Sums, mean_over: str) -> float:
-    return max(sums.tokens if mean_over == "tokens" else sums.numbers, 1)
 
 
 def without_repetitions(batch: Any, samples: int, kept: int, collate: Callable[[int], Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .frameworks import REPLACED_FORWARD, check_loss
+from .frameworks import REPLACED_FORWARD, check_loss, unwrap_model
 from .losses import NTLOptions, label_names, model_loss
 
 INSTALLED = "_ntl_installed"
@@ -87,35 +87,44 @@ class Installed:
     installer: str
     """The name of the function that installed it."""
     options: NTLOptions
-    parameters: list[str]
-    """The names of the arguments of the model's own forward."""
     in_evaluation: bool = True
     """Whether calls that cannot train must compute the loss, too."""
+    names: tuple[str, ...] = ()
+    """The names of the arguments of the model's own forward."""
+    takes_any: bool = False
+    """Whether that forward accepts arbitrary keywords."""
     has_run: bool = False
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call of the model by name."""
-        return {**dict(zip(self.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
+        return {**dict(zip(self.names, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
 
 
-def parameters_of(model: Any) -> list[str]:
-    """The names of the arguments of the model's own forward."""
-    return list(inspect.signature(type(model).forward).parameters)[1:]
+def installed_on(model: Any) -> Installed | None:
+    """What is installed on a model, bare or wrapped."""
+    return getattr(unwrap_model(model), INSTALLED, None)
 
 
-def start_watch(model: Any, installed: Installed) -> None:
+def install(installed: Installed, model: Any, *parts: Any) -> None:
     """Make every call of the model with labels raise an error if it does not compute the loss."""
-    setattr(model, INSTALLED, installed)
+    _, *parameters = inspect.signature(type(model).forward).parameters.values()
+    installed.names = tuple(parameter.name for parameter in parameters)
+    installed.takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
+    for module in (model, *parts):
+        setattr(module, INSTALLED, installed)
     model.register_forward_hook(partial(check_loss_has_run, installed), with_kwargs=True)
 
 
-def stop_watch(model: Any) -> None:
-    """Undo :func:`start_watch`; also works on a copy of the model."""
-    model.__dict__.pop(INSTALLED, None)
+def uninstall(model: Any) -> Installed | None:
+    """Undo :func:`install`, also on a copy of the model, and return what was installed."""
     for key, hook in list(model._forward_hooks.items()):
         if isinstance(hook, partial) and hook.func is check_loss_has_run:
             del model._forward_hooks[key]
             model._forward_hooks_with_kwargs.pop(key, None)
+    installed = model.__dict__.get(INSTALLED)
+    for module in model.modules():
+        module.__dict__.pop(INSTALLED, None)
+    return installed
 
 
 def watched_loss(installed: Installed, *args: Any, **kwargs: Any) -> Tensor:

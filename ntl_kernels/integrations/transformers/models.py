@@ -215,8 +215,8 @@ def check_own_loss(base: Any) -> None:
         raise ValueError(f"{type(base).__name__} {more}")
 
 
-def check_forward_serves_hidden_states(base: Any) -> None:
-    """Raise if a bare model's own forward changes the output of its head in a way that no transform describes."""
+def check_no_bias(base: Any) -> None:
+    """Raise if a bare model's own forward adds to the output of its head, which no transform describes."""
     if hasattr(base, "final_logits_bias"):
         raise ValueError(
             f"{type(base).__name__} adds final_logits_bias to the output of its head, so its loss needs logits: "

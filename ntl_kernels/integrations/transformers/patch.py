@@ -6,34 +6,15 @@ methods, partials survive deepcopy and pickle.
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any
 
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
-from .forwards import (
-    INSTALLED,
-    Installed,
-    bound_forward,
-    describe,
-    innermost,
-    parameters_of,
-    start_watch,
-    stop_watch,
-    unbound,
-    watched_loss,
-)
+from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
 from .losses import NTLOptions, shift_of
-from .models import (
-    LogitTransform,
-    check_forward_serves_hidden_states,
-    check_own_loss,
-    is_encoder_decoder,
-    train_on_logits,
-    transform_of,
-)
+from .models import LogitTransform, check_no_bias, check_own_loss, is_encoder_decoder, train_on_logits, transform_of
 from .patched import Patch, check_head, head_forward, is_planned, model_forward, model_loss
 
 LOSS_FUNCTION = "_loss_function"
@@ -92,7 +73,7 @@ def apply_ntl_to_model(
     options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
     check_forward(base)
     check_own_loss(base)
-    check_forward_serves_hidden_states(base)
+    check_no_bias(base)
     if transform is None:
         transform_of(base)  # raises for an unknown class
     head = find_head(base)
@@ -103,21 +84,17 @@ def apply_ntl_to_model(
             f"{head.out_features} rows: build them with vocab_size={head.out_features}"
         )
     remove_ntl_from_model(base)
-    parameters = inspect.signature(type(base).forward).parameters.values()
     patch = Patch(
         installer="apply_ntl_to_model",
         options=options,
-        parameters=parameters_of(base),
         in_evaluation=False,
         fused={"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend},
         declared=transform,
-        takes_any=any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters),
         planned_head=head.forward if is_planned(head.__dict__.get("forward")) else None,
     )
-    setattr(head, INSTALLED, patch)
+    install(patch, base, head)
     head.forward = partial(head_forward, head)
     put_forward(base, patch)
-    start_watch(base, patch)
     if is_encoder_decoder(base):
         base.accepts_loss_kwargs = True  # makes the stock Trainer pass num_items_in_batch
     else:
@@ -159,21 +136,16 @@ def set_ntl_loss_function(
     base = unwrap_model(model)
     options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
     remove_ntl_from_model(base)
-    installed = Installed(installer="set_ntl_loss_function", options=options, parameters=parameters_of(base))
+    installed = Installed(installer="set_ntl_loss_function", options=options)
     base.loss_function = partial(watched_loss, installed)
-    start_watch(base, installed)
+    install(installed, base)
     return model
-
-
-def installed_on(model: Any) -> Installed | None:
-    """The loss installed on a model, bare or wrapped."""
-    return getattr(unwrap_model(model), INSTALLED, None)
 
 
 def remove_ntl_from_model(model: Any) -> None:
     """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them."""
-    base, patch = unwrap_model(model), installed_on(model)
-    stop_watch(base)
+    base = unwrap_model(model)
+    patch = uninstall(base)
     if unbound(base.__dict__.get(LOSS_FUNCTION)) in (watched_loss, model_loss):
         del base.__dict__[LOSS_FUNCTION]
         if isinstance(patch, Patch) and patch.own_loss is not None:
@@ -181,7 +153,6 @@ def remove_ntl_from_model(model: Any) -> None:
     if not isinstance(patch, Patch):
         return
     for module in base.modules():
-        module.__dict__.pop(INSTALLED, None)
         if unbound(module.__dict__.get("forward")) in (model_forward, head_forward):  # otherwise a wrapper holds ours
             del module.__dict__["forward"]
             if module is base:

@@ -55,8 +55,6 @@ class Patch(Installed):
     """Keywords that only the fused loss has."""
     declared: LogitTransform | None
     """The transform that the caller declared; None: that of the model's current configuration."""
-    takes_any: bool
-    """Whether the model's own forward accepts arbitrary keywords."""
     beneath: dict[str, Any] = field(default_factory=dict)
     """accelerate's wrapper of the model's own forward, called instead of that forward."""
     planned_head: Callable[..., Tensor] | None = None

@@ -25,17 +25,14 @@ from .counting import (
     Window,
     count_labels,
     count_window,
-    label_names,
-    mean_loss,
-    means_of,
     sums_of,
     watch_repetitions,
     without_repeated_samples,
 )
+from .forwards import installed_on
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, choose_targets, logits_of, loss_of_logits
+from .losses import IGNORE_INDEX, Count, NTLOptions, choose_targets, label_names, logits_of, loss_of_logits
 from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, shifts_labels, told_or_raise
-from .patch import installed_on
 from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
@@ -84,30 +81,26 @@ class NTLTrainerMixin(Host):
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
     Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
-    tokens), of the whole accumulation window on all processes. Gradients therefore equal those of one large batch,
-    including when processes share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes
-    the loss from hidden states, any other model from full logits.
+    tokens), of the whole accumulation window on all processes, so gradients equal those of one large batch. A model
+    patched by :func:`apply_ntl_to_model` computes the loss from hidden states, any other model from full logits.
 
-    In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
-    tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
-    are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
-    first log warns. ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds), however rows
-    are divided into batches, in evaluation and over several steps. Without any label, ``eval_loss`` is NaN.
+    Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens or number tokens since the last
+    log) and ``number_share`` (the share of number tokens among the labels that are not ignored). ``loss`` is
+    ``ce + weight * ntl`` plus the mean over batches of what the model adds. Evaluation reports all with its prefix.
+    Without any number token, ``number_mae`` is NaN and the first log warns; without any label, ``eval_loss`` is NaN.
 
-    If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
-    inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
-    ``compute_loss`` of ``transformers`` and of TRL's ``SFTTrainer`` is replaced. For other Trainers put NTL last,
-    ``class MyTrainer(TheirTrainer, NTLTrainer)``: their ``super().compute_loss`` is then CE + NTL.
+    A ``compute_loss`` of the class after the mixin runs only if the model is patched; it gets both denominators among
+    the inputs. For other models put NTL last, ``class MyTrainer(TheirTrainer, NTLTrainer)``: their
+    ``super().compute_loss`` is then CE + NTL.
 
     Args:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
         ntl_config: kind and weight of the Number Token Loss; default: that of the patch, or ``NTLConfig()``.
         z_loss: factor of ``lse ** 2``; default: that of the patch, or 0.
         shift: whether position t predicts label t + 1; default: that of the patch, or as in the model's own loss.
-        ntl_weight_schedule: a function that returns the weight of the Number Token Loss for the progress of training,
-            from 0 at the first optimizer step towards 1 at the last. It replaces ``ntl_config.weight``; the value is
-            logged as ``ntl_weight``. The weight is a tensor on the training device that changes in place, so nothing is
-            recompiled. Evaluation uses the current weight.
+        ntl_weight_schedule: a function that returns the weight of the Number Token Loss, instead of that in
+            ``ntl_config``, for the progress of training, from 0 at the first optimizer step towards 1 at the last. It
+            is logged as ``ntl_weight``. Evaluation uses the current weight.
         *args, **kwargs: the Trainer's arguments, including ``label_smoothing_factor``.
 
     Raises:
@@ -218,7 +211,7 @@ class NTLTrainerMixin(Host):
         return replace(options, config=replace(options.config, weight=self.ntl_weight))
 
     def ntl_set_weight(self, progress: float) -> None:
-        """Set the weight of the Number Token Loss to the schedule's value at this progress."""
+        """Set the weight of the Number Token Loss to the schedule's value; in place, so that nothing is recompiled."""
         assert self.ntl_weight_schedule is not None
         value = self.ntl_weight_schedule(progress)
         check_number(f"ntl_weight_schedule({progress:g})", value, minimum=0.0)
@@ -408,16 +401,7 @@ class NTLTrainerMixin(Host):
         sums = self.ntl_totals[mode].take(self.args.device, self.accelerator.gather)
         if not sums.tokens > 0:
             return {"loss": math.nan}
-        self.ntl_look_for_numbers(mode, sums.numbers)
-        mean_over = self.ntl_options().config.mean_over
-        other = -sums.losses / sums.windows if mode == "train" else sums.additions / sums.tokens
-        return {"loss": mean_loss(sums, mean_over) + other, **means_of(sums, mean_over)}
-
-    def ntl_look_for_numbers(self, mode: str, count: float) -> None:
-        """Warn if the first log of training or evaluation had no number token among its labels."""
-        is_first = mode not in self.ntl_logged
-        self.ntl_logged.add(mode)
-        if count == 0 and is_first and self.is_world_process_zero():
+        if not sums.numbers and mode not in self.ntl_logged and self.is_world_process_zero():
             logged = {"train": "training steps", "eval": "evaluation"}[mode]
             warnings.warn(
                 f"no label of the first logged {logged} is a number token, so NTL is 0. Likely causes: "
@@ -426,6 +410,9 @@ class NTLTrainerMixin(Host):
                 "numbers.is_number(labels)",
                 stacklevel=2,
             )
+        self.ntl_logged.add(mode)
+        other = -sums.losses / sums.windows if mode == "train" else sums.additions / sums.tokens
+        return {"loss": sums.loss() + other, **sums.means()}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's log with the parts of the training loss."""
