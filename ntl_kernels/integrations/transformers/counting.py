@@ -14,22 +14,22 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, label_names, token_mask
+from .losses import IGNORE_INDEX, Count, NTLOptions, label_names
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
 
 
 class Window(NamedTuple):
-    """The options and denominators of a batch's loss, and over what the loss is summed."""
+    """The options and denominators of a batch's loss, and over how many processes and batches the loss is a sum."""
 
     options: NTLOptions
     num_items: Count | None = None
     num_numbers: Count | None = None
     processes: int = 1
-    """The number of processes, which average their gradients, over which the loss is a sum."""
+    """These average their gradients."""
     accumulated: int = 1
-    """The number of batches that are summed; a mean over the batch is divided by it."""
+    """A mean over the batch is divided by their number."""
 
     def counts(self) -> dict[str, Count]:
         """The denominators as keywords of a patched model; empty for a batch on its own."""
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
 def count_labels(targets: Tensor, numbers: NumberTokens) -> Tensor:
     """[2]: how many targets are not ignored, and how many of these are number tokens."""
-    return torch.stack([token_mask(targets).sum(), numbers.count(targets)])
+    return torch.stack([(targets != IGNORE_INDEX).sum(), numbers.count(targets)])
 
 
 def count_window(
@@ -49,14 +49,10 @@ def count_window(
     copies: int = 1,
     gather: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[2]: the tokens and number tokens by which a window's loss is divided.
+    """[2]: the tokens and number tokens by which a window's loss is divided, from the targets of each of its batches.
 
-    Args:
-        targets: those of each batch of the window, complete on every process.
-        numbers: the number tokens.
-        device: that of the result.
-        copies: how many processes have the same batches. They are counted once.
-        gather: concatenates a tensor [1, 2] of every process; None to count this process alone.
+    ``copies`` processes have the same batches, which are counted once. ``gather`` concatenates a tensor [1, 2] of every
+    process; without it, this process alone is counted.
     """
     counts = torch.stack([count_labels(each, numbers) for each in targets]).sum(0).to(device)
     return (counts if gather is None else gather(counts[None]).sum(0)) / copies

@@ -1,8 +1,7 @@
 """Replacing a model's forward or loss, and checking that the model is trained with the loss installed on it.
 
-Some tools replace a model's forward (the fused heads of TRL and Liger), or withhold the labels and compute a loss of
-their own (the Trainer's label smoothing). Both silently train with plain cross-entropy. A hook on the calls of a
-watched model raises an error if our loss was not computed.
+Tools that replace a model's forward (the fused heads of TRL and Liger) or withhold the labels (the Trainer's label
+smoothing) would silently train without NTL. A hook on the model's calls raises an error if our loss was not computed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .frameworks import REPLACED_FORWARD, check_loss, unwrap_model
+from .frameworks import REPLACED_FORWARD, unwrap_model, uses_ulysses
 from .losses import NTLOptions, label_names, model_loss
 
 INSTALLED = "_ntl_installed"
@@ -138,8 +137,11 @@ def check_loss_has_run(installed: Installed, model: Any, args: Any, kwargs: dict
     """Raise if the call had labels, or a Trainer withheld them, but the loss was not computed."""
     name, installer, has_run = type(model).__name__, installed.installer, installed.has_run
     installed.has_run = False
-    if has_run and not torch.compiler.is_compiling():
-        check_loss(installer)
+    if has_run and not torch.compiler.is_compiling() and uses_ulysses():
+        raise RuntimeError(
+            "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weights the losses of the processes by their "
+            f"token counts, which makes the NTL of {installer} wrong: use NTLTrainer with context parallelism"
+        )
     given = installed.arguments(args, kwargs)
     if has_run or not (may_train(model) or installed.in_evaluation or given.get("num_numbers_in_batch") is not None):
         return

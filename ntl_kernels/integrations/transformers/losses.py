@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -54,27 +54,12 @@ def label_names(batch: Any) -> list[str]:
     return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
-def shift_left(labels: Tensor) -> Tensor:
-    """The targets of a causal model: position t predicts labels [..., t + 1]; the last position has no target."""
-    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
-
-
-def token_mask(targets: Tensor) -> Tensor:
-    """bool [...]: which targets [...] are not ignored."""
-    return targets != IGNORE_INDEX
-
-
 def denominators(
     targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
     """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
 
-    If the numbers of a window of ``num_items`` tokens were not counted, the window is assumed to have as many numbers
-    per token as this batch, so that the batch's mean NTL is weighted by its share of the tokens. A mean over tokens
-    does not need the count.
-
-    Raises:
-        ValueError: a count of numbers without a count of tokens, or a count with several elements.
+    If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
     config = options.config
@@ -85,7 +70,7 @@ def denominators(
             "num_numbers_in_batch was passed without num_items_in_batch, the token count of the same batches: pass both"
         )
     if num_items is not None and num_numbers is None:
-        tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
+        tokens, numbers = (targets != IGNORE_INDEX).sum(), options.numbers.count(targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
         if has_weight and may_be_more(num_items, tokens):
             warn_of_uncounted_numbers()
@@ -141,9 +126,7 @@ def loss_of_logits(
     targets = targets.to(logits.device)
     counts = denominators(targets, options, num_items, num_numbers)
     keywords: dict[str, Any] = {**options.keywords(), **counts, "return_parts": True}
-    output = cross_entropy_ntl(logits, targets, options.numbers, **keywords)
-    assert isinstance(output, NTLOutput)
-    return output
+    return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
 
 
 def ntl_loss_function(
@@ -198,12 +181,12 @@ def shift_of(base: Any, shift: bool | None) -> bool:
 
 
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
-    """The target of each position."""
+    """The target of each position [..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
     if shift_labels is not None:
         return shift_labels
     if labels is None:
         raise ValueError("the loss needs labels or shift_labels, but got neither")
-    return shift_left(labels) if shift else labels
+    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX) if shift else labels
 
 
 def ntl_compute_loss_func(
@@ -222,21 +205,19 @@ def ntl_compute_loss_func(
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
         model: the model to be trained; it determines the defaults of ``shift`` and ``aux_loss_coef``.
-        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`. The Trainer's own
-            ``label_smoothing_factor`` has no effect when a ``compute_loss_func`` is used.
-        shift: whether position t predicts label t + 1; default: as in the model's own loss, or without ``model`` by
-            the type of its output (True for causal models, False for encoder-decoder and masked language models).
+        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`; the Trainer's own
+            ``label_smoothing_factor`` has no effect.
+        shift: whether position t predicts label t + 1; default: as in the model's own loss, or by the type of its
+            outputs.
         aux_loss_coef: the factor of the auxiliary loss of mixture-of-experts models, which the Trainer does not add.
 
     Returns:
-        ``function(outputs, labels, num_items_in_batch=None)``. The Trainer removes the labels from the model's inputs,
-        so the collator must provide ``decoder_input_ids`` for encoder-decoder models. If ``num_items_in_batch`` is
-        passed, CE is divided by it; for NTL see :func:`ntl_loss_function`.
+        ``function(outputs, labels, num_items_in_batch=None)``, with the denominators of :func:`ntl_loss_function`. The
+        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them.
 
     Raises:
-        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, an auxiliary
-            loss without a given factor, or router losses of both an encoder and a decoder; or the model's own loss has
-            parts that cannot be computed from its logits.
+        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, or auxiliary
+            losses without a given factor or of encoder and decoder; or the model's own loss needs more than logits.
     """
     if model is not None:
         base = unwrap_model(model)

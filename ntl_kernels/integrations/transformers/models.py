@@ -14,9 +14,7 @@ class LogitTransform(NamedTuple):
     """Logits ``= softcap * tanh(logit_scale * head(h) / softcap)``, or ``logit_scale * head(h)`` without softcap."""
 
     logit_scale: float = 1.0
-    """What the output of the head is multiplied by."""
     softcap: float | None = None
-    """The bound that ``tanh`` keeps the logits within; None: no bound."""
 
 
 def mask_padding(model: Any, ids: Tensor) -> Tensor:
@@ -115,11 +113,9 @@ class ModelClass(NamedTuple):
     """What is known about a model class and its subclasses."""
 
     transform: Callable[[Any], LogitTransform] | None = None
-    """Returns how a model transforms its head's output; None if the caller must declare it. For the known classes,
-    tests check that loss and gradients equal those of the stock forward."""
+    """Returns how a model transforms its head's output; None if the caller must declare it."""
     shifts_labels: bool = True
-    """Whether its own loss compares position t with label t + 1. For decoder-only classes that do not, the caller
-    shifts the labels."""
+    """Whether its own loss compares position t with label t + 1."""
     decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
     """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
@@ -129,7 +125,6 @@ class ModelClass(NamedTuple):
 
 
 SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.final_logit_softcapping))
-RECURRENT_SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap))
 SCALED = ModelClass(lambda model: LogitTransform(logit_scale=model.logit_scale))
 DIVIDED = ModelClass(lambda model: LogitTransform(logit_scale=1 / model.config.logits_scaling))
 PLAIN = (
@@ -175,7 +170,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "Pix2StructForConditionalGeneration": ModelClass(decoder_mask=mask_padding_but_the_first),
     "ProphetNetForCausalLM": ModelClass(shifts_labels=False, more=prophetnet_ngrams),
     "ProphetNetForConditionalGeneration": ModelClass(more=prophetnet_ngrams),
-    "RecurrentGemmaForCausalLM": RECURRENT_SOFTCAP,
+    "RecurrentGemmaForCausalLM": ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap)),
     "SwitchTransformersForConditionalGeneration": ModelClass(adds=switch_router_losses),
 }
 SHIFTS: dict[str, bool | None] = {
@@ -268,10 +263,7 @@ def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
-    """Add to a forward's arguments the decoder inputs that an encoder-decoder model derives from labels [..., T].
-
-    Does nothing if the caller passed decoder inputs.
-    """
+    """Add to a forward's arguments the decoder inputs that a model derives from labels [..., T], unless it has some."""
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)

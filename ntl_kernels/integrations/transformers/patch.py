@@ -64,8 +64,8 @@ def apply_ntl_to_model(
 
     Raises:
         TypeError, ValueError: the architecture is unknown, the head has an adapter or is not an ``nn.Linear``, the
-            vocabulary has another size, or another library (such as Liger) has already patched the forward. A head
-            split along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
+            vocabulary has another size, or the forward has already been patched (by Liger, for example). A head split
+            along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
         RuntimeError: the model is called with labels, but another loss is computed, because something replaced the
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
     """
@@ -166,8 +166,7 @@ def remove_ntl_from_model(model: Any) -> None:
 def put_forward(model: Any, patch: Patch) -> None:
     """Install our forward on the model, unless its forward is a wrapper that already holds ours.
 
-    A wrapper by accelerate around the model's own forward is kept inside ours. The class's forward, which accelerate
-    leaves on a model when its hooks are removed, need not be kept.
+    A wrapper of the model's own forward, as accelerate leaves it, is kept inside ours.
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return

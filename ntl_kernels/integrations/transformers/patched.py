@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from ...config import NTLOutput
 from ...functional import linear_cross_entropy_ntl
 from ...tracing import PLAIN_TYPES, has_dtensor, has_values
 from .forwards import INSTALLED, Installed, describe, may_train, unbound
-from .frameworks import TENSOR_PARALLEL, advice_on_head, check_hooks, find_head
+from .frameworks import advice_on_head, check_hooks, find_head
 from .losses import Count, choose_targets, denominators, label_names
 from .models import LogitTransform, added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits, transform_of
 
@@ -30,7 +29,7 @@ NUM_PROBES = 8
 
 
 class PatchError(RuntimeError):
-    """An error raised by this module in a forward pass."""
+    """An error of this module that the model's own forward passes on."""
 
 
 @dataclass(eq=False)
@@ -162,10 +161,12 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     if call.loss is not None:
         raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports only one run")
     check_weight(head.weight)
-    loss = head_loss(patch, call, replicated(hidden, head.weight) if is_split_here else hidden, head.weight, head.bias)
+    on_all = on_ranks_of(head.weight, hidden, is_split=False) if is_split_here else hidden
+    loss = head_loss(patch, call, on_all, head.weight, head.bias)
     call.hidden = local(hidden)
     probes = make_probes(call.hidden) + anchor(loss)
-    return probes if is_split_here else as_columns(probes, head.weight)
+    is_split = has_dtensor(head.weight) and not is_split_here
+    return on_ranks_of(head.weight, probes, is_split=True) if is_split else probes
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -178,11 +179,9 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         "softcap": call.transform.softcap,
         **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
-    output = linear_cross_entropy_ntl(
-        hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
-    )
-    assert isinstance(output, NTLOutput)
-    loss, *parts = NTLOutput(*(local(part) for part in output))  # torch 2.8 cannot trace a slice of a named tuple
+    keywords |= {"bias": bias, "return_parts": True}
+    output = linear_cross_entropy_ntl(hidden, weight, targets, patch.options.numbers, **keywords)
+    loss, *parts = [local(part) for part in output]
     call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss
 
@@ -243,7 +242,7 @@ def check_head(head: Any, model: Any) -> None:
 
 def is_planned(forward: Any) -> bool:
     """Whether a head's forward comes from a tensor-parallel plan of transformers."""
-    return getattr(forward, "__module__", None) == TENSOR_PARALLEL
+    return getattr(forward, "__module__", None) == "transformers.distributed.tensor_parallel"
 
 
 def check_weight(weight: Any) -> None:
@@ -268,23 +267,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if has_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def replicated(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Hidden states that every rank has in whole, as a DTensor on the ranks of the weight."""
-    from torch.distributed.tensor import DTensor, Replicate
+def on_ranks_of(weight: Any, tensor: Tensor, is_split: bool) -> Tensor:
+    """A DTensor on the weight's ranks, which have the tensor in whole or, of the last dimension, a part each."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    assert isinstance(weight, DTensor)
     mesh = weight.device_mesh
-    return DTensor.from_local(hidden, mesh, [Replicate()] * mesh.ndim, run_check=False)
-
-
-def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
-    """Probes [1, ..., 8] in place of logits; split over the last dimension if the weight's rows are split."""
-    if not has_dtensor(weight):
-        return probes
-    from torch.distributed.tensor import DTensor, Shard
-
-    assert isinstance(weight, DTensor)
-    return DTensor.from_local(probes, weight.device_mesh, [Shard(-1)], run_check=False)
+    return DTensor.from_local(tensor, mesh, [Shard(-1)] if is_split else [Replicate()] * mesh.ndim, run_check=False)
 
 
 def make_probes(hidden: Tensor) -> Tensor:

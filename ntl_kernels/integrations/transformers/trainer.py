@@ -163,7 +163,7 @@ class NTLTrainerMixin(Host):
     def ntl_options(self, batch: Any = None) -> NTLOptions:
         """The options installed on the model, which must agree with the Trainer's arguments; otherwise the latter.
 
-        If neither they nor the model's class say whether labels are shifted, a batch is needed to find out.
+        If nothing tells whether labels are shifted, a batch is needed to find out.
         """
         given, base, installed = {**self.ntl_given}, unwrap_model(self.model), installed_on(self.model)
         if self.args.label_smoothing_factor:
@@ -303,8 +303,7 @@ class NTLTrainerMixin(Host):
     ) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) from the next ``compute_loss`` in the MRO, which calls a patched model.
 
-        The Trainer's ``compute_loss``, which it ends in, multiplies by the number of processes. In evaluation a second
-        call computes the logits.
+        It ends in the Trainer's, which multiplies by the processes. In evaluation a second call computes the logits.
         """
         compute_loss, given = super().compute_loss, {**inputs, **window.counts()}
         options = {"return_outputs": with_outputs, "num_items_in_batch": window.num_items}
@@ -332,11 +331,7 @@ class NTLTrainerMixin(Host):
     def ntl_unfused(
         self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
     ) -> tuple[Tensor, NTLOutput, Any]:
-        """(loss, parts, outputs) of any model, from full logits.
-
-        CE and NTL are already divided by the denominators of all processes. What the model adds is a mean over this
-        batch, which is divided by the number of batches of the window.
-        """
+        """(loss, parts, outputs) of any model, from full logits. What it adds to CE + NTL is a mean over this batch."""
         base = unwrap_model(self.model)
         labels = inputs.pop("labels", None)
         for name in ("shift_labels", "skip_logits"):
@@ -351,8 +346,7 @@ class NTLTrainerMixin(Host):
     def ntl_check_own_loss(self) -> None:
         """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called.
 
-        It can be called with a patched model, whose forward computes CE + NTL, if it was written for the Trainers of
-        transformers. One for TRL's Trainer needs other outputs of the model.
+        With a patched model it can be called, unless it was written for TRL's Trainer, which needs other outputs.
         """
         cls = type(self)
         owner, stock = owner_of_loss(cls), next(base for base in cls.__mro__ if is_stock(base))
@@ -396,7 +390,7 @@ class NTLTrainerMixin(Host):
     def ntl_metrics(self, mode: str) -> dict[str, float]:
         """The means since the last call over all processes; without tokens only a ``loss`` of NaN.
 
-        ``loss`` is what must be added to the Trainer's mean over steps in training, and the whole loss in evaluation.
+        In training, ``loss`` is what must be added to the Trainer's mean over steps.
         """
         sums = self.ntl_totals[mode].take(self.args.device, self.accelerator.gather)
         if not sums.tokens > 0:
