@@ -71,11 +71,7 @@ def bound_forward(function: Callable[..., Any], model: Any) -> BoundForward:
 
 
 def may_train(model: Any) -> bool:
-    """Whether a call of the model may train it.
-
-    Its mode alone does not tell: ``from_pretrained`` returns a model in evaluation mode, and Lightning and hand-written
-    loops train it in that mode.
-    """
+    """Whether a call of the model may train it, perhaps in evaluation mode, in which ``from_pretrained`` returns it."""
     return bool(model.training) or torch.is_grad_enabled()
 
 

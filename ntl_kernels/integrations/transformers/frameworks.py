@@ -13,8 +13,6 @@ WRAPPED = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 """Where FSDP, torch.compile and torch's checkpoint wrapper store the module that they wrap."""
 KEPT_FORWARD = "_original_forward"
 """Where accelerate stores a model's own forward that it has wrapped."""
-KEPT_HOOK = "_hf_hook"
-"""Where accelerate stores the hooks that it puts around a module's forward."""
 LIGER_FORWARD = "Liger's fused_linear_cross_entropy"
 REPLACED_FORWARD = (
     f"TRL's Trainers and {LIGER_FORWARD} replace the forward: use NTLSFTTrainer for supervised fine-tuning (DPO, GRPO "
@@ -50,11 +48,7 @@ def find_head(model: Any) -> Any:
 
 
 def virtual_tokens(model: Any) -> int:
-    """How many positions without labels PEFT's prompt learning prepends to every row; 0 without it.
-
-    Raises:
-        ValueError: the kind of prompt learning changes labels or their order.
-    """
+    """How many positions without labels PEFT's prompt learning prepends to a row; raise if it puts them elsewhere."""
     while not is_adapted(model):
         inner = model_inside(model)
         if inner is model:
@@ -76,7 +70,7 @@ def virtual_tokens(model: Any) -> int:
 
 def check_hooks(module: Any, name: str, otherwise: str) -> None:
     """Raise if accelerate has put hooks around the forward of a module; ``name`` is its name in the message."""
-    if KEPT_HOOK in module.__dict__:
+    if "_hf_hook" in module.__dict__:
         raise ValueError(
             f"{name} has accelerate's hooks around its forward (from a device_map over several devices, or from "
             "offloading): if the model fits on one device, remove them with "

@@ -23,7 +23,6 @@ from .models import check_own_loss, router_factor_of, shifts_by_name, shifts_lab
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
-
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
 
@@ -242,14 +241,13 @@ def trainer_loss(
     shift = told_or_raise(shifts_by_name(name), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
-    if not isinstance(outputs, dict):
-        return loss
-    if outputs.get("encoder_router_logits") is not None:
+    added = outputs if isinstance(outputs, dict) else {}
+    if added.get("encoder_router_logits") is not None:
         raise ValueError(
             f"{name} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
             "compute: use NTLTrainer(..., numbers=numbers)"
         )
-    auxiliary = outputs.get("aux_loss")
+    auxiliary = added.get("aux_loss")
     if auxiliary is None:
         return loss
     if aux_loss_coef is None:

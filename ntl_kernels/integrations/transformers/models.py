@@ -119,7 +119,7 @@ class ModelClass(NamedTuple):
     decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
     """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
-    """Returns what its forward adds to the cross-entropy, from its outputs and arguments in a call without labels."""
+    """Returns what its forward adds to the cross-entropy, from the outputs and arguments of a call without labels."""
     more: Callable[[Any], str] = lambda model: ""
     """Returns a description of parts of its own loss that CE + NTL of its logits would drop, or ""."""
 
@@ -127,27 +127,12 @@ class ModelClass(NamedTuple):
 SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.final_logit_softcapping))
 SCALED = ModelClass(lambda model: LogitTransform(logit_scale=model.logit_scale))
 DIVIDED = ModelClass(lambda model: LogitTransform(logit_scale=1 / model.config.logits_scaling))
-PLAIN = (
-    "GPT2LMHeadModel",
-    "GPTJForCausalLM",
-    "GPTNeoXForCausalLM",
-    "GemmaForCausalLM",
-    "LlamaForCausalLM",
-    "MT5ForConditionalGeneration",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Olmo2ForCausalLM",
-    "Phi3ForCausalLM",
-    "PhiForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "SmolLM3ForCausalLM",
-    "T5ForConditionalGeneration",  # it scales before its head
-    "UMT5ForConditionalGeneration",
+PLAIN = ModelClass(lambda model: LogitTransform())
+PLAIN_DECODERS = (
+    *("GPTJ", "GPTNeoX", "Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3"),
+    *("Qwen3Moe", "SmolLM3"),
 )
-"""Models whose logits are the output of their head."""
+"""Families whose ``ForCausalLM`` has the output of its head as logits."""
 UNSHIFTED_DECODERS = (
     *("Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "MBart", "Marian", "Mvp", "PLBart"),
     *("Pegasus", "TrOCR", "Whisper"),
@@ -155,7 +140,9 @@ UNSHIFTED_DECODERS = (
 """Families whose ``ForCausalLM`` compares position t with label t."""
 
 MODEL_CLASSES: dict[str, ModelClass] = {
-    **dict.fromkeys(PLAIN, ModelClass(lambda model: LogitTransform())),
+    **{f"{family}ForCausalLM": PLAIN for family in PLAIN_DECODERS},
+    **{f"{family}ForConditionalGeneration": PLAIN for family in ("MT5", "T5", "UMT5")},  # they scale before their head
+    "GPT2LMHeadModel": PLAIN,
     **{f"{family}ForCausalLM": ModelClass(shifts_labels=False) for family in UNSHIFTED_DECODERS},
     **dict.fromkeys(
         ("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"), ModelClass(shifts_labels=False)

@@ -68,8 +68,7 @@ class Patch(Installed):
     """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
     call: Call | None = None
     parts: tuple[Tensor, ...] | None = None
-    """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no named
-    tuples."""
+    """The fields of the last NTLOutput, detached; in a plain tuple, as compiled graphs of torch 2.11 return it."""
 
     def stock_forward(self, model: Any) -> Callable[..., Any]:
         """The model's own forward, bound."""
@@ -78,8 +77,8 @@ class Patch(Installed):
 
 def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     """The forward of a patched model: its own forward, except for calls that may train."""
-    patch: Patch | None = getattr(model, INSTALLED, None)
-    if patch is None:
+    patch = getattr(model, INSTALLED, None)
+    if not isinstance(patch, Patch):  # a wrapper that holds this function is still there
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
     given = patch.arguments(args, kwargs)
@@ -219,8 +218,8 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
 def anchor(tensor: Tensor) -> Tensor:
     """A 0 that is part of a tensor's graph.
 
-    The loss is not part of the head's output. Connecting the two through such zeros, in both directions, makes the
-    backward pass of the loss run after the hooks on that output, in which FSDP gathers the head's weight.
+    Through such zeros the loss depends on the head's output, and that on the loss, so that the loss's backward pass
+    runs after the hooks on that output, in which FSDP gathers the head's weight.
     """
     return tensor.reshape(-1)[:0].sum()
 

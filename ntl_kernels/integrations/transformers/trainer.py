@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -42,27 +42,7 @@ SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
 
 
 if TYPE_CHECKING:
-
-    class Host(Protocol):
-        """What the mixin uses of the Trainer that comes after it in the MRO."""
-
-        args: Any
-        model: Any
-        model_wrapped: Any
-        accelerator: Any
-        callback_handler: Any
-        compute_loss_func: Any
-        state: Any
-        current_gradient_accumulation_steps: int
-        add_callback: Any
-        get_tp_size: Any
-        is_world_process_zero: Any
-        _prepare_inputs: Any
-        compute_loss: Any
-        get_batch_samples: Any
-        prediction_step: Any
-        evaluation_loop: Any
-        log: Any
+    from transformers import Trainer as Host  # which the mixin expects after it in the MRO
 else:
     Host = object
 
@@ -80,9 +60,9 @@ class ForgetAttempt(TrainerCallback):
 class NTLTrainerMixin(Host):
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
-    Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
-    tokens), of the whole accumulation window on all processes, so gradients equal those of one large batch. A model
-    patched by :func:`apply_ntl_to_model` computes the loss from hidden states, any other model from full logits.
+    Cross-entropy is divided by the tokens, and NTL by the numbers (with ``mean_over="tokens"`` by the tokens), of the
+    whole accumulation window on all processes, so gradients equal those of one large batch. A model patched by
+    :func:`apply_ntl_to_model` computes the loss from hidden states, any other model from full logits.
 
     Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens or number tokens since the last
     log) and ``number_share`` (the share of number tokens among the labels that are not ignored). ``loss`` is
@@ -105,9 +85,8 @@ class NTLTrainerMixin(Host):
 
     Raises:
         TypeError, ValueError: options are missing or differ from those of the patch; a ``compute_loss_func``,
-            DataParallel (several GPUs in one process), DeepSpeed's sequence parallelism, or ``use_liger_kernel``
-            without ``fused_linear_cross_entropy: False`` is used; a ``compute_loss`` would be left out; or the model's
-            own loss has parts that cannot be computed from its logits.
+            DataParallel, DeepSpeed's sequence parallelism or Liger's fused cross-entropy is used; a ``compute_loss``
+            would be left out; or the model's own loss has parts that cannot be computed from its logits.
     """
 
     def __init__(
@@ -133,7 +112,7 @@ class NTLTrainerMixin(Host):
         """The sums of the current evaluation batch."""
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
-        super().__init__(*args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(*args, **kwargs)
         if self.compute_loss_func is not None:
             raise ValueError(f"{type(self).__name__} computes the loss itself, but got a compute_loss_func")
         check_arguments(type(self).__name__, self.args)
@@ -317,8 +296,7 @@ class NTLTrainerMixin(Host):
 
     def ntl_run(self, run: Callable[[], Any], window: Window) -> tuple[Any, NTLOutput]:
         """The result of a function that runs the patched model, and the parts of the loss."""
-        patch = self.ntl_patch()
-        assert patch is not None
+        patch = cast(Patch, self.ntl_patch())
         patch.parts, patch.added_factor = None, 1 / (window.processes * window.accumulated)
         try:
             result = run()
@@ -333,9 +311,7 @@ class NTLTrainerMixin(Host):
     ) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) of any model, from full logits. What it adds to CE + NTL is a mean over this batch."""
         base = unwrap_model(self.model)
-        labels = inputs.pop("labels", None)
-        for name in ("shift_labels", "skip_logits"):
-            inputs.pop(name, None)
+        labels, *_ = [inputs.pop(name, None) for name in ("labels", "shift_labels", "skip_logits")]
         if is_encoder_decoder(base):
             put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
@@ -444,8 +420,7 @@ class NTLTrainer(NTLTrainerMixin, Trainer):
 class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     """``transformers.Seq2SeqTrainer`` with CE + NTL: ``NTLSeq2SeqTrainer(model, args, ..., numbers=numbers)``.
 
-    With ``predict_with_generate``, evaluation also reports the loss and metrics of CE + NTL. For the arguments that the
-    Seq2SeqTrainer does not have, see :class:`NTLTrainerMixin`.
+    With ``predict_with_generate``, evaluation also reports loss and metrics. See :class:`NTLTrainerMixin`.
     """
 
 
