@@ -31,7 +31,7 @@ from ntl_kernels.integrations.transformers.models import MODEL_CLASSES, ModelCla
 
 from ..versions import has, needs
 from .models import DECODER, NUMBERS, VOCAB, assert_same_gradients, gradients, make_batch
-from .training import LOG_ERROR, InOrder, arguments, step_of
+from .training import LOG_ERROR, InOrder, arguments, log_of, step_of
 
 NO_NTL = NTLConfig(weight=0.0)
 SEQ2SEQ = {"vocab_size": VOCAB, "d_model": 16, "hidden_size": 16, "pad_token_id": 0, "decoder_start_token_id": 2}
@@ -220,8 +220,7 @@ def test_trainer_without_ntl_trains_the_model(case: str, patched: bool, tmp_path
     trainer = trainer_of(model, case, patched, tmp_path, 2)
     assert trainer.evaluate([batch_for(case)])["eval_loss"] == pytest.approx(own, rel=1e-5)
     assert_same_gradients(step_of(trainer), {name: grad for name, grad in expected.items() if grad is not None}, 1e-4)
-    (log,) = [log for log in trainer.state.log_history if "loss" in log]
-    assert log["loss"] == pytest.approx(total, rel=1e-5, abs=LOG_ERROR)
+    assert log_of(trainer)["loss"] == pytest.approx(total, rel=1e-5, abs=LOG_ERROR)
 
 
 def test_masked_language_model_that_calls_a_loss_function() -> None:

@@ -30,7 +30,7 @@ from ntl_kernels.integrations.transformers.losses import warn_once
 from ntl_kernels.integrations.transformers.models import MODEL_CLASSES
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
-from .training import ROWS, InOrder, arguments, counts_targets, large_batch, step_of, to_rows
+from .training import ROWS, InOrder, arguments, counts_targets, large_batch, log_of, step_of, to_rows
 
 CAUSAL = ("llama", "llama-tied", "qwen3", "gemma2", "cohere", "granite", "gpt2", "phi", "gpt-neox")
 
@@ -236,8 +236,7 @@ class TestNumbersThatNobodyCounted:
         args = arguments(tmp_path, batch=2, steps=4)
         trainer = Trainer(model, args, train_dataset=to_rows(model), compute_loss_func=function)
         assert_same_gradients(step_of(trainer), expected, 1e-6)
-        (log,) = [log for log in trainer.state.log_history if "loss" in log]
-        assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-6)
+        assert log_of(trainer)["loss"] == pytest.approx(parts.loss.item(), rel=1e-6)
 
 
 UNSHIFTED_CONFIG = {"vocab_size": 97, "d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, "emb_dim": 16}

@@ -27,7 +27,7 @@ from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from ..versions import has, needs
 from .models import NUMBERS, VOCAB, assert_same_gradients, make_model, make_targets
-from .training import LOG_ERROR, ROWS, all_rows, large_batch, settings, step_of
+from .training import LOG_ERROR, ROWS, all_rows, large_batch, log_of, settings, step_of
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
         apply_ntl_to_model(model, NUMBERS, config)
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=config)
     assert_same_gradients(step_of(trainer), expected, 1e-6)
-    log = next(log for log in trainer.state.log_history if "loss" in log)
+    log = log_of(trainer)
     assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-6, abs=LOG_ERROR)
     expected_log = {
         "ce": parts.cross_entropy,
@@ -136,7 +136,7 @@ def test_auxiliary_loss_has_the_factor_of_the_configuration(patched: bool, tmp_p
         apply_ntl_to_model(model, NUMBERS)
     trainer = make_trainer(model, tmp_path, ROWS, 1, numbers=NUMBERS, router_aux_loss_coef=0.7)
     trainer.train()
-    log = next(log for log in trainer.state.log_history if "loss" in log)
+    log = log_of(trainer)
     assert log["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -264,7 +264,7 @@ def test_compute_loss_of_theirs(tmp_path: Path) -> None:
         trainer = make(MixinBehind, put(make_model(), NUMBERS))
         parts, expected = large_batch(make_model())
         assert_same_gradients(step_of(trainer), expected, 1e-6)
-        log = next(log for log in trainer.state.log_history if "loss" in log)
+        log = log_of(trainer)
         assert log["loss"] == pytest.approx(parts.loss.item() + 40, rel=1e-6)
 
 

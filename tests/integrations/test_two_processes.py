@@ -26,7 +26,7 @@ from ..parallel.ranks import Ranks
 from ..versions import needs
 from .loops import as_launched
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
-from .test_transformers_trainer import EXACT, assert_metrics, log_of
+from .test_transformers_trainer import EXACT, assert_metrics
 from .training import (
     LOG_ERROR,
     ROWS,
@@ -36,6 +36,7 @@ from .training import (
     arguments,
     exact_loss,
     large_batch,
+    log_of,
     step_of,
     to_rows,
 )
@@ -64,7 +65,7 @@ def run(two_ranks: Ranks) -> Callable[..., Any]:
 def trained_and_evaluated(make: Callable[[], NTLTrainer]) -> dict[str, Any]:
     """By two Trainers: a stock one that evaluates first does not wrap its model in DDP for training."""
     training, evaluation = make(), make()
-    return {"gradients": step_of(training), "log": log_of(training, "loss"), "eval": evaluation.evaluate()}
+    return {"gradients": step_of(training), "log": log_of(training), "eval": evaluation.evaluate()}
 
 
 def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class TheirsWithNTL(NTLTrainerMixin, Theirs):
 def step_of_theirs(folder: Path) -> tuple[Any, dict[str, float]]:
     model = apply_ntl_to_model(make_model(), NUMBERS)
     trainer = TheirsWithNTL(model, arguments(folder, 2, 2), train_dataset=to_rows(model))
-    return step_of(trainer), log_of(trainer, "loss")
+    return step_of(trainer), log_of(trainer)
 
 
 def test_loss_of_theirs_on_two_processes(run: Any, tmp_path: Path) -> None:

@@ -121,3 +121,9 @@ def step_of(trainer: Any) -> dict[str, Tensor]:
     trainer.add_callback(record)
     trainer.train()
     return {name.removeprefix("module."): gradient for name, gradient in record.gradients.items()}
+
+
+def log_of(trainer: Any) -> dict[str, float]:
+    """The only log of training that has a loss."""
+    (log,) = [log for log in trainer.state.log_history if "loss" in log]
+    return log
