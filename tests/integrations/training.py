@@ -25,8 +25,6 @@ counts_targets = pytest.mark.skipif(
     "_loss_shifts_labels" not in STOCK_SOURCE,
     reason=f"the stock Trainer of transformers {transformers.__version__} divides by each row's first label, too",
 )
-TAKES_SHARDED_MODELS = "is_distributed_loading_by_transformers" in STOCK_SOURCE
-"""Whether a Trainer leaves a model alone that is sharded when it gets it; an older one wraps it in DDP."""
 LOG_ERROR = 0.0 if has("transformers", 5) else 5.1e-5
 """transformers 4 rounds the loss in its log."""
 
