@@ -14,9 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
@@ -132,15 +130,3 @@ def assert_equal_to_one_batch(results: list[Any], mean_over: str, factor: float 
     reference = expected(mean_over)
     for grads in results:
         assert error({name: grad.double() * factor for name, grad in grads.items()}, reference) < 1e-6
-
-
-def make_tokenizer(vocab: int = VOCAB) -> PreTrainedTokenizerFast:
-    """A word for each id, of which the numbers are digits."""
-    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(vocab)}
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
-
-
-def make_llama(vocab: int = VOCAB) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes))

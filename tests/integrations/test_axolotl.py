@@ -19,7 +19,8 @@ from transformers import Trainer, TrainingArguments
 from ntl_kernels import NTLConfig, NumberTokens, config, cross_entropy_ntl, integrations
 
 from ..stand_ins import is_installed, standing_in
-from .loops import error, make_llama, make_tokenizer
+from .loops import error
+from .training import make_llama, make_tokenizer
 
 HAS_AXOLOTL = is_installed("axolotl")
 PLUGIN = "ntl_kernels.integrations.axolotl.NTLPlugin"

@@ -91,12 +91,10 @@ def test_every_known_class_is_tested() -> None:
 
 def test_shift_labels() -> None:
     model, batch = make_model(), make_batch()
-    expected = stock_output(model, batch).loss
+    expected, targets = stock_output(model, batch).loss, make_targets(model, batch["labels"])
     apply_ntl_to_model(model, NUMBERS)
-    targets = make_targets(model, batch.pop("labels"))
-    torch.testing.assert_close(model(**batch, shift_labels=targets).loss, expected)
-    wrong = torch.randint(3, VOCAB, targets.shape)  # shift_labels win, as in the stock loss
-    torch.testing.assert_close(model(**batch, labels=wrong, shift_labels=targets).loss, expected)
+    for labels in (None, torch.randint(3, VOCAB, targets.shape)):  # shift_labels win, as in the stock loss
+        torch.testing.assert_close(model(**batch | {"labels": labels}, shift_labels=targets).loss, expected)
 
 
 @pytest.mark.parametrize("case", FEW)
@@ -580,24 +578,19 @@ class TestErrors:
         remove_ntl_from_model(model)
         assert model.loss_function is mine
 
-    def test_forward_that_bypasses_the_head(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = apply_ntl_to_model(make_model(), NUMBERS)
-
-        def bypass(self: Any, input_ids: Tensor, labels: Tensor, **_: Any) -> Any:
+    def test_forward_that_runs_the_head_twice_or_not_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def bypass(self: Any, input_ids: Tensor, **_: Any) -> Any:
             logits = self.model(input_ids).last_hidden_state @ self.lm_head.weight.T
-            return CausalLMOutputWithPast(loss=self.loss_function(logits, labels, VOCAB), logits=logits)
+            return CausalLMOutputWithPast(loss=self.loss_function(logits, None, VOCAB), logits=logits)
 
-        monkeypatch.setattr(type(model), "forward", bypass)
-        with pytest.raises(RuntimeError, match="the head of LlamaForCausalLM did not run"):
-            model(input_ids=make_batch()["input_ids"], labels=make_batch()["labels"])
+        def twice(self: Any, **_: Any) -> Any:
+            return [self.lm_head(torch.ones(3, 9, 16)) for _ in range(2)]
 
-    def test_head_that_runs_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
-        head = model.lm_head
-        hidden = torch.ones(3, 9, 16)
-        monkeypatch.setattr(type(model), "forward", lambda self, **_: (head(hidden), head(hidden)))
-        with pytest.raises(RuntimeError, match="ran its head twice"):
-            model(**make_batch())
+        for forward, message in ((bypass, "the head of LlamaForCausalLM did not run"), (twice, "ran its head twice")):
+            monkeypatch.setattr(type(model), "forward", forward)
+            with pytest.raises(RuntimeError, match=message):
+                model(**make_batch())
 
     def test_state_is_clean_after_an_error(self) -> None:
         model, batch = make_model(), make_batch()

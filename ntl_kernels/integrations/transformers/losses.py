@@ -123,8 +123,7 @@ def loss_of_logits(
 ) -> NTLOutput:
     """The loss of full logits [..., V] and targets [...], and its parts."""
     targets = targets.to(logits.device)
-    counts = denominators(targets, options, num_items, num_numbers)
-    keywords: dict[str, Any] = {**options.keywords(), **counts, "return_parts": True}
+    keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
     return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
 
 
