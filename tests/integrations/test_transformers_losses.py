@@ -104,22 +104,16 @@ class TestSetLossFunction:
         set_ntl_loss_function(wrapped, NUMBERS, config, label_smoothing=0.1)
         torch.testing.assert_close(wrapped(**batch).loss, expected)  # a new adapter changes nothing
 
-    def test_remove(self) -> None:
+    def test_remove_and_replace(self) -> None:
         model, batch = make_model(), make_batch()
         expected, attributes = model(**batch).loss, set(model.__dict__)
-        for _ in range(2):
-            set_ntl_loss_function(model, NUMBERS)
-        remove_ntl_from_model(model)
+        for put, has_logits in ((set_ntl_loss_function, True), (apply_ntl_to_model, False)) * 2:
+            put(model, NUMBERS)
+            assert (model(**batch).logits is not None) == has_logits
+            assert len(model._forward_hooks) == 1
+        remove_ntl_from_model(set_ntl_loss_function(model, NUMBERS))
         assert torch.equal(model(**batch).loss, expected)
         assert set(model.__dict__) == attributes and not model._forward_hooks
-
-    def test_replaces_a_patch_and_is_replaced_by_one(self) -> None:
-        model, batch = make_model(), make_batch()
-        set_ntl_loss_function(apply_ntl_to_model(model, NUMBERS), NUMBERS)
-        assert model(**batch).logits is not None
-        apply_ntl_to_model(model, NUMBERS)
-        assert model(**batch).logits is None
-        assert len(model._forward_hooks) == 1
 
     def test_forward_without_it(self) -> None:
         model, bart = make_model(), BartForCausalLM(BartConfig(**UNSHIFTED_CONFIG))

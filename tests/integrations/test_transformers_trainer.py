@@ -369,16 +369,6 @@ class TestLossOfTheirs:
         assert log["loss"] == pytest.approx(parts.loss.item() + 4 * cls.PENALTY, rel=EXACT)
         assert_metrics(log, parts)
 
-    def test_auxiliary_loss_is_the_mean_over_steps(self, tmp_path: Path) -> None:
-        logs = {}
-        for cls, behind in ((NTLTrainer, Trainer), (MixinFirst, Penalised)):
-            model = apply_ntl_to_model(make_model("mixtral"), NUMBERS)
-            rows = self.flipped_rows("mixtral") if behind is Trainer else to_rows(model)
-            trainer = cls(model, arguments(tmp_path, 2, 4), train_dataset=InOrder(rows))
-            logs[cls] = (step_of(trainer), log_of(trainer)["loss"])
-        assert_same_gradients(logs[MixinFirst][0], logs[NTLTrainer][0], EXACT)
-        assert logs[MixinFirst][1] == pytest.approx(logs[NTLTrainer][1] + 4 * Penalised.PENALTY, rel=EXACT)
-
     def test_refused_where_it_would_be_left_out(self, tmp_path: Path) -> None:
         args = arguments(tmp_path, 2, 1)
         remedies = r"class MixinFirst\(Penalised, NTLTrainer\), or patch the model with apply_ntl_to_model"

@@ -14,7 +14,6 @@ from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainingArguments, training_args
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import (
@@ -178,23 +177,6 @@ def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) ->
     model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
     remove_ntl_from_model(model)
     assert preference_trainer(cls, model, tmp_path).train().global_step == 1
-
-
-@needs("trl", 1, 14, to="offload activations where torch finds no GPU")
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_activation_offloading(patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the CPU were a GPU, every saved tensor goes through TRL's hooks."""
-    model = make_model("llama-tied")
-    expected = large_batch(model)[1]
-    if patched:
-        apply_ntl_to_model(model, NUMBERS)
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cpu"))
-    on_the_host = {"use_pin_memory": False, "use_streams": False, "min_offload_size": 1}
-    offload = get_act_offloading_ctx_manager(model=trainer.model, **on_the_host)
-    trainer.maybe_activation_offload_context = offload
-    assert_same_gradients(step_of(trainer), expected, 1e-6)
-    assert offload.tensor_id > 10
 
 
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
