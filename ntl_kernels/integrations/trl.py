@@ -21,8 +21,8 @@ from .transformers.trainer import NTLTrainerMixin
 class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     """``trl.SFTTrainer`` with CE + NTL: ``NTLSFTTrainer(model, args, ..., numbers=numbers)``.
 
-    Without TRL's fused head. Logs what :class:`NTLTrainerMixin` logs, which also has its own arguments, and
-    ``token_accuracy`` as TRL's ``mean_token_accuracy``, but no ``entropy``.
+    TRL's fused head is not used. Its own arguments and logs are those of :class:`NTLTrainerMixin`; ``token_accuracy``
+    is also logged as TRL's ``mean_token_accuracy``, and ``entropy`` is not logged.
 
     Raises:
         ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or activations are to be offloaded from a GPU that
