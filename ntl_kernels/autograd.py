@@ -63,16 +63,16 @@ class CrossEntropyNTL(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
         check_transforms(upstream)
-        if ctx.inplace and is_differentiated():
+        if not is_differentiated():
+            return gradient_of_logits(ctx, upstream), None, None
+        if ctx.inplace:
             raise RuntimeError(
-                "a loss computed with inplace=True supports no create_graph=True in its backward "
-                "pass, because its logits were overwritten by their gradient. Pass inplace=False"
+                "a loss computed with inplace=True supports no create_graph=True in its backward pass, because its "
+                "logits were overwritten by their gradient. Pass inplace=False"
             )
         with torch.no_grad():
-            gradient = (traced_gradient if torch.compiler.is_compiling() else plain_gradient)(ctx, upstream)
-        if is_differentiated():
-            gradient = refuse_second_derivative(gradient, ctx.saved_tensors[1], upstream)
-        return gradient.view(ctx.shape), None, None
+            gradient = gradient_of_logits(ctx, upstream)
+        return refuse_second_derivative(gradient, ctx.saved_tensors[1], upstream), None, None
 
 
 class Overwritten(torch.autograd.Function):
@@ -113,6 +113,12 @@ def tensors_of(problem: Problem) -> list[Tensor]:
     """The tensors that a caller could change in place before the backward pass; saved so that torch detects it."""
     given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
     return [part for part in given if isinstance(part, Tensor)]
+
+
+def gradient_of_logits(ctx: Any, upstream: Tensor) -> Tensor:
+    """The gradient, in the shape of the logits."""
+    compute = traced_gradient if torch.compiler.is_compiling() else plain_gradient
+    return compute(ctx, upstream).view(ctx.shape)
 
 
 def plain_gradient(ctx: Any, upstream: Tensor) -> Tensor:

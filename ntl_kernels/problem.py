@@ -189,12 +189,18 @@ class Merged(NamedTuple):
     effect: Any  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
 
 
+def reduced_terms(sums: RowResult, tokens: Any, numbers: Any, problem: Problem) -> tuple[Any, Any]:
+    """(CE, NTL) from the sums of the results of all rows and the denominators of a mean."""
+    ce, ntl = sums.cross_entropy, sums.ntl
+    if problem.reduction == "mean":
+        return divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
+    return ce, ntl
+
+
 def parts_of(sums: RowResult, counts: RowResult, tokens: Any, numbers: Any, problem: Problem) -> Parts:
     """The parts from the sums of the results of all rows, the numbers of rows where they are not 0, and the
     denominators of a mean."""
-    ce, ntl = sums.cross_entropy, sums.ntl
-    if problem.reduction == "mean":
-        ce, ntl = divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
+    ce, ntl = reduced_terms(sums, tokens, numbers, problem)
     return Parts(
         cross_entropy=ce,
         ntl=ntl,

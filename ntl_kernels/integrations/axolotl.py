@@ -25,7 +25,6 @@ from .transformers import apply_ntl_to_model
 from .transformers.frameworks import find_head, unwrap_model
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
-PREFIX = "ntl_"
 OTHER_LOSSES = (
     "cut_cross_entropy",
     "liger_fused_linear_cross_entropy",
@@ -47,10 +46,9 @@ class NTLArgs(BaseModel):
     Args:
         ntl_weight: lambda, the factor of the NTL term.
         ntl_kind, ntl_reweigh, ntl_squash_factor: as in :class:`NTLConfig`.
-        ntl_mean_over: what ``ntl_weight`` multiplies: ``numbers``, the mean of NTL over the number tokens, as elsewhere
-            in this library; or ``tokens``, the mean over all tokens. Axolotl's Trainer averages losses over the tokens
-            of each batch, so the loss is that of ``NTLConfig(mean_over="tokens")`` in both cases; ``numbers`` converts
-            the weight with the number of tokens per number in the training labels.
+        ntl_mean_over: what ``ntl_weight`` multiplies: the mean of NTL over the ``numbers`` or over all ``tokens``. The
+            loss is that of ``NTLConfig(mean_over="tokens")`` in both cases, because Axolotl's Trainer averages over the
+            tokens of each batch; ``numbers`` converts the weight with the tokens per number of the training labels.
         ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`. With ``ntl_digits_only: false``
             set ``ntl_squash_factor: 9``.
     """
@@ -67,7 +65,7 @@ class NTLArgs(BaseModel):
     @classmethod
     def check_ntl_names(cls, data: Any) -> Any:
         """Raise for an unknown ``ntl_`` key: Axolotl silently drops unknown keys."""
-        unknown = [name for name in data if str(name).startswith(PREFIX) and name not in NTLArgs.model_fields]
+        unknown = [name for name in data if str(name).startswith("ntl_") and name not in NTLArgs.model_fields]
         if unknown:
             raise ValueError(f"unknown {', '.join(unknown)}: NTLPlugin's keys are {', '.join(NTLArgs.model_fields)}")
         return data
@@ -89,9 +87,8 @@ class NTLArgs(BaseModel):
 class NTLPlugin(BasePlugin):
     """An Axolotl plugin that makes the trained model compute CE + NTL from its hidden states.
 
-    After Axolotl has created its Trainer, the plugin patches the model with :func:`apply_ntl_to_model`. The Trainer is
-    Axolotl's own, including its support for packed rows. Configuration keys: :class:`NTLArgs`. In evaluation the loss
-    is plain cross-entropy, as without the plugin.
+    It patches the model of Axolotl's own Trainer with :func:`apply_ntl_to_model`. Configuration keys: :class:`NTLArgs`.
+    In evaluation the loss is plain cross-entropy, as without the plugin.
 
     Raises:
         ValueError: with ``ntl_mean_over: numbers``, the training data has no labels or no numbers, or is streamed. Also

@@ -21,9 +21,8 @@ from .transformers.trainer import NTLTrainerMixin
 class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     """``trl.SFTTrainer`` with CE + NTL: ``NTLSFTTrainer(model, args, ..., numbers=numbers)``.
 
-    TRL's fused head is not used: a model patched by :func:`apply_ntl_to_model` computes the loss from hidden states,
-    any other model from full logits. Logs ``ce``, ``ntl``, ``token_accuracy`` (also as TRL's ``mean_token_accuracy``)
-    and ``number_mae``, but no ``entropy``. Its own arguments are those of :class:`NTLTrainerMixin`.
+    TRL's fused head is not used. Its own arguments and logs are those of :class:`NTLTrainerMixin`; ``token_accuracy``
+    is also logged as TRL's ``mean_token_accuracy``, and ``entropy`` is not logged.
 
     Raises:
         ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or activations are to be offloaded from a GPU that

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from pydantic import BaseModel, ValidationError
-from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from ntl_kernels import NTLConfig, NumberTokens, config, cross_entropy_ntl, integrations
 
 from ..stand_ins import is_installed, standing_in
 from .loops import error
+from .training import make_llama, make_tokenizer
 
 HAS_AXOLOTL = is_installed("axolotl")
 PLUGIN = "ntl_kernels.integrations.axolotl.NTLPlugin"
@@ -93,11 +93,6 @@ def test_keys_accept_whatever_the_library_does(plugin: Any, monkeypatch: pytest.
     assert (given.ntl_kind, given.ntl_mean_over) == ("cubic", "rows")
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(VOCAB)}
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
-
-
 def rows() -> list[dict[str, list[int]]]:
     """Eight rows of unequal lengths; the first three have no numbers, none in their first label."""
     generator, found = torch.Generator().manual_seed(0), []
@@ -124,14 +119,11 @@ def make_trainer(folder: Path, data: Any = None, **options: Any) -> Any:
     settings: dict[str, Any] = {"max_steps": 1, "per_device_train_batch_size": 1, "learning_rate": 0.0}
     settings |= {"gradient_accumulation_steps": 8, "use_cpu": True, "report_to": [], "save_strategy": "no"}
     settings |= {"disable_tqdm": True, "max_grad_norm": 0.0}
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes))
     from datasets import Dataset
 
     data = Dataset.from_list(rows()) if data is None else data
     args = arguments(output_dir=str(folder), **{**settings, **options})
-    return trainer_class(model=model, args=args, train_dataset=data, processing_class=tokenizer())
+    return trainer_class(model=make_llama(VOCAB), args=args, train_dataset=data, processing_class=make_tokenizer(VOCAB))
 
 
 def trained(plugin: Any, trainer: Any, **given: Any) -> dict[str, Tensor]:
@@ -192,4 +184,4 @@ def test_axolotls_manager_calls_the_plugin(plugin: Any, tmp_path: Path) -> None:
 
     trainer, checked = make_trainer(tmp_path), keys(plugin)
     PluginManager.get_instance().post_trainer_create(checked, trainer)
-    assert trainer.model._ntl_patch.options.config.mean_over == "tokens"
+    assert trainer.model._ntl_installed.options.config.mean_over == "tokens"

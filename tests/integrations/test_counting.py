@@ -19,12 +19,10 @@ from ntl_kernels.integrations.transformers.counting import (
     Window,
     collate_marked,
     count_window,
-    mean_loss,
-    means_of,
     sums_of,
     without_repetitions,
 )
-from ntl_kernels.integrations.transformers.losses import LossOptions
+from ntl_kernels.integrations.transformers.losses import NTLOptions
 
 from .models import NUMBERS, VOCAB
 
@@ -48,25 +46,25 @@ def test_means_are_those_of_all_rows(mean_over: str) -> None:
     totals, together = Totals(), output(logits, torch.stack(TARGETS))
     for part, targets in zip(logits, TARGETS, strict=True):
         tokens, numbers = (targets != -100).sum(), NUMBERS.count(targets)
-        totals.add(sums_of(output(part, targets), tokens, numbers, Window(LossOptions(NUMBERS, config))))
+        totals.add(sums_of(output(part, targets), tokens, numbers, Window(NTLOptions(NUMBERS, config))))
     sums = totals.take("cpu", lambda total: total)
-    assert mean_loss(sums, mean_over) == pytest.approx(together.loss.item(), rel=1e-6)
+    assert sums.loss() == pytest.approx(together.loss.item(), rel=1e-6)
     expected = {"ce": together.cross_entropy, "ntl": together.ntl, "token_accuracy": together.token_accuracy}
     expected |= {"number_mae": together.number_mae, "number_share": torch.tensor(5 / 9)}
-    assert means_of(sums, mean_over) == pytest.approx({name: value.item() for name, value in expected.items()})
+    assert sums.means() == pytest.approx({name: value.item() for name, value in expected.items()})
     assert totals.take("cpu", lambda total: total) == Sums()
 
 
 def test_a_batch_of_a_window_has_its_share_of_the_loss() -> None:
     parts = NTLOutput(*(torch.tensor(float(value)) for value in range(1, len(NTLOutput._fields) + 1)))
-    window = Window(LossOptions(NUMBERS), num_items=9, num_numbers=None, processes=3, accumulated=4)
+    window = Window(NTLOptions(NUMBERS), num_items=9, num_numbers=None, processes=3, accumulated=4)
     sums = sums_of(parts, torch.tensor(5), torch.tensor(2), window)
     assert (sums.losses, sums.windows) == (3 * parts.loss, 1 / 4)
     assert window.counts() == {"num_items_in_batch": 9}
 
 
 def test_without_numbers_the_error_of_numbers_is_unknown() -> None:
-    means = means_of(Sums(tokens=4.0, cross_entropy=2.0), "numbers")
+    means = Sums(tokens=4.0, cross_entropy=2.0).means()
     assert means["ce"] == 0.5 and means["ntl"] == means["number_share"] == 0 and math.isnan(means["number_mae"])
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
@@ -27,7 +26,7 @@ from ..docs.pages import blocks_of
 from ..parallel.ranks import Ranks
 from ..stand_ins import is_installed, standing_in
 from .loops import NUMBERS, SPLITS, VOCAB, Model, all_rows, assert_equal_to_one_batch, error, grads_of, split
-from .training import counts_targets
+from .training import counts_targets, make_llama, make_tokenizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "pages" / "frameworks.md"
 CONFIG = NTLConfig(weight=0.3, mean_over="tokens")
@@ -143,17 +142,6 @@ def test_torchtitans_micro_batches_are_one_batch(seed: int) -> None:
     assert_equal_to_one_batch([grads_of(model)], "tokens")
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(VOCAB)}
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
-
-
-def make_llama() -> Any:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes))
-
-
 @counts_targets
 def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None:
     """LLaMA-Factory's way in, with the stock Trainer from which its Trainers are derived."""
@@ -162,16 +150,16 @@ def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None
     names = {"NumberTokens": NumberTokens, "apply_ntl_to_model": apply_ntl_to_model, "over_tokens": CONFIG}
     callback = documented("class NTLCallback(", TrainerCallback=TrainerCallback, **names)()
     ids, labels = all_rows()
-    model, grads = make_llama(), {}
+    model, grads = make_llama(VOCAB), {}
     options = {"max_steps": 1, "gradient_accumulation_steps": 6, "per_device_train_batch_size": 2, "max_grad_norm": 0.0}
     options |= {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "learning_rate": 0.0}
     rows = [{"input_ids": row, "labels": row_labels} for row, row_labels in zip(ids, labels, strict=True)]
     args = TrainingArguments(str(tmp_path), **options)  # type: ignore[arg-type]
-    trainer = Trainer(model, args, train_dataset=rows, processing_class=tokenizer(), callbacks=[callback])  # type: ignore[arg-type]
+    trainer = Trainer(model, args, train_dataset=rows, processing_class=make_tokenizer(VOCAB), callbacks=[callback])  # type: ignore[arg-type]
     trainer.create_optimizer().register_step_pre_hook(lambda *_: grads.update(grads_of(model)))
     trainer.train()
 
-    whole = make_llama().double()
+    whole = make_llama(VOCAB).double()
     losses = cross_entropy_ntl(
         whole(ids).logits[:, :-1],
         labels[:, 1:],

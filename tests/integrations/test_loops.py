@@ -172,20 +172,13 @@ ALONE = [accelerate, pytest.param(lightning, marks=[pytest.mark.slow, WITH_LIGHT
 
 
 @pytest.mark.parametrize("loop", ALONE)
-@pytest.mark.parametrize("seed", SPLITS)
-def test_accumulated_micro_batches_are_one_batch(seed: int, loop: Any) -> None:
-    for mean_over in MEANS:
-        assert_equal_to_one_batch([loop(mean_over, seed, STEPS)], mean_over)
-
-
-@pytest.mark.parametrize("loop", ALONE)
-def test_a_window_that_is_cut_short_needs_the_same_factor(loop: Any) -> None:
-    assert_equal_to_one_batch([loop("numbers", 0, STEPS, micro_batches=3)], "numbers")
-
-
-@pytest.mark.parametrize("loop", ALONE)
-def test_without_the_factor_gradients_are_divided(loop: Any) -> None:
-    assert_equal_to_one_batch([loop("tokens", 0, 1)], "tokens", factor=STEPS)
+def test_accumulated_micro_batches_are_one_batch(loop: Any) -> None:
+    for seed in SPLITS:
+        for mean_over in MEANS:
+            assert_equal_to_one_batch([loop(mean_over, seed, STEPS)], mean_over)
+    cut_short = loop("numbers", 0, STEPS, micro_batches=3)  # a window of fewer batches needs the same factor
+    assert_equal_to_one_batch([cut_short], "numbers")
+    assert_equal_to_one_batch([loop("tokens", 0, 1)], "tokens", factor=STEPS)  # without it, gradients are divided
 
 
 AVERAGES = needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
@@ -209,23 +202,3 @@ def test_micro_batches_of_two_processes_are_one_batch(
     for mean_over, seed in zip(("numbers", "tokens", "numbers"), SPLITS, strict=True):
         which = (2, 6, ROWS)[seed] if loop == "pipeline" else seed  # the count of micro-batches, or the seed of a split
         assert_equal_to_one_batch(two_ranks.run(in_two, loop, options, mean_over, which, factor, ranks=2), mean_over)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loop", "factor", "options"),
-    [
-        ("accelerate", 2 * STEPS, {}),
-        pytest.param("lightning", 2 * STEPS, {}, marks=WITH_LIGHTNING),
-        pytest.param("deepspeed", 2 * STEPS, {}, marks=WITH_DEEPSPEED),
-        ("ddp", 2, {}),
-        pytest.param("fsdp2", 2, {}, marks=AVERAGES),
-        ("pipeline", 6, {"schedule": "ScheduleGPipe", "scale_grads": True}),
-    ],
-)
-def test_without_the_factor_gradients_of_two_processes_are_divided(
-    loop: str, factor: int, options: dict[str, Any], two_ranks: Ranks
-) -> None:
-    seed = 6 if loop == "pipeline" else 0
-    results = two_ranks.run(in_two, loop, options, "tokens", seed, 1, ranks=2)
-    assert_equal_to_one_batch(results, "tokens", factor=factor)

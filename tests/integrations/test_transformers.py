@@ -12,18 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    AutoModelForCausalLM,
-    StableLmConfig,
-    StableLmForCausalLM,
-)
+from transformers import AutoModelForCausalLM, StableLmConfig, StableLmForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ntl_kernels import NTLConfig, NumberTokens
@@ -33,8 +28,8 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
+from ntl_kernels.integrations.transformers.forwards import INSTALLED
 from ntl_kernels.integrations.transformers.models import MODEL_CLASSES
-from ntl_kernels.integrations.transformers.patched import PATCH
 
 from ..versions import needs
 from .models import (
@@ -82,10 +77,12 @@ def assert_matches_stock(model: Any, batch: dict[str, Tensor], reference: Any, *
 
 @pytest.mark.parametrize(("case", "options"), [(case, (OPTIONS, {})[place % 2]) for place, case in enumerate(CASES)])
 def test_loss_and_gradients_equal_stock(case: str, options: dict[str, Any]) -> None:
-    model = make_model(case)
+    """In training mode, and in evaluation mode, in which `from_pretrained` returns models that loops then train."""
+    model = make_model(case).train(bool(options))
     reference = copy.deepcopy(model)
     assert apply_ntl_to_model(model, NUMBERS, **options, chunk_size=5) is model
     assert_matches_stock(model, make_batch(), reference, **options)
+    assert not any(part.requires_grad for part in getattr(model, INSTALLED).parts)
 
 
 def test_every_known_class_is_tested() -> None:
@@ -96,12 +93,10 @@ def test_every_known_class_is_tested() -> None:
 
 def test_shift_labels() -> None:
     model, batch = make_model(), make_batch()
-    expected = stock_output(model, batch).loss
+    expected, targets = stock_output(model, batch).loss, make_targets(model, batch["labels"])
     apply_ntl_to_model(model, NUMBERS)
-    targets = make_targets(model, batch.pop("labels"))
-    torch.testing.assert_close(model(**batch, shift_labels=targets).loss, expected)
-    wrong = torch.randint(3, VOCAB, targets.shape)  # shift_labels win, as in the stock loss
-    torch.testing.assert_close(model(**batch, labels=wrong, shift_labels=targets).loss, expected)
+    for labels in (None, torch.randint(3, VOCAB, targets.shape)):  # shift_labels win, as in the stock loss
+        torch.testing.assert_close(model(**batch | {"labels": labels}, shift_labels=targets).loss, expected)
 
 
 @pytest.mark.parametrize("case", FEW)
@@ -112,35 +107,22 @@ def test_arguments_by_position_and_tuples(case: str) -> None:
     output = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"], return_dict=False)
     assert isinstance(output, tuple)
     torch.testing.assert_close(output[0], expected)
+    if case == "t5":
+        decoded = model(**batch, decoder_input_ids=model._shift_right(batch["labels"]).flip(0)).loss
+        assert not torch.isclose(decoded, expected)  # the caller's are used
     with pytest.raises(TypeError, match="by position and by name"):
         model(batch["input_ids"], input_ids=batch["input_ids"], labels=batch["labels"])
 
 
-def test_decoder_inputs_of_the_caller_are_used() -> None:
-    model, batch = make_model("t5"), make_batch()
-    batch["decoder_input_ids"] = torch.randint(3, VOCAB, batch["labels"].shape)
-    expected = stock_output(model, batch).loss
-    apply_ntl_to_model(model, NUMBERS)
-    torch.testing.assert_close(model(**batch).loss, expected)
-
-
-@pytest.mark.parametrize("labels", ["ignored", "no numbers", "none in a row"])
-def test_batches_with_little_in_them(labels: str) -> None:
+def test_batches_with_little_in_them() -> None:
     model, batch = make_model(), make_batch()
-    kept = batch["labels"]
-    batch["labels"] = {
-        "ignored": torch.full_like(kept, -100),
-        "no numbers": torch.where(kept >= 0, 50, kept),
-        "none in a row": kept.index_fill(0, torch.tensor([1]), -100),
-    }[labels]
     reference = copy.deepcopy(model)
     apply_ntl_to_model(model, NUMBERS)
-    if labels == "ignored":
-        loss, actual = loss_and_gradients(model, batch)
-        assert loss == 0
-        assert all(grad is not None and not grad.any() for grad in actual.values())
-    else:
-        assert_matches_stock(model, batch, reference)
+    without_numbers = torch.where(batch["labels"] >= 0, 50, batch["labels"])
+    assert_matches_stock(model, batch | {"labels": without_numbers}, reference)
+    loss, actual = loss_and_gradients(model, batch | {"labels": torch.full_like(without_numbers, -100)})
+    assert loss == 0
+    assert all(grad is not None and not grad.any() for grad in actual.values())
 
 
 class LargestTensor(TorchDispatchMode):
@@ -186,51 +168,16 @@ def test_all_but_training_is_unchanged(case: str) -> None:
     assert torch.equal(model.generate(**inputs, **generated), reference.generate(**inputs, **generated))
 
 
-class TestEvaluationMode:
-    """What `from_pretrained` returns, and Lightning and loops of users train as it is."""
-
-    @pytest.mark.parametrize("case", ["llama", "gemma2", "mixtral", "t5"])
-    def test_trains_with_gradients_enabled(self, case: str, tmp_path: Path) -> None:
-        make_model(case).save_pretrained(tmp_path)
-        model = type(make_model(case)).from_pretrained(tmp_path)
-        assert not model.training
-        reference = copy.deepcopy(model)
-        apply_ntl_to_model(model, NUMBERS)
-        assert_matches_stock(model, make_batch(), reference)
-        remove_ntl_from_model(model)
-        assert torch.equal(model(**make_batch()).loss, reference(**make_batch()).loss)
-
-    @pytest.mark.parametrize("case", FEW)
-    def test_count_of_numbers_without_gradients(self, case: str) -> None:
-        model, batch = make_model(case).eval(), make_batch()
-        expected = stock_output(model, batch, num_tokens=40, num_numbers=17).loss
-        apply_ntl_to_model(model, NUMBERS)
-        output = evaluate(model, {**batch, "num_items_in_batch": 40, "num_numbers_in_batch": 17})
-        torch.testing.assert_close(output.loss, expected)
-
-
-def test_loss_function_of_the_user_serves_evaluation() -> None:
-    model, batch = make_model(), make_batch()
-    mine = lambda logits, labels, vocab_size, **_: logits.mean()  # noqa: E731
-    model.loss_function = mine
-    expected = stock_output(model, batch).loss
-    apply_ntl_to_model(model, NUMBERS)
-    torch.testing.assert_close(model(**batch).loss, expected)
-    output = evaluate(model, batch)
-    assert output.loss == output.logits.mean()
-    remove_ntl_from_model(model)
-    assert model.loss_function is mine
-
-
 @pytest.mark.parametrize("case", FEW)
 def test_skip_logits(case: str) -> None:
     model, batch = make_model(case).eval(), make_batch()
-    expected = stock_output(model, batch).loss
+    expected = stock_output(model, batch, num_tokens=40, num_numbers=17).loss
     apply_ntl_to_model(model, NUMBERS)
-    with torch.no_grad():
-        output = model(**batch, skip_logits=True)
-    assert output.logits is None
-    torch.testing.assert_close(output.loss, expected)
+    counts = {"num_items_in_batch": 40, "num_numbers_in_batch": 17}
+    for keyword in ({"skip_logits": True}, {}):  # the count of numbers alone asks for it, too
+        output = evaluate(model, {**batch, **counts, **keyword})
+        assert output.logits is None
+        torch.testing.assert_close(output.loss, expected)
     with pytest.raises(ValueError, match="needs labels"):
         model(batch["input_ids"], skip_logits=True)
     with pytest.raises(ValueError, match="skip_logits=False"):
@@ -240,25 +187,36 @@ def test_skip_logits(case: str) -> None:
 @pytest.mark.parametrize("case", FEW)
 def test_remove(case: str) -> None:
     model, batch = make_model(case), make_batch()
+    if case == "gemma2":
+        model.loss_function = lambda logits, labels, vocab_size, **_: logits.mean()
     untouched = {name: set(module.__dict__) for name, module in model.named_modules()}
-    expected = model(**batch).loss
+    expected, names = model(**batch).loss, list(inspect.signature(model.forward).parameters)
     apply_ntl_to_model(model, NUMBERS)
     apply_ntl_to_model(model, NUMBERS, NTLConfig(weight=0.0))  # once more replaces the first
-    torch.testing.assert_close(model(**batch).loss, expected)
-    remove_ntl_from_model(model)
-    remove_ntl_from_model(model)
+    assert list(inspect.signature(model.forward).parameters) == names
+    if case != "gemma2":
+        torch.testing.assert_close(model(**batch).loss, expected)
+    torch.testing.assert_close(evaluate(model, batch).loss, expected)  # by a loss function of the user's, too
+    for _ in range(2):
+        remove_ntl_from_model(model.train())
     assert {name: set(module.__dict__) for name, module in model.named_modules()} == untouched
     assert torch.equal(model(**batch).loss, expected)
 
 
-def test_remove_beneath_a_wrapper() -> None:
+def test_beneath_a_wrapper() -> None:
     model, batch = make_model(), make_batch()
     expected = model(**batch).loss
     apply_ntl_to_model(model, NUMBERS)
-    inner = model.forward
+    inner, patched = model.forward, model(**batch).loss
     model.forward = lambda *args, **kwargs: inner(*args, **kwargs)  # as accelerate does for mixed precision
+    with pytest.raises(ValueError, match="forward of .* has already been replaced by tests.integrations"):
+        apply_ntl_to_model(model, NUMBERS, NTLConfig(weight=1.0))
+    assert torch.equal(model(**batch).loss, patched)
     remove_ntl_from_model(model)
     assert torch.equal(model(**batch).loss, expected)
+    output = set_ntl_loss_function(model, NUMBERS)(**batch)
+    torch.testing.assert_close(output.loss, patched)
+    assert output.logits is not None
 
 
 @pytest.mark.parametrize("case", FEW)
@@ -295,14 +253,6 @@ def test_save_and_load(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.load(buffer, weights_only=False)(**batch).loss, expected)
 
 
-def test_signature_is_the_stock_one() -> None:
-    model = make_model()
-    expected = list(inspect.signature(model.forward).parameters)
-    apply_ntl_to_model(model, NUMBERS)
-    assert list(inspect.signature(model.forward).parameters) == expected
-    assert not hasattr(model.forward, "__wrapped__")
-
-
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("case", FEW)
 def test_gradient_checkpointing(case: str, use_reentrant: bool) -> None:
@@ -314,29 +264,23 @@ def test_gradient_checkpointing(case: str, use_reentrant: bool) -> None:
     assert_matches_stock(model, make_batch(), reference)
 
 
-@pytest.mark.parametrize("case", FEW)
-def test_autocast(case: str) -> None:
-    model, batch = make_model(case), make_batch()
-    exact = stock_output(model, batch).loss
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = stock_output(model, batch).loss
-        apply_ntl_to_model(model, NUMBERS)
-        loss = model(**batch).loss
-    loss.backward()
-    assert loss.dtype == torch.float32
-    assert (loss - exact).abs() <= 4 * (rounded - exact).abs() + 1e-2
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_model_in_another_dtype(dtype: torch.dtype) -> None:
-    model, batch = make_model("gemma2").to(dtype), make_batch()
-    expected = stock_output(model, batch).loss
-    apply_ntl_to_model(model, NUMBERS)
-    loss = model(**batch).loss
+@pytest.mark.parametrize(
+    ("case", "dtype", "autocast", "tolerance"),
+    [
+        *((case, torch.float32, True, 2e-2) for case in FEW),
+        ("gemma2", torch.bfloat16, False, 2e-2),
+        ("gemma2", torch.float64, False, 1e-9),
+    ],
+)
+def test_other_precisions(case: str, dtype: torch.dtype, autocast: bool, tolerance: float) -> None:
+    model, batch = make_model(case).to(dtype), make_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        expected = stock_output(model, batch).loss
+        loss = apply_ntl_to_model(model, NUMBERS)(**batch).loss
     loss.backward()
     assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(loss, expected, rtol=1e-9 if dtype == torch.float64 else 2e-2, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.slow
@@ -360,17 +304,6 @@ def test_compiled_model_of_another_transform_gives_nan() -> None:
     apply_ntl_to_model(model, NUMBERS, transform=LogitTransform(softcap=2.1))
     torch._dynamo.reset()
     assert torch.compile(model, backend="eager", fullgraph=True)(**make_batch()).loss.isnan()
-
-
-def test_parts_keep_no_graph() -> None:
-    model, batch = make_model(), make_batch()
-    expected = stock_output(model, batch)
-    apply_ntl_to_model(model, NUMBERS)
-    model(**batch)
-    parts = getattr(model, PATCH).parts
-    assert not any(part.requires_grad for part in parts)
-    for part, other in zip(parts, expected, strict=True):
-        torch.testing.assert_close(part, other.detach())
 
 
 class TestBypass:
@@ -429,9 +362,8 @@ class TestMixedPrecision:
         assert output.logits is None
         return output.loss.detach()
 
-    @pytest.mark.parametrize("case", FEW)
-    def test_unwrapping(self, case: str) -> None:
-        model = apply_ntl_to_model(make_model(case), NUMBERS)
+    def test_unwrapping(self) -> None:
+        model = apply_ntl_to_model(make_model(), NUMBERS)
         expected, signature = self.loss(model), inspect.signature(model.forward)
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
         prepared = accelerator.prepare_model(model)
@@ -461,14 +393,6 @@ class TestMixedPrecision:
         output = model(**make_batch())
         assert output.logits is not None and output.logits.dtype == torch.float32
         assert hasattr(model, "_original_forward")
-
-    def test_refused_patch_leaves_the_old_one(self) -> None:
-        model = apply_ntl_to_model(make_model(), NUMBERS)
-        expected, inner = self.loss(model), model.forward
-        model.forward = lambda *args, **kwargs: inner(*args, **kwargs)
-        with pytest.raises(ValueError, match="forward of .* has already been replaced"):
-            apply_ntl_to_model(model, NUMBERS, NTLConfig(weight=1.0))
-        assert torch.equal(self.loss(model), expected)
 
 
 class TestHooksOfAccelerate:
@@ -541,15 +465,11 @@ class TestLoRA:
         ("case", "options", "advice"),
         [
             ("llama", {"target_modules": ["lm_head"]}, NAMED),
-            ("llama", {"target_modules": ["lm_head"], "use_dora": True}, NAMED),
             ("llama", {"modules_to_save": ["lm_head"]}, NAMED),
             ("llama-tied", {"trainable_token_indices": [20, 21]}, TIED),
             ("t5", {"trainable_token_indices": [20, 21], "target_modules": ["q"]}, TIED),
             pytest.param("llama-tied", {"modules_to_save": ["embed_tokens"]} | KEPT, TIED, marks=KEEPS_TIED),
             pytest.param("llama-tied", {"target_modules": ["embed_tokens"]} | KEPT, TIED, marks=KEEPS_TIED),
-            pytest.param(
-                "llama-tied", {"target_modules": ["embed_tokens"], "use_dora": True} | KEPT, TIED, marks=KEEPS_TIED
-            ),
         ],
     )
     def test_head_with_adapter_is_an_error_that_says_what_works(
@@ -589,6 +509,27 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"does not turn its head's output into logits by LogitTransform"):
             model(**make_batch())
 
+    def test_model_that_cannot_be_patched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Quantised(nn.Linear):
+            def forward(self, hidden: Tensor) -> Tensor:
+                return super().forward(hidden).round()
+
+        numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, vocab_size=VOCAB - 1)
+        with pytest.raises(ValueError, match=f"vocabulary of {VOCAB - 1} tokens.*has {VOCAB} rows"):
+            apply_ntl_to_model(make_model(), numbers)
+        for head in (nn.Sequential(nn.Linear(16, VOCAB)), Quantised(16, VOCAB)):
+            model = make_model()
+            model.lm_head = head
+            with pytest.raises(TypeError, match="must be an nn.Linear"):
+                apply_ntl_to_model(model, NUMBERS)
+
+        def lce_forward(self: Any, *args: Any, **kwargs: Any) -> None: ...
+
+        lce_forward.__module__ = "liger_kernel.transformers.model.llama"
+        monkeypatch.setattr(type(model), "forward", lce_forward)
+        with pytest.raises(ValueError, match="Liger has patched LlamaForCausalLM.forward"):
+            apply_ntl_to_model(make_model(), NUMBERS)
+
     def test_configuration_that_changes_later(self) -> None:
         model, batch = make_model("gemma2"), make_batch()
         apply_ntl_to_model(model, NUMBERS)
@@ -598,34 +539,12 @@ class TestErrors:
         reference.config.final_logit_softcapping = 5.0
         assert_matches_stock(model, batch, reference)
 
-    def test_vocabulary_of_another_size(self) -> None:
-        numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, vocab_size=VOCAB - 1)
-        with pytest.raises(ValueError, match=f"vocabulary of {VOCAB - 1} tokens.*has {VOCAB} rows"):
-            apply_ntl_to_model(make_model(), numbers)
-
-    @pytest.mark.parametrize("head", [nn.Sequential(nn.Linear(16, VOCAB)), "subclass"])
-    def test_head_that_is_not_linear(self, head: Any) -> None:
-        class Quantised(nn.Linear):
-            def forward(self, hidden: Tensor) -> Tensor:
-                return super().forward(hidden).round()
-
-        model = make_model()
-        model.lm_head = Quantised(16, VOCAB) if head == "subclass" else head
-        with pytest.raises(TypeError, match="must be an nn.Linear"):
-            apply_ntl_to_model(model, NUMBERS)
-
     def test_replaced_head(self) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
         model.lm_head = nn.Linear(16, VOCAB, bias=False)
         with pytest.raises(RuntimeError, match="replaced: call apply_ntl_to_model again"):
             model(**make_batch())
         assert apply_ntl_to_model(model, NUMBERS)(**make_batch()).logits is None
-
-    def test_forward_of_the_instance(self) -> None:
-        model = make_model()
-        model.forward = lambda *args, **kwargs: None
-        with pytest.raises(ValueError, match="forward of .* has already been replaced by tests.integrations"):
-            apply_ntl_to_model(model, NUMBERS)
 
     def test_replaced_loss_function(self) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
@@ -635,33 +554,19 @@ class TestErrors:
         remove_ntl_from_model(model)
         assert model.loss_function is mine
 
-    def test_forward_that_bypasses_the_head(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = apply_ntl_to_model(make_model(), NUMBERS)
-
-        def bypass(self: Any, input_ids: Tensor, labels: Tensor, **_: Any) -> Any:
+    def test_forward_that_runs_the_head_twice_or_not_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def bypass(self: Any, input_ids: Tensor, **_: Any) -> Any:
             logits = self.model(input_ids).last_hidden_state @ self.lm_head.weight.T
-            return CausalLMOutputWithPast(loss=self.loss_function(logits, labels, VOCAB), logits=logits)
+            return CausalLMOutputWithPast(loss=self.loss_function(logits, None, VOCAB), logits=logits)
 
-        monkeypatch.setattr(type(model), "forward", bypass)
-        with pytest.raises(RuntimeError, match="the head of LlamaForCausalLM did not run"):
-            model(input_ids=make_batch()["input_ids"], labels=make_batch()["labels"])
+        def twice(self: Any, **_: Any) -> Any:
+            return [self.lm_head(torch.ones(3, 9, 16)) for _ in range(2)]
 
-    def test_head_that_runs_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
-        head = model.lm_head
-        hidden = torch.ones(3, 9, 16)
-        monkeypatch.setattr(type(model), "forward", lambda self, **_: (head(hidden), head(hidden)))
-        with pytest.raises(RuntimeError, match="ran its head twice"):
-            model(**make_batch())
-
-    def test_liger_on_the_class(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def lce_forward(self: Any, *args: Any, **kwargs: Any) -> None: ...
-
-        lce_forward.__module__ = "liger_kernel.transformers.model.llama"
-        model = make_model()
-        monkeypatch.setattr(type(model), "forward", lce_forward)
-        with pytest.raises(ValueError, match="Liger has patched LlamaForCausalLM.forward"):
-            apply_ntl_to_model(model, NUMBERS)
+        for forward, message in ((bypass, "the head of LlamaForCausalLM did not run"), (twice, "ran its head twice")):
+            monkeypatch.setattr(type(model), "forward", forward)
+            with pytest.raises(RuntimeError, match=message):
+                model(**make_batch())
 
     def test_state_is_clean_after_an_error(self) -> None:
         model, batch = make_model(), make_batch()
@@ -671,19 +576,3 @@ class TestErrors:
             model(input_ids=batch["input_ids"], labels=torch.full_like(batch["labels"], VOCAB))
         assert torch.equal(evaluate(model, batch).logits, reference.eval()(**batch).logits)
         assert_matches_stock(model.train(), batch, reference.train())
-
-    def test_head_of_a_dtensor(self) -> None:
-        """On one process; `tests/parallel/test_models.py` has those that a plan has split."""
-        from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
-
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        try:
-            mesh = init_device_mesh("cpu", (1,))
-            model = apply_ntl_to_model(make_model(), NUMBERS)
-            expected = model(**make_batch()).loss
-            weight = DTensor.from_local(model.lm_head.weight.detach(), mesh, [Replicate()])
-            model.lm_head.weight = nn.Parameter(weight)
-            loss = model(**make_batch()).loss
-            assert type(loss) is torch.Tensor and torch.equal(loss, expected)
-        finally:
-            dist.destroy_process_group()

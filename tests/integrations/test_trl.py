@@ -14,7 +14,6 @@ from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainingArguments, training_args
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import (
@@ -27,7 +26,7 @@ from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from ..versions import has, needs
 from .models import NUMBERS, VOCAB, assert_same_gradients, make_model, make_targets
-from .training import LOG_ERROR, ROWS, all_rows, large_batch, settings, step_of
+from .training import LOG_ERROR, ROWS, all_rows, large_batch, log_of, settings, step_of
 
 
 @pytest.fixture(autouse=True)
@@ -55,18 +54,17 @@ def make_dataset() -> Dataset:
     )
 
 
-def make_trainer(model: Any, folder: Path, batch: int = 2, steps: int = 4, **options: Any) -> NTLSFTTrainer:
+def make_trainer(
+    model: Any, folder: Path, batch: int = 2, steps: int = 4, cls: Any = NTLSFTTrainer, **options: Any
+) -> NTLSFTTrainer:
     names = ("numbers", "ntl_config", "peft_config", "compute_metrics")
     keywords = {name: options.pop(name) for name in names if name in options}
     defaults = {"bf16": False, "gradient_checkpointing": False}
     args, data = SFTConfig(**settings(folder, batch, steps, **(defaults | options))), make_dataset()
-    return NTLSFTTrainer(
-        model, args, train_dataset=data, eval_dataset=data, processing_class=make_tokenizer(), **keywords
-    )
+    return cls(model, args, train_dataset=data, eval_dataset=data, processing_class=make_tokenizer(), **keywords)
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-@pytest.mark.parametrize("case", ["llama-tied", "gemma2"])
+@pytest.mark.parametrize(("case", "patched"), [("llama-tied", True), ("gemma2", True), ("gemma2", False)])
 def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) -> None:
     model = make_model(case)
     config = NTLConfig(kind="mse", weight=0.05)
@@ -75,7 +73,7 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
         apply_ntl_to_model(model, NUMBERS, config)
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS, ntl_config=config)
     assert_same_gradients(step_of(trainer), expected, 1e-6)
-    log = next(log for log in trainer.state.log_history if "loss" in log)
+    log = log_of(trainer)
     assert log["loss"] == pytest.approx(parts.loss.item(), rel=1e-6, abs=LOG_ERROR)
     expected_log = {
         "ce": parts.cross_entropy,
@@ -87,6 +85,18 @@ def test_four_steps_equal_one_batch(case: str, patched: bool, tmp_path: Path) ->
     }
     for name, value in expected_log.items():
         assert log[name] == pytest.approx(value.item(), rel=1e-5), name
+
+
+def test_lora(tmp_path: Path) -> None:
+    """TRL wraps the patched model by itself."""
+    config = LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
+    model = apply_ntl_to_model(make_model(), NUMBERS)
+    trainer = make_trainer(model, tmp_path, peft_config=config, learning_rate=0.0)
+    actual = step_of(trainer)
+    remove_ntl_from_model(trainer.model)
+    trainer.model.zero_grad(set_to_none=True)
+    expected = {name: grad for name, grad in large_batch(trainer.model)[1].items() if grad is not None}
+    assert_same_gradients(actual, expected)
 
 
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
@@ -109,22 +119,6 @@ def test_evaluation(patched: bool, tmp_path: Path) -> None:
     assert names <= {*inspect.signature(model.forward).parameters, "skip_logits"}
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_lora(patched: bool, tmp_path: Path) -> None:
-    model = make_model()
-    if patched:
-        apply_ntl_to_model(model, NUMBERS)
-    config = LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS, peft_config=config, learning_rate=0.0)
-    actual = step_of(trainer)
-    assert actual and all("lora" in name for name in actual)
-    reference = trainer.model
-    remove_ntl_from_model(reference)
-    reference.zero_grad(set_to_none=True)
-    expected = {name: grad for name, grad in large_batch(reference)[1].items() if grad is not None}
-    assert_same_gradients(actual, expected)
-
-
 @needs("trl", 1, to="set the factor of the auxiliary loss")
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
 def test_auxiliary_loss_has_the_factor_of_the_configuration(patched: bool, tmp_path: Path) -> None:
@@ -136,7 +130,7 @@ def test_auxiliary_loss_has_the_factor_of_the_configuration(patched: bool, tmp_p
         apply_ntl_to_model(model, NUMBERS)
     trainer = make_trainer(model, tmp_path, ROWS, 1, numbers=NUMBERS, router_aux_loss_coef=0.7)
     trainer.train()
-    log = next(log for log in trainer.state.log_history if "loss" in log)
+    log = log_of(trainer)
     assert log["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -185,29 +179,6 @@ def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) ->
     assert preference_trainer(cls, model, tmp_path).train().global_step == 1
 
 
-def test_activation_offloading_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
-    with pytest.raises(ValueError, match="activation_offloading=True moves activations from a GPU.*there is none"):
-        make_trainer(make_model("llama-tied"), tmp_path, numbers=NUMBERS, activation_offloading=True)
-
-
-@needs("trl", 1, 14, to="offload activations where torch finds no GPU")
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_activation_offloading(patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the CPU were a GPU, every saved tensor goes through TRL's hooks."""
-    model = make_model("llama-tied")
-    expected = large_batch(model)[1]
-    if patched:
-        apply_ntl_to_model(model, NUMBERS)
-    trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cpu"))
-    on_the_host = {"use_pin_memory": False, "use_streams": False, "min_offload_size": 1}
-    offload = get_act_offloading_ctx_manager(model=trainer.model, **on_the_host)
-    trainer.maybe_activation_offload_context = offload
-    assert_same_gradients(step_of(trainer), expected, 1e-6)
-    assert offload.tensor_id > 10
-
-
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
 @pytest.mark.parametrize("given", [None, TrainingArguments, SFTConfig, partial(SFTConfig, loss_type="chunked_nll")])
 def test_arguments_that_do_not_select_a_loss(
@@ -231,7 +202,10 @@ def test_arguments_that_do_not_select_a_loss(
     assert Path(trainer.args.output_dir).name == ("out" if given else "-SFT")
 
 
-def test_errors(tmp_path: Path) -> None:
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
+    with pytest.raises(ValueError, match="activation_offloading=True moves activations from a GPU.*there is none"):
+        make_trainer(make_model("llama-tied"), tmp_path, numbers=NUMBERS, activation_offloading=True)
     with pytest.raises(ValueError, match="loss_type='nll'; got 'dft'"):
         make_trainer(make_model(), tmp_path, numbers=NUMBERS, loss_type="dft")
     trainer = make_trainer(apply_ntl_to_model(make_model(), NUMBERS), tmp_path)
@@ -253,25 +227,11 @@ def test_compute_loss_of_theirs(tmp_path: Path) -> None:
     class MixinBehind(Penalised, NTLSFTTrainer):
         pass
 
-    def make(cls: Any, model: Any) -> Any:
-        args = SFTConfig(**settings(tmp_path, 2, 4, loss_type="nll", bf16=False, gradient_checkpointing=False))
-        data, tokenizer = make_dataset(), make_tokenizer()
-        return cls(model, args, train_dataset=data, processing_class=tokenizer, numbers=NUMBERS)
-
+    parts, expected = large_batch(make_model())
     for put in (lambda model, _: model, apply_ntl_to_model):
         with pytest.raises(ValueError, match=r"leave out Penalised.compute_loss.*\(Penalised, NTLSFTTrainer\)$"):
-            make(MixinFirst, put(make_model(), NUMBERS))
-        trainer = make(MixinBehind, put(make_model(), NUMBERS))
-        parts, expected = large_batch(make_model())
+            make_trainer(put(make_model(), NUMBERS), tmp_path, cls=MixinFirst, loss_type="nll", numbers=NUMBERS)
+        trainer = make_trainer(put(make_model(), NUMBERS), tmp_path, cls=MixinBehind, loss_type="nll", numbers=NUMBERS)
         assert_same_gradients(step_of(trainer), expected, 1e-6)
-        log = next(log for log in trainer.state.log_history if "loss" in log)
+        log = log_of(trainer)
         assert log["loss"] == pytest.approx(parts.loss.item() + 40, rel=1e-6)
-
-
-def test_numbers_are_asked_for_before_the_data_are_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tokenize(*_: Any, **__: Any) -> Any:
-        raise AssertionError("the data are tokenized")
-
-    monkeypatch.setattr(SFTTrainer, "_prepare_dataset", tokenize)
-    with pytest.raises(ValueError, match="NTLSFTTrainer needs numbers=NumberTokens"):
-        make_trainer(make_model(), tmp_path)

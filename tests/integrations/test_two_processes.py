@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor
 from transformers import Trainer
@@ -26,16 +25,16 @@ from ..parallel.ranks import Ranks
 from ..versions import needs
 from .loops import as_launched
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
-from .test_transformers_trainer import EXACT, assert_metrics, log_of
+from .test_transformers_trainer import EXACT, assert_metrics
 from .training import (
     LOG_ERROR,
     ROWS,
-    TAKES_SHARDED_MODELS,
     InOrder,
     all_rows,
     arguments,
     exact_loss,
     large_batch,
+    log_of,
     step_of,
     to_rows,
 )
@@ -64,10 +63,21 @@ def run(two_ranks: Ranks) -> Callable[..., Any]:
 def trained_and_evaluated(make: Callable[[], NTLTrainer]) -> dict[str, Any]:
     """By two Trainers: a stock one that evaluates first does not wrap its model in DDP for training."""
     training, evaluation = make(), make()
-    return {"gradients": step_of(training), "log": log_of(training, "loss"), "eval": evaluation.evaluate()}
+    return {"gradients": step_of(training), "log": log_of(training), "eval": evaluation.evaluate()}
 
 
-def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+class Theirs(Trainer):
+    """A ``compute_loss`` of its own, which ends in the Trainer's, which multiplies by the processes."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
+class TheirsWithNTL(NTLTrainerMixin, Theirs):
+    """Its mixin calls the other's."""
+
+
+def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any], cls: Any = NTLTrainer) -> Any:
     """Two accumulation steps of two rows in each process."""
 
     def make() -> NTLTrainer:
@@ -76,15 +86,22 @@ def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any]
             apply_ntl_to_model(model, NUMBERS)
         rows, numbers = to_rows(model), None if patched else NUMBERS
         args = arguments(folder, 2, 2, **options)
-        return NTLTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
+        return cls(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
 
     return trained_and_evaluated(make)
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-@pytest.mark.parametrize("case", ["llama-tied", "gemma2", "t5"])
-def test_two_processes_with_two_steps_equal_one_batch(case: str, patched: bool, run: Any, tmp_path: Path) -> None:
-    result = run(trainer_step, case, patched, tmp_path, {})
+@pytest.mark.parametrize(
+    ("case", "patched", "cls"),
+    [
+        *((case, patched, NTLTrainer) for case in ("llama-tied", "gemma2", "t5") for patched in (True, False)),
+        ("llama", True, TheirsWithNTL),
+    ],
+)
+def test_two_processes_with_two_steps_equal_one_batch(
+    case: str, patched: bool, cls: Any, run: Any, tmp_path: Path
+) -> None:
+    result = run(trainer_step, case, patched, tmp_path, {}, cls)
     parts, expected = large_batch(make_model(case))
     assert_same_gradients(result["gradients"], expected, EXACT)
     assert result["log"]["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
@@ -96,31 +113,6 @@ def test_averaging_processes_instead_of_tokens(run: Any, tmp_path: Path) -> None
     """Each process takes the mean of its own rows, of which there are 4 and 4."""
     log = run(trainer_step, "llama", True, tmp_path, {"average_tokens_across_devices": False})["log"]
     assert log["ce"] == pytest.approx(large_batch(make_model())[0].cross_entropy.item(), rel=1e-5)
-
-
-class Theirs(Trainer):
-    """A ``compute_loss`` of its own, which ends in the Trainer's."""
-
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        return super().compute_loss(*args, **kwargs)
-
-
-class TheirsWithNTL(NTLTrainerMixin, Theirs):
-    """Its mixin calls the other's."""
-
-
-def step_of_theirs(folder: Path) -> tuple[Any, dict[str, float]]:
-    model = apply_ntl_to_model(make_model(), NUMBERS)
-    trainer = TheirsWithNTL(model, arguments(folder, 2, 2), train_dataset=to_rows(model))
-    return step_of(trainer), log_of(trainer, "loss")
-
-
-def test_loss_of_theirs_on_two_processes(run: Any, tmp_path: Path) -> None:
-    """The Trainer's, in which theirs ends, multiplies by the processes: once."""
-    parts, expected = large_batch(make_model())
-    actual, log = run(step_of_theirs, tmp_path)
-    assert_same_gradients(actual, expected, EXACT)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
 
 
 def flatten(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -233,21 +225,6 @@ def sharded_model() -> Any:
     for module in [*model.model.layers, model.lm_head, model]:
         fully_shard(module)
     return model
-
-
-def fsdp2_trainer(folder: Path) -> dict[str, Any]:
-    """The gradients of the whole batch by NTLTrainer, for a model that is sharded already."""
-    model = sharded_model()
-    trainer = NTLTrainer(model, arguments(folder, 4, 1), train_dataset=to_rows(model))
-    trainer.is_distributed_loading_by_transformers = True  # so that nobody wraps it in DDP
-    return {name: gradient.full_tensor() for name, gradient in step_of(trainer).items()}
-
-
-@pytest.mark.skipif(
-    not TAKES_SHARDED_MODELS, reason=f"the Trainer of transformers {transformers.__version__} wraps it in DDP"
-)
-def test_sharded_model_in_the_trainer(run: Any, tmp_path: Path) -> None:
-    assert_same_gradients(run(fsdp2_trainer, tmp_path), large_batch(make_model())[1])
 
 
 def half_of_the_rows() -> dict[str, Any]:

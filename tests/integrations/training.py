@@ -10,8 +10,9 @@ import pytest
 import torch
 import transformers
 import transformers.trainer
+from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments
 
 from ntl_kernels import NTLOutput
 
@@ -25,8 +26,6 @@ counts_targets = pytest.mark.skipif(
     "_loss_shifts_labels" not in STOCK_SOURCE,
     reason=f"the stock Trainer of transformers {transformers.__version__} divides by each row's first label, too",
 )
-TAKES_SHARDED_MODELS = "is_distributed_loading_by_transformers" in STOCK_SOURCE
-"""Whether a Trainer leaves a model alone that is sharded when it gets it; an older one wraps it in DDP."""
 LOG_ERROR = 0.0 if has("transformers", 5) else 5.1e-5
 """transformers 4 rounds the loss in its log."""
 
@@ -121,3 +120,21 @@ def step_of(trainer: Any) -> dict[str, Tensor]:
     trainer.add_callback(record)
     trainer.train()
     return {name.removeprefix("module."): gradient for name, gradient in record.gradients.items()}
+
+
+def log_of(trainer: Any) -> dict[str, float]:
+    """The only log of training that has a loss."""
+    (log,) = [log for log in trainer.state.log_history if "loss" in log]
+    return log
+
+
+def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """A word for each id, of which the numbers are digits."""
+    words = {str(token - 10) if 10 <= token < 20 else f"w{token}": token for token in range(vocab)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0")
+
+
+def make_llama(vocab: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes))

@@ -90,7 +90,7 @@ class Blocks:
         """The first rows of a buffer that all blocks of a thread reuse; new ones would cause page faults."""
         key = get_ident(), name
         if key not in self.buffers:
-            shape = max(span.stop - span.start for span in self.spans), self.logits.shape[-1]
+            shape = self.spans[0].stop, self.logits.shape[-1]  # no other span is longer than the first
             self.buffers[key] = self.logits.new_empty(shape, dtype=loss_dtype(self.logits.dtype))
         return self.buffers[key][:rows]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of
+from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
@@ -87,14 +87,15 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     sums = RowResult(*fields.sum(-1).tolist())
-    counts = RowResult(*fields.count_nonzero(-1).tolist()) if problem.wants_parts else sums  # then they are not used
     num_tokens = sums.weight if problem.num_tokens is None else number_of(problem.num_tokens)
     num_numbers = sums.number_weight if problem.num_numbers is None else number_of(problem.num_numbers)
-    parts = parts_of(sums, counts, num_tokens, num_numbers, problem)
-    loss = parts.cross_entropy + number_of(problem.ntl_weight) * parts.ntl
+    ce, ntl = reduced_terms(sums, num_tokens, num_numbers, problem)
     # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
-    total = torch.tensor(loss, dtype=fields.dtype, device=fields.device)
-    return total, torch.tensor(parts, dtype=fields.dtype, device=fields.device) if problem.wants_parts else None
+    loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
+    if not problem.wants_parts:
+        return loss, None
+    parts = parts_of(sums, RowResult(*fields.count_nonzero(-1).tolist()), num_tokens, num_numbers, problem)
+    return loss, torch.tensor(parts, dtype=fields.dtype, device=fields.device)
 
 
 def solve_block(block: Block, problem: Problem) -> Tensor:
@@ -123,20 +124,28 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         block.write(row_gradient(x, p, None, pulls, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
-    found = RowResult(cross_entropy=ce, peak=peak, total=normaliser.total)
+    is_correct = weight = ntl = error = mass = number_weight = None
     if numbers is not None:
-        found = found._replace(ntl=labels.weighted(numbers.ntl).masked_fill(measured.is_other, 0))
+        ntl = labels.weighted(numbers.ntl).masked_fill(measured.is_other, 0)
     if problem.wants_parts:
+        is_correct = (label_logits >= peak).to(ce.dtype)
         weight = torch.ones_like(ce) if labels.weights is None else labels.weights
-        found = found._replace(is_correct=(label_logits >= peak).to(ce.dtype), weight=weight)
         if number_p is not None and q is not None:
             error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
-            mass = rounded_up_(number_p.sum(-1, keepdim=True))
-            found = found._replace(
-                absolute_error=error.masked_fill_(measured.is_other, 0),
-                mass=mass.masked_fill_(measured.is_other, 0),
-                number_weight=weight.masked_fill(labels.is_other, 0),
-            )
+            error = error.masked_fill_(measured.is_other, 0)
+            mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
+            number_weight = weight.masked_fill(labels.is_other, 0)
+    found = RowResult(
+        cross_entropy=ce,
+        is_correct=is_correct,
+        weight=weight,
+        peak=peak,
+        total=normaliser.total,
+        ntl=ntl,
+        absolute_error=error,
+        mass=mass,
+        number_weight=number_weight,
+    )
     return as_fields(found)
 
 

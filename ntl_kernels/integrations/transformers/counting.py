@@ -14,22 +14,22 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, LossOptions, token_mask
+from .losses import IGNORE_INDEX, Count, NTLOptions, label_names
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
 
 
 class Window(NamedTuple):
-    """The options and denominators of a batch's loss, and over what the loss is summed."""
+    """The options and denominators of a batch's loss, and over how many processes and batches the loss is a sum."""
 
-    options: LossOptions
+    options: NTLOptions
     num_items: Count | None = None
     num_numbers: Count | None = None
     processes: int = 1
-    """The number of processes, which average their gradients, over which the loss is a sum."""
+    """These average their gradients."""
     accumulated: int = 1
-    """The number of batches that are summed; a mean over the batch is divided by it."""
+    """A mean over the batch is divided by their number."""
 
     def counts(self) -> dict[str, Count]:
         """The denominators as keywords of a patched model; empty for a batch on its own."""
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
 def count_labels(targets: Tensor, numbers: NumberTokens) -> Tensor:
     """[2]: how many targets are not ignored, and how many of these are number tokens."""
-    return torch.stack([token_mask(targets).sum(), numbers.count(targets)])
+    return torch.stack([(targets != IGNORE_INDEX).sum(), numbers.count(targets)])
 
 
 def count_window(
@@ -49,14 +49,10 @@ def count_window(
     copies: int = 1,
     gather: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[2]: the tokens and number tokens by which a window's loss is divided.
+    """[2]: the tokens and number tokens by which a window's loss is divided, from the targets of each of its batches.
 
-    Args:
-        targets: those of each batch of the window, complete on every process.
-        numbers: the number tokens.
-        device: that of the result.
-        copies: how many processes have the same batches. They are counted once.
-        gather: concatenates a tensor [1, 2] of every process; None to count this process alone.
+    ``copies`` processes have the same batches, which are counted once. ``gather`` concatenates a tensor [1, 2] of every
+    process; without it, this process alone is counted.
     """
     counts = torch.stack([count_labels(each, numbers) for each in targets]).sum(0).to(device)
     return (counts if gather is None else gather(counts[None]).sum(0)) / copies
@@ -71,6 +67,8 @@ class Sums(NamedTuple):
     ntl: Any = 0.0
     weighted_ntl: Any = 0.0
     """NTL times the weight of its time."""
+    ntl_count: Any = 0.0
+    """The tokens or numbers that NTL is a mean over."""
     correct: Any = 0.0
     number_error: Any = 0.0
     losses: Any = 0.0
@@ -79,17 +77,33 @@ class Sums(NamedTuple):
     additions: Any = 0.0
     """In evaluation, what the model and other Trainers add to CE + NTL, times the tokens."""
 
+    def loss(self) -> float:
+        """The mean CE + NTL over at least one token."""
+        return float(self.cross_entropy / self.tokens + self.weighted_ntl / max(self.ntl_count, 1))
+
+    def means(self) -> dict[str, float]:
+        """The metrics over at least one token."""
+        return {
+            "ce": self.cross_entropy / self.tokens,
+            "ntl": self.ntl / max(self.ntl_count, 1),
+            "token_accuracy": self.correct / self.tokens,
+            "number_mae": self.number_error / self.numbers if self.numbers else math.nan,
+            "number_share": self.numbers / self.tokens,
+        }
+
 
 def sums_of(parts: NTLOutput, tokens: Tensor, numbers: Tensor, window: Window) -> Sums:
     """The sums of one batch with this many tokens and number tokens, from the parts of its loss."""
     config = window.options.config
-    ntl = parts.ntl * (parts.num_tokens if config.mean_over == "tokens" else parts.num_numbers)
+    over_tokens = config.mean_over == "tokens"
+    ntl = parts.ntl * (parts.num_tokens if over_tokens else parts.num_numbers)
     return Sums(
         tokens=tokens,
         numbers=numbers,
         cross_entropy=parts.cross_entropy * parts.num_tokens,
         ntl=ntl,
         weighted_ntl=config.weight * ntl,
+        ntl_count=tokens if over_tokens else numbers,
         correct=parts.token_accuracy * tokens,
         number_error=parts.number_mae * numbers,
         losses=parts.loss.detach() * window.processes,
@@ -117,31 +131,6 @@ class Totals:
         total = torch.zeros(len(Sums._fields), device=device) if self.total is None else self.total
         self.clear()
         return Sums(*gather(total[None]).sum(0).tolist())
-
-
-def means_of(sums: Sums, mean_over: str) -> dict[str, float]:
-    """The metrics of some sums over at least one token."""
-    return {
-        "ce": sums.cross_entropy / sums.tokens,
-        "ntl": sums.ntl / ntl_denominator(sums, mean_over),
-        "token_accuracy": sums.correct / sums.tokens,
-        "number_mae": sums.number_error / sums.numbers if sums.numbers else math.nan,
-        "number_share": sums.numbers / sums.tokens,
-    }
-
-
-def mean_loss(sums: Sums, mean_over: str) -> float:
-    """The mean CE + NTL of some sums over at least one token."""
-    return float(sums.cross_entropy / sums.tokens + sums.weighted_ntl / ntl_denominator(sums, mean_over))
-
-
-def ntl_denominator(sums: Sums, mean_over: str) -> float:
-    return max(sums.tokens if mean_over == "tokens" else sums.numbers, 1)
-
-
-def label_names(batch: Any) -> list[str]:
-    """The names under which a batch has labels."""
-    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
 def without_repetitions(batch: Any, samples: int, kept: int, collate: Callable[[int], Any]) -> Any:

@@ -1,8 +1,7 @@
 """Replacing a model's forward or loss, and checking that the model is trained with the loss installed on it.
 
-Some tools replace a model's forward (the fused heads of TRL and Liger), or withhold the labels and compute a loss of
-their own (the Trainer's label smoothing). Both silently train with plain cross-entropy. A hook on the calls of a
-watched model raises an error if our loss was not computed.
+Tools that replace a model's forward (the fused heads of TRL and Liger) or withhold the labels (the Trainer's label
+smoothing) would silently train without NTL. A hook on the model's calls raises an error if our loss was not computed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .frameworks import REPLACED_FORWARD, check_loss
+from .frameworks import REPLACED_FORWARD, unwrap_model, uses_ulysses
+from .losses import NTLOptions, label_names, model_loss
+
+INSTALLED = "_ntl_installed"
+"""The attribute that holds what is installed on a model, and on its head if that is patched."""
 
 
 def unbound(function: Any) -> Any:
@@ -29,11 +32,9 @@ def unbound(function: Any) -> Any:
 
 def innermost(function: Any) -> Any:
     """The function inside partials, bound methods and ``functools.wraps``."""
-    while True:
-        function = unbound(function)
-        if not hasattr(function, "__wrapped__"):
-            return function
-        function = function.__wrapped__
+    while hasattr(unbound(function), "__wrapped__"):
+        function = unbound(function).__wrapped__
+    return unbound(function)
 
 
 def describe(function: Any) -> str:
@@ -44,16 +45,10 @@ def describe(function: Any) -> str:
     return f"{function.__globals__.get('__name__', '?')}.{function.__code__.co_name}"
 
 
-def is_ours(function: Any, *ours: Callable[..., Any]) -> bool:
-    """Whether a function is a partial, or bound method, of one of ours."""
-    return unbound(function) in ours
-
-
 class BoundForward(partial):  # type: ignore[type-arg]
-    """``partial(function, model)`` with a ``__func__``, like a bound method.
+    """``partial(function, model)`` with a ``__func__``, like a bound method, but unlike one it can be pickled.
 
     accelerate wraps a method's function and binds the result to the model, both when it wraps and when it unwraps.
-    Unlike a method, a partial can be pickled.
     """
 
     @property
@@ -61,76 +56,101 @@ class BoundForward(partial):  # type: ignore[type-arg]
         return self.func
 
 
-def with_signature(forward: partial[Any], stock: Callable[..., Any], bound: bool = False) -> partial[Any]:
-    """The partial with the signature of the forward that it replaces; the Trainer reads the arguments from it.
+def bound_forward(function: Callable[..., Any], model: Any) -> BoundForward:
+    """``partial(function, model)`` with the signature of the model's own forward, from which the Trainer reads names.
 
     Does not use ``functools.wraps``, because accelerate unwraps everything that has ``__wrapped__``.
     """
-    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in inspect.signature(stock).parameters.values()]
-    forward.__signature__ = inspect.Signature(parameters[bound:])  # type: ignore[attr-defined]
-    return forward
+    stock = inspect.signature(type(model).forward)
+    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in stock.parameters.values()]
+    of_any_model = partial(function)
+    of_any_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    bound = BoundForward(of_any_model, model)
+    bound.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+    return bound
 
 
 def may_train(model: Any) -> bool:
-    """Whether a call of the model may train it.
-
-    Its mode alone does not tell: ``from_pretrained`` returns a model in evaluation mode, and Lightning and hand-written
-    loops train it in that mode.
-    """
+    """Whether a call of the model may train it, perhaps in evaluation mode, in which ``from_pretrained`` returns it."""
     return bool(model.training) or torch.is_grad_enabled()
 
 
-@dataclass(eq=False)
-class Watch:
-    """Records whether the current forward pass has computed the loss that ``installer`` put on the model."""
+@dataclass(eq=False, kw_only=True)
+class Installed:
+    """A loss on a model, and whether the current forward pass has computed it."""
 
     installer: str
-    parameters: list[str]
-    """The names of the model's positional arguments."""
-    in_evaluation: bool
+    """The name of the function that installed it."""
+    options: NTLOptions
+    in_evaluation: bool = True
     """Whether calls that cannot train must compute the loss, too."""
+    names: tuple[str, ...] = ()
+    """The names of the arguments of the model's own forward."""
+    takes_any: bool = False
+    """Whether that forward accepts arbitrary keywords."""
     has_run: bool = False
 
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call of the model by name."""
+        return {**dict(zip(self.names, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
 
-def start_watch(model: Any, watch: Watch) -> None:
+
+def installed_on(model: Any) -> Installed | None:
+    """What is installed on a model, bare or wrapped."""
+    return getattr(unwrap_model(model), INSTALLED, None)
+
+
+def install(installed: Installed, model: Any, *parts: Any) -> None:
     """Make every call of the model with labels raise an error if it does not compute the loss."""
-    model.register_forward_hook(partial(check_loss_has_run, watch), with_kwargs=True)
+    _, *parameters = inspect.signature(type(model).forward).parameters.values()
+    installed.names = tuple(parameter.name for parameter in parameters)
+    installed.takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
+    for module in (model, *parts):
+        setattr(module, INSTALLED, installed)
+    model.register_forward_hook(partial(check_loss_has_run, installed), with_kwargs=True)
 
 
-def stop_watch(model: Any) -> None:
-    """Undo :func:`start_watch`; also works on a copy of the model."""
+def uninstall(model: Any) -> Installed | None:
+    """Undo :func:`install`, also on a copy of the model, and return what was installed."""
     for key, hook in list(model._forward_hooks.items()):
         if isinstance(hook, partial) and hook.func is check_loss_has_run:
             del model._forward_hooks[key]
             model._forward_hooks_with_kwargs.pop(key, None)
+    installed = model.__dict__.get(INSTALLED)
+    for module in model.modules():
+        module.__dict__.pop(INSTALLED, None)
+    return installed
 
 
-def watched_loss(watch: Watch, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """Call a model's loss function and record that it ran."""
-    loss = function(*args, **kwargs)
-    watch.has_run = True
+def watched_loss(installed: Installed, *args: Any, **kwargs: Any) -> Tensor:
+    """A model's loss function that records that it ran."""
+    loss = model_loss(*args, options=installed.options, **kwargs)
+    installed.has_run = True
     return loss
 
 
-def check_loss_has_run(watch: Watch, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+def check_loss_has_run(installed: Installed, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
     """Raise if the call had labels, or a Trainer withheld them, but the loss was not computed."""
-    has_run, watch.has_run = watch.has_run, False
-    if has_run and not torch.compiler.is_compiling():
-        check_loss(watch.installer)
-    given = {**dict(zip(watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
-    if has_run or not (may_train(model) or watch.in_evaluation or given.get("num_numbers_in_batch") is not None):
-        return
-    name = type(model).__name__
-    if given.get("labels") is not None or given.get("shift_labels") is not None:
+    name, installer, has_run = type(model).__name__, installed.installer, installed.has_run
+    installed.has_run = False
+    if has_run and not torch.compiler.is_compiling() and uses_ulysses():
         raise RuntimeError(
-            f"{name} ran without the loss of {watch.installer}: its forward is {describe(model.forward)}, so it was "
+            "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weights the losses of the processes by their "
+            f"token counts, which makes the NTL of {installer} wrong: use NTLTrainer with context parallelism"
+        )
+    given = installed.arguments(args, kwargs)
+    if has_run or not (may_train(model) or installed.in_evaluation or given.get("num_numbers_in_batch") is not None):
+        return
+    if label_names(given):
+        raise RuntimeError(
+            f"{name} ran without the loss of {installer}: its forward is {describe(model.forward)}, so it was "
             f"replaced or never calls a loss_function. {REPLACED_FORWARD}. A model that computes its cross-entropy "
             "inside its forward (T5 and most encoder-decoder models) needs apply_ntl_to_model(model, numbers), or "
             "NTLTrainer or NTLSeq2SeqTrainer with numbers=numbers"
         )
     if given.get("num_items_in_batch") is not None:
         raise RuntimeError(
-            f"a Trainer withheld the labels from {name} to compute its own loss instead of that of {watch.installer}: "
-            f"pass label_smoothing to {watch.installer} instead of label_smoothing_factor to the Trainer, and do not "
+            f"a Trainer withheld the labels from {name} to compute its own loss instead of that of {installer}: "
+            f"pass label_smoothing to {installer} instead of label_smoothing_factor to the Trainer, and do not "
             "use compute_loss_func; or use NTLTrainer"
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from .models import is_encoder_decoder
@@ -13,10 +13,6 @@ WRAPPED = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 """Where FSDP, torch.compile and torch's checkpoint wrapper store the module that they wrap."""
 KEPT_FORWARD = "_original_forward"
 """Where accelerate stores a model's own forward that it has wrapped."""
-KEPT_HOOK = "_hf_hook"
-"""Where accelerate stores the hooks that it puts around a module's forward."""
-TENSOR_PARALLEL = "transformers.distributed.tensor_parallel"
-"""The module of the forward that the tensor parallelism of transformers gives a head."""
 LIGER_FORWARD = "Liger's fused_linear_cross_entropy"
 REPLACED_FORWARD = (
     f"TRL's Trainers and {LIGER_FORWARD} replace the forward: use NTLSFTTrainer for supervised fine-tuning (DPO, GRPO "
@@ -35,9 +31,9 @@ def model_inside(model: Any) -> Any:
     """The model inside the outermost wrapper; a bare model itself."""
     if is_adapted(model):
         return model.get_base_model()
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        return model.module
-    return unwrap_module(model)
+    is_replica = isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+    modules = getattr(model, "_modules", {})
+    return next((modules[name] for name in (("module",) if is_replica else WRAPPED) if name in modules), model)
 
 
 def unwrap_model(model: Any) -> Any:
@@ -46,26 +42,13 @@ def unwrap_model(model: Any) -> Any:
     return model if inner is model else unwrap_model(inner)
 
 
-def unwrap_module(module: Any) -> Any:
-    """The module inside all wrappers of a module."""
-    for name in WRAPPED:
-        inner = getattr(module, "_modules", {}).get(name)
-        if inner is not None:
-            return unwrap_module(inner)
-    return module
-
-
 def find_head(model: Any) -> Any:
     """The module of a bare model that computes the logits."""
-    return unwrap_module(model.get_output_embeddings())
+    return unwrap_model(model.get_output_embeddings())
 
 
 def virtual_tokens(model: Any) -> int:
-    """How many positions without labels PEFT's prompt learning prepends to every row; 0 without it.
-
-    Raises:
-        ValueError: the kind of prompt learning changes labels or their order.
-    """
+    """How many positions without labels PEFT's prompt learning prepends to a row; raise if it puts them elsewhere."""
     while not is_adapted(model):
         inner = model_inside(model)
         if inner is model:
@@ -87,7 +70,7 @@ def virtual_tokens(model: Any) -> int:
 
 def check_hooks(module: Any, name: str, otherwise: str) -> None:
     """Raise if accelerate has put hooks around the forward of a module; ``name`` is its name in the message."""
-    if KEPT_HOOK in module.__dict__:
+    if "_hf_hook" in module.__dict__:
         raise ValueError(
             f"{name} has accelerate's hooks around its forward (from a device_map over several devices, or from "
             "offloading): if the model fits on one device, remove them with "
@@ -107,18 +90,8 @@ def advice_on_head(kind: str, model: Any) -> str:
 
 def uses_ulysses() -> bool:
     """Whether accelerate uses DeepSpeed's sequence parallelism, where the Trainer weights losses by token counts."""
-    state = sys.modules.get("accelerate.state")
-    config = state.AcceleratorState._shared_state.get("parallelism_config") if state else None
+    config = AcceleratorState._shared_state.get("parallelism_config")
     return config is not None and config.sp_backend == "deepspeed" and bool(config.sp_enabled)
-
-
-def check_loss(installer: str) -> None:
-    """Raise if the loss installed by a function of this name is wrong in the current training."""
-    if uses_ulysses():
-        raise RuntimeError(
-            "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weights the losses of the processes by their "
-            f"token counts, which makes the NTL of {installer} wrong: use NTLTrainer with context parallelism"
-        )
 
 
 def check_arguments(name: str, args: Any) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,22 +19,17 @@ from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .models import check_own_loss, outputs_are_causal, router_factor_of, shifts_labels
+from .models import check_own_loss, router_factor_of, shifts_by_name, shifts_labels, told_or_raise
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
-
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
 
-KEYS = count()
-WARNED: set[int] = set()
-"""The keys of the options that have warned of numbers that were not counted."""
-
 
 @dataclass(frozen=True)
-class LossOptions:
-    """The options of a loss that do not change from batch to batch."""
+class NTLOptions:
+    """What does not change from batch to batch: the number tokens, the configuration and the options of a loss."""
 
     numbers: NumberTokens
     config: NTLConfig = DEFAULT_CONFIG
@@ -43,7 +37,6 @@ class LossOptions:
     z_loss: float = 0.0
     shift: bool | None = None
     """Whether position t predicts label t + 1; None where the model's outputs tell."""
-    key: int = field(default_factory=KEYS.__next__, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
@@ -55,27 +48,17 @@ class LossOptions:
         return {"config": self.config, "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
 
 
-def shift_left(labels: Tensor) -> Tensor:
-    """The targets of a causal model: position t predicts labels [..., t + 1]; the last position has no target."""
-    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
-
-
-def token_mask(targets: Tensor) -> Tensor:
-    """bool [...]: which targets [...] are not ignored."""
-    return targets != IGNORE_INDEX
+def label_names(batch: Any) -> list[str]:
+    """The names under which a batch, or the arguments of a model, has labels."""
+    return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
 def denominators(
-    targets: Tensor, options: LossOptions, num_items: Count | None, num_numbers: Count | None
+    targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
     """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
 
-    If the numbers of a window of ``num_items`` tokens were not counted, the window is assumed to have as many numbers
-    per token as this batch, so that the batch's mean NTL is weighted by its share of the tokens. A mean over tokens
-    does not need the count.
-
-    Raises:
-        ValueError: a count of numbers without a count of tokens, or a count with several elements.
+    If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
     num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
     config = options.config
@@ -86,10 +69,10 @@ def denominators(
             "num_numbers_in_batch was passed without num_items_in_batch, the token count of the same batches: pass both"
         )
     if num_items is not None and num_numbers is None:
-        tokens, numbers = token_mask(targets).sum(), options.numbers.count(targets)
+        tokens, numbers = (targets != IGNORE_INDEX).sum(), options.numbers.count(targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
         if has_weight and may_be_more(num_items, tokens):
-            warn_once(options.key)
+            warn_of_uncounted_numbers()
         num_numbers = numbers * num_items / tokens.clamp(min=1)
     return {"num_tokens": num_items, "num_numbers": num_numbers}
 
@@ -101,18 +84,20 @@ def may_be_more(num_items: Count, tokens: Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def warn_once(key: int) -> bool:
-    """Warn once for options with this key that a window's numbers were not counted; in compiled code when traced."""
-    if key not in WARNED:
-        WARNED.add(key)
-        warnings.warn(
-            "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several "
-            "processes, the effective weight of NTL is then lambda times the share of tokens that are in batches with "
-            "numbers. Use NTLTrainer, which counts the numbers, or NTLConfig(mean_over='tokens'), which does not need "
-            "the count",
-            stacklevel=2,
-        )
+def warn_of_uncounted_numbers() -> bool:
+    """Warn that a window's numbers were not counted; in compiled code when it is traced."""
+    warn_once(
+        "num_items_in_batch was passed without num_numbers_in_batch. With gradient accumulation or several processes, "
+        "the effective weight of NTL is then lambda times the share of tokens that are in batches with numbers. Use "
+        "NTLTrainer, which counts the numbers, or NTLConfig(mean_over='tokens'), which does not need the count"
+    )
     return True
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Give this warning, once in a process."""
+    warnings.warn(message, stacklevel=3)
 
 
 def as_count(count: Count | None, like: Tensor) -> Count | None:
@@ -132,17 +117,14 @@ def as_count(count: Count | None, like: Tensor) -> Count | None:
 def loss_of_logits(
     logits: Tensor,
     targets: Tensor,
-    options: LossOptions,
+    options: NTLOptions,
     num_items: Count | None = None,
     num_numbers: Count | None = None,
 ) -> NTLOutput:
     """The loss of full logits [..., V] and targets [...], and its parts."""
     targets = targets.to(logits.device)
-    counts = denominators(targets, options, num_items, num_numbers)
-    keywords: dict[str, Any] = {**options.keywords(), **counts, "return_parts": True}
-    output = cross_entropy_ntl(logits, targets, options.numbers, **keywords)
-    assert isinstance(output, NTLOutput)
-    return output
+    keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
+    return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
 
 
 def ntl_loss_function(
@@ -158,9 +140,9 @@ def ntl_loss_function(
     Prefer :func:`set_ntl_loss_function`, which installs it and checks that the model calls it. A plain assignment is
     silently ignored on a PEFT wrapper, on T5 and under TRL's SFTTrainer.
 
-    If ``num_items_in_batch`` is passed, cross-entropy is divided by it and NTL by ``num_numbers_in_batch``. The stock
-    Trainer does not count numbers. The mean NTL of each batch is then weighted by the batch's share of the window's
-    tokens, which makes NTL too small by the share of tokens in batches without numbers; a warning says so once. Use
+    Cross-entropy is divided by ``num_items_in_batch`` if it is passed, and NTL by ``num_numbers_in_batch``. With the
+    first alone, as the stock Trainer passes it, each batch's mean NTL is weighted by the batch's share of the tokens:
+    NTL is too small by the share of tokens in batches without numbers, and a warning says so once. Use
     :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
 
     Args:
@@ -169,7 +151,7 @@ def ntl_loss_function(
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
         shift: shift the labels by one position, as causal models need; False for masked language models.
     """
-    return partial(model_loss, options=LossOptions(numbers, config, label_smoothing, z_loss, shift))
+    return partial(model_loss, options=NTLOptions(numbers, config, label_smoothing, z_loss, shift))
 
 
 def model_loss(
@@ -181,7 +163,7 @@ def model_loss(
     shift_labels: Tensor | None = None,
     num_numbers_in_batch: Count | None = None,
     *,
-    options: LossOptions,
+    options: NTLOptions,
     **_: Any,
 ) -> Tensor:
     """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
@@ -191,13 +173,18 @@ def model_loss(
     return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
 
 
+def shift_of(base: Any, shift: bool | None) -> bool:
+    """Whether position t of a bare model predicts label t + 1: as given, else as in its own loss."""
+    return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
+
+
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
-    """The target of each position."""
+    """The target of each position [..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
     if shift_labels is not None:
         return shift_labels
     if labels is None:
         raise ValueError("the loss needs labels or shift_labels, but got neither")
-    return shift_left(labels) if shift else labels
+    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX) if shift else labels
 
 
 def ntl_compute_loss_func(
@@ -216,29 +203,27 @@ def ntl_compute_loss_func(
         numbers: the number tokens of the model's vocabulary.
         config: kind and weight of the Number Token Loss.
         model: the model to be trained; it determines the defaults of ``shift`` and ``aux_loss_coef``.
-        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`. The Trainer's own
-            ``label_smoothing_factor`` has no effect when a ``compute_loss_func`` is used.
-        shift: whether position t predicts label t + 1; default: as in the model's own loss, or without ``model`` by
-            the type of its output (True for causal models, False for encoder-decoder and masked language models).
+        label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`; the Trainer's own
+            ``label_smoothing_factor`` has no effect.
+        shift: whether position t predicts label t + 1; default: as in the model's own loss, or by the type of its
+            outputs.
         aux_loss_coef: the factor of the auxiliary loss of mixture-of-experts models, which the Trainer does not add.
 
     Returns:
-        ``function(outputs, labels, num_items_in_batch=None)``. The Trainer removes the labels from the model's inputs,
-        so the collator must provide ``decoder_input_ids`` for encoder-decoder models. If ``num_items_in_batch`` is
-        passed, CE is divided by it; for NTL see :func:`ntl_loss_function`.
+        ``function(outputs, labels, num_items_in_batch=None)``, with the denominators of :func:`ntl_loss_function`. The
+        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them.
 
     Raises:
-        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, an auxiliary
-            loss without a given factor, or router losses of both an encoder and a decoder; or the model's own loss has
-            parts that cannot be computed from its logits.
+        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, or auxiliary
+            losses without a given factor or of encoder and decoder; or the model's own loss needs more than logits.
     """
     if model is not None:
         base = unwrap_model(model)
         check_own_loss(base)
-        shift = shifts_labels(base) if shift is None else shift
+        shift = shift_of(base, shift)
         holder = router_factor_of(base)
         aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
-    options = LossOptions(numbers, config, label_smoothing, z_loss, shift)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
     return partial(trainer_loss, options=options, aux_loss_coef=aux_loss_coef)
 
 
@@ -247,21 +232,21 @@ def trainer_loss(
     labels: Tensor | None,
     num_items_in_batch: Count | None = None,
     *,
-    options: LossOptions,
+    options: NTLOptions,
     aux_loss_coef: float | None,
 ) -> Tensor:
     """The loss of a model's outputs, with the signature that the Trainer uses for ``compute_loss_func``."""
-    shift = outputs_are_causal(outputs) if options.shift is None else options.shift
+    name, shift = type(outputs).__name__, options.shift
+    shift = told_or_raise(shifts_by_name(name), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
-    if not isinstance(outputs, dict):
-        return loss
-    if outputs.get("encoder_router_logits") is not None:
+    added = outputs if isinstance(outputs, dict) else {}
+    if added.get("encoder_router_logits") is not None:
         raise ValueError(
-            f"{type(outputs).__name__} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
+            f"{name} has router losses of an encoder and a decoder, which a compute_loss_func cannot "
             "compute: use NTLTrainer(..., numbers=numbers)"
         )
-    auxiliary = outputs.get("aux_loss")
+    auxiliary = added.get("aux_loss")
     if auxiliary is None:
         return loss
     if aux_loss_coef is None:

@@ -14,9 +14,7 @@ class LogitTransform(NamedTuple):
     """Logits ``= softcap * tanh(logit_scale * head(h) / softcap)``, or ``logit_scale * head(h)`` without softcap."""
 
     logit_scale: float = 1.0
-    """What the output of the head is multiplied by."""
     softcap: float | None = None
-    """The bound that ``tanh`` keeps the logits within; None: no bound."""
 
 
 def mask_padding(model: Any, ids: Tensor) -> Tensor:
@@ -115,44 +113,26 @@ class ModelClass(NamedTuple):
     """What is known about a model class and its subclasses."""
 
     transform: Callable[[Any], LogitTransform] | None = None
-    """Returns how a model transforms its head's output; None if the caller must declare it. For the known classes,
-    tests check that loss and gradients equal those of the stock forward."""
+    """Returns how a model transforms its head's output; None if the caller must declare it."""
     shifts_labels: bool = True
-    """Whether its own loss compares position t with label t + 1. For decoder-only classes that do not, the caller
-    shifts the labels."""
+    """Whether its own loss compares position t with label t + 1."""
     decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
     """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
-    """Returns what its forward adds to the cross-entropy, from its outputs and arguments in a call without labels."""
+    """Returns what its forward adds to the cross-entropy, from the outputs and arguments of a call without labels."""
     more: Callable[[Any], str] = lambda model: ""
     """Returns a description of parts of its own loss that CE + NTL of its logits would drop, or ""."""
 
 
 SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.final_logit_softcapping))
-RECURRENT_SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap))
 SCALED = ModelClass(lambda model: LogitTransform(logit_scale=model.logit_scale))
 DIVIDED = ModelClass(lambda model: LogitTransform(logit_scale=1 / model.config.logits_scaling))
-PLAIN = (
-    "GPT2LMHeadModel",
-    "GPTJForCausalLM",
-    "GPTNeoXForCausalLM",
-    "GemmaForCausalLM",
-    "LlamaForCausalLM",
-    "MT5ForConditionalGeneration",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Olmo2ForCausalLM",
-    "Phi3ForCausalLM",
-    "PhiForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "SmolLM3ForCausalLM",
-    "T5ForConditionalGeneration",  # it scales before its head
-    "UMT5ForConditionalGeneration",
+PLAIN = ModelClass(lambda model: LogitTransform())
+PLAIN_DECODERS = (
+    *("GPTJ", "GPTNeoX", "Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3"),
+    *("Qwen3Moe", "SmolLM3"),
 )
-"""Models whose logits are the output of their head."""
+"""Families whose ``ForCausalLM`` has the output of its head as logits."""
 UNSHIFTED_DECODERS = (
     *("Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "MBart", "Marian", "Mvp", "PLBart"),
     *("Pegasus", "TrOCR", "Whisper"),
@@ -160,7 +140,9 @@ UNSHIFTED_DECODERS = (
 """Families whose ``ForCausalLM`` compares position t with label t."""
 
 MODEL_CLASSES: dict[str, ModelClass] = {
-    **dict.fromkeys(PLAIN, ModelClass(lambda model: LogitTransform())),
+    **{f"{family}ForCausalLM": PLAIN for family in PLAIN_DECODERS},
+    **{f"{family}ForConditionalGeneration": PLAIN for family in ("MT5", "T5", "UMT5")},  # they scale before their head
+    "GPT2LMHeadModel": PLAIN,
     **{f"{family}ForCausalLM": ModelClass(shifts_labels=False) for family in UNSHIFTED_DECODERS},
     **dict.fromkeys(
         ("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"), ModelClass(shifts_labels=False)
@@ -175,7 +157,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {
     "Pix2StructForConditionalGeneration": ModelClass(decoder_mask=mask_padding_but_the_first),
     "ProphetNetForCausalLM": ModelClass(shifts_labels=False, more=prophetnet_ngrams),
     "ProphetNetForConditionalGeneration": ModelClass(more=prophetnet_ngrams),
-    "RecurrentGemmaForCausalLM": RECURRENT_SOFTCAP,
+    "RecurrentGemmaForCausalLM": ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap)),
     "SwitchTransformersForConditionalGeneration": ModelClass(adds=switch_router_losses),
 }
 SHIFTS: dict[str, bool | None] = {
@@ -215,8 +197,8 @@ def check_own_loss(base: Any) -> None:
         raise ValueError(f"{type(base).__name__} {more}")
 
 
-def check_forward_serves_hidden_states(base: Any) -> None:
-    """Raise if a bare model's own forward changes the output of its head in a way that no transform describes."""
+def check_no_bias(base: Any) -> None:
+    """Raise if a bare model's own forward adds to the output of its head, which no transform describes."""
     if hasattr(base, "final_logits_bias"):
         raise ValueError(
             f"{type(base).__name__} adds final_logits_bias to the output of its head, so its loss needs logits: "
@@ -237,14 +219,11 @@ def is_encoder_decoder(model: Any) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def shifts_labels(base: Any) -> bool:
-    """Whether position t of a bare model predicts label t + 1 in its own loss."""
-    shift = told_shift(base)
-    return told_or_raise([type(base).__name__]) if shift is None else shift
+def shifts_labels(base: Any) -> bool | None:
+    """Whether position t of a bare model predicts label t + 1 in its own loss; None if nothing tells.
 
-
-def told_shift(base: Any) -> bool | None:
-    """The same, from the first class in the MRO that is known or has a telling name; None if there is none."""
+    The first class in the MRO that is known or has a telling name decides.
+    """
     if is_encoder_decoder(base):
         return False
     for cls in type(base).__mro__:
@@ -255,32 +234,23 @@ def told_shift(base: Any) -> bool | None:
     return shifts_by_name(getattr(base, "loss_type", None) or "")
 
 
-def outputs_are_causal(outputs: Any) -> bool:
-    """Whether outputs of this type come from a model whose position t predicts label t + 1."""
-    return told_or_raise([type(outputs).__name__], "model=model, ")
-
-
 def shifts_by_name(name: str) -> bool | None:
     """What this name of a class or loss type says of shifting labels; None for nothing."""
     return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
 
 
-def told_or_raise(names: list[str], other_remedy: str = "") -> bool:
-    """What the first of these names that says anything says of shifting labels."""
-    for shift in map(shifts_by_name, names):
-        if shift is not None:
-            return shift
+def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
+    """Whether labels are shifted; raise if the class of this name has left it open (None)."""
+    if shift is not None:
+        return shift
     raise ValueError(
-        f"{names[0]} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        f"{name} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
         "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
     )
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
-    """Add to a forward's arguments the decoder inputs that an encoder-decoder model derives from labels [..., T].
-
-    Does nothing if the caller passed decoder inputs.
-    """
+    """Add to a forward's arguments the decoder inputs that a model derives from labels [..., T], unless it has some."""
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
@@ -290,13 +260,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
-    """The decoder input ids [..., T] of an encoder-decoder model for labels [..., T].
-
-    They are computed by the model's method, or else by the function in its module, that its own forward uses.
-
-    Raises:
-        ValueError: the model has neither.
-    """
+    """The decoder input ids [..., T] for labels [..., T], by the model's method or function that its forward uses."""
     for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, method):
             return getattr(model, method)(labels)
@@ -313,10 +277,7 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
     """What the forward of a bare model would add to the cross-entropy, times its factors; None for nothing.
 
-    Args:
-        base: the bare model.
-        outputs: the outputs of a call without labels. A loss among them is computed from other arguments.
-        given: the arguments of the call.
+    ``outputs`` are those of a call with the arguments ``given`` without labels; a loss among them is of other labels.
     """
     if not isinstance(outputs, dict):
         return None

@@ -6,36 +6,16 @@ methods, partials survive deepcopy and pickle.
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any
 
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
-from .forwards import (
-    BoundForward,
-    Watch,
-    describe,
-    innermost,
-    is_ours,
-    start_watch,
-    stop_watch,
-    unbound,
-    watched_loss,
-    with_signature,
-)
+from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
-from .losses import LossOptions, ntl_loss_function
-from .models import (
-    LogitTransform,
-    check_forward_serves_hidden_states,
-    check_own_loss,
-    is_encoder_decoder,
-    shifts_labels,
-    train_on_logits,
-    transform_of,
-)
-from .patched import PATCH, Patch, check_head, head_forward, is_planned, model_forward, model_loss
+from .losses import NTLOptions, shift_of
+from .models import LogitTransform, check_no_bias, check_own_loss, is_encoder_decoder, train_on_logits, transform_of
+from .patched import Patch, check_head, head_forward, is_planned, model_forward, model_loss
 
 LOSS_FUNCTION = "_loss_function"
 """The attribute in which transformers stores a loss function that was assigned to a model."""
@@ -56,16 +36,13 @@ def apply_ntl_to_model(
 ) -> Any:
     """Make a model compute CE + NTL from its hidden states in training, without storing logits.
 
-    It changes ``model(..., labels=...)`` in calls that may train: with gradients enabled in any mode
-    (``from_pretrained`` returns a model in evaluation mode, and some training loops keep it so), in training mode, or
-    with ``num_numbers_in_batch``. In these calls ``output.loss`` is CE + lambda * NTL (plus the model's own auxiliary
-    loss) and ``output.logits`` is None. Evaluation mode under ``torch.no_grad()`` or ``torch.inference_mode()``,
-    ``generate``, calls without labels, parameters and ``state_dict`` do not change. The forward accepts these
-    additional keywords:
+    It changes ``model(..., labels=...)`` in calls that may train: with gradients enabled in any mode, in training mode,
+    or with ``num_numbers_in_batch``. In these calls ``output.loss`` is CE + lambda * NTL (plus the model's own
+    auxiliary loss) and ``output.logits`` is None. Evaluation mode under ``torch.no_grad()``, ``generate``, calls
+    without labels, parameters and ``state_dict`` do not change. The forward accepts these additional keywords:
 
-    - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation.
-      With the first alone, as the stock Trainer passes it, NTL is too small by the share of tokens in batches without
-      numbers; a warning says so once. ``NTLConfig(mean_over="tokens")`` does not need the second count.
+    - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation;
+      see :func:`ntl_loss_function`.
     - ``shift_labels``: labels that are already shifted.
     - ``skip_logits=True``: compute the loss this way in evaluation, too.
 
@@ -87,17 +64,16 @@ def apply_ntl_to_model(
 
     Raises:
         TypeError, ValueError: the architecture is unknown, the head has an adapter or is not an ``nn.Linear``, the
-            vocabulary has another size, or another library (such as Liger) has already patched the forward. A head
-            split along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
+            vocabulary has another size, or the forward has already been patched (by Liger, for example). A head split
+            along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
         RuntimeError: the model is called with labels, but another loss is computed, because something replaced the
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
     """
     base = unwrap_model(model)
-    shift = shifts_labels(base) if shift is None else shift
-    options = LossOptions(numbers, config, label_smoothing, z_loss, shift)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
     check_forward(base)
     check_own_loss(base)
-    check_forward_serves_hidden_states(base)
+    check_no_bias(base)
     if transform is None:
         transform_of(base)  # raises for an unknown class
     head = find_head(base)
@@ -108,18 +84,17 @@ def apply_ntl_to_model(
             f"{head.out_features} rows: build them with vocab_size={head.out_features}"
         )
     remove_ntl_from_model(base)
-    fused = {"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend}
-    parameters = inspect.signature(type(base).forward).parameters
-    watch = Watch("apply_ntl_to_model", list(parameters)[1:], in_evaluation=False)
-    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-    patch = Patch(options, fused, transform, watch, takes_any)
-    for module in (base, head):
-        setattr(module, PATCH, patch)
-    if is_planned(head.__dict__.get("forward")):
-        patch.planned_head = head.forward
+    patch = Patch(
+        installer="apply_ntl_to_model",
+        options=options,
+        in_evaluation=False,
+        fused={"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend},
+        declared=transform,
+        planned_head=head.forward if is_planned(head.__dict__.get("forward")) else None,
+    )
+    install(patch, base, head)
     head.forward = partial(head_forward, head)
     put_forward(base, patch)
-    start_watch(base, patch.watch)
     if is_encoder_decoder(base):
         base.accepts_loss_kwargs = True  # makes the stock Trainer pass num_items_in_batch
     else:
@@ -159,46 +134,26 @@ def set_ntl_loss_function(
             models compute their cross-entropy inside their forward).
     """
     base = unwrap_model(model)
-    function = ntl_loss_function(
-        numbers,
-        config,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        shift=shifts_labels(base) if shift is None else shift,
-    )
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
     remove_ntl_from_model(base)
-    parameters = list(inspect.signature(type(base).forward).parameters)[1:]
-    watch = Watch("set_ntl_loss_function", parameters, in_evaluation=True)
-    base.loss_function = partial(watched_loss, watch, function)
-    start_watch(base, watch)
+    installed = Installed(installer="set_ntl_loss_function", options=options)
+    base.loss_function = partial(watched_loss, installed)
+    install(installed, base)
     return model
-
-
-def options_on(model: Any) -> tuple[str, LossOptions] | None:
-    """(name of the function that installed a loss on the model, its options); None if there is none."""
-    base = unwrap_model(model)
-    patch: Patch | None = getattr(base, PATCH, None)
-    if patch is not None:
-        return patch.watch.installer, patch.options
-    function = base.__dict__.get(LOSS_FUNCTION)
-    if is_ours(function, watched_loss):
-        watch, loss_function = function.args
-        return watch.installer, loss_function.keywords["options"]
-    return None
 
 
 def remove_ntl_from_model(model: Any) -> None:
     """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them."""
     base = unwrap_model(model)
-    stop_watch(base)
-    if is_ours(base.__dict__.get(LOSS_FUNCTION), watched_loss):
+    patch = uninstall(base)
+    if unbound(base.__dict__.get(LOSS_FUNCTION)) in (watched_loss, model_loss):
         del base.__dict__[LOSS_FUNCTION]
-    patch = base.__dict__.pop(PATCH, None)
-    if patch is None:
+        if isinstance(patch, Patch) and patch.own_loss is not None:
+            base.loss_function = patch.own_loss
+    if not isinstance(patch, Patch):
         return
     for module in base.modules():
-        module.__dict__.pop(PATCH, None)
-        if is_ours(module.__dict__.get("forward"), model_forward, head_forward):  # otherwise a wrapper holds ours
+        if unbound(module.__dict__.get("forward")) in (model_forward, head_forward):  # otherwise a wrapper holds ours
             del module.__dict__["forward"]
             if module is base:
                 module.__dict__.update(patch.beneath)
@@ -206,40 +161,30 @@ def remove_ntl_from_model(model: Any) -> None:
                 module.forward = patch.planned_head
     if is_encoder_decoder(base):
         del base.__dict__["accepts_loss_kwargs"]
-    if is_ours(base.__dict__.get(LOSS_FUNCTION), model_loss):
-        del base.__dict__[LOSS_FUNCTION]
-        if patch.own_loss is not None:
-            base.loss_function = patch.own_loss
 
 
 def put_forward(model: Any, patch: Patch) -> None:
     """Install our forward on the model, unless its forward is a wrapper that already holds ours.
 
-    A wrapper by accelerate around the model's own forward is kept inside ours. The class's forward, which accelerate
-    leaves on a model when its hooks are removed, need not be kept.
+    A wrapper of the model's own forward, as accelerate leaves it, is kept inside ours.
     """
     if innermost(model.__dict__.get("forward")) is model_forward:
         return
     beneath = {name: model.__dict__.pop(name) for name in ("forward", KEPT_FORWARD) if name in model.__dict__}
-    stock = type(model).forward
-    patch.beneath = {} if unbound(beneath.get("forward")) is stock else beneath
-    model.forward = with_signature(
-        BoundForward(with_signature(partial(model_forward), stock), model), stock, bound=True
-    )
+    patch.beneath = {} if unbound(beneath.get("forward")) is type(model).forward else beneath
+    model.forward = bound_forward(model_forward, model)
 
 
 def check_forward(model: Any) -> None:
-    """Raise if the model's forward is not that of its class, or if the class's forward has been replaced."""
-    name, stock, present = type(model).__name__, type(model).forward, model.__dict__.get("forward")
-    is_wrapped = KEPT_FORWARD in model.__dict__ and innermost(present) is innermost(stock)
-    is_known = present is None or innermost(present) is model_forward or unbound(present) is stock
-    if not (is_known or is_wrapped):
+    """Raise unless the model's forward is its class's own or ours, perhaps in a wrapper such as accelerate's."""
+    name, stock = type(model).__name__, innermost(type(model).forward)
+    if innermost(model.forward) not in (model_forward, stock):
         check_hooks(model, name, train_on_logits(model))
         raise ValueError(
             f"the forward of {name} has already been replaced by {describe(model.forward)}. Call apply_ntl_to_model "
             f"first, and without {LIGER_FORWARD}"
         )
-    if "liger_kernel" in innermost(stock).__module__:
+    if "liger_kernel" in stock.__module__:
         raise ValueError(
             f"Liger has patched {name}.forward: apply Liger's kernels with fused_linear_cross_entropy=False"
         )

@@ -18,23 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from ...config import NTLOutput
 from ...functional import linear_cross_entropy_ntl
 from ...tracing import PLAIN_TYPES, has_dtensor, has_values
-from .forwards import Watch, describe, is_ours, may_train
-from .frameworks import TENSOR_PARALLEL, advice_on_head, check_hooks, find_head
-from .losses import Count, LossOptions, choose_targets, denominators
+from .forwards import INSTALLED, Installed, describe, may_train, unbound
+from .frameworks import advice_on_head, check_hooks, find_head
+from .losses import Count, choose_targets, denominators, label_names
 from .models import LogitTransform, added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits, transform_of
-
-PATCH = "_ntl_patch"
-"""The attribute that holds the patch, on a patched model and on its head."""
-
 
 NUM_PROBES = 8
 
 
 class PatchError(RuntimeError):
-    """An error raised by this module in a forward pass."""
+    """An error of this module that the model's own forward passes on."""
 
 
 @dataclass(eq=False)
@@ -51,18 +46,14 @@ class Call:
     is_taken: bool = False
 
 
-@dataclass(eq=False)
-class Patch:
+@dataclass(eq=False, kw_only=True)
+class Patch(Installed):
     """The state that a patched model and its head share."""
 
-    options: LossOptions
     fused: dict[str, Any]
     """Keywords that only the fused loss has."""
     declared: LogitTransform | None
     """The transform that the caller declared; None: that of the model's current configuration."""
-    watch: Watch
-    takes_any: bool
-    """Whether the model's own forward accepts arbitrary keywords."""
     beneath: dict[str, Any] = field(default_factory=dict)
     """accelerate's wrapper of the model's own forward, called instead of that forward."""
     planned_head: Callable[..., Tensor] | None = None
@@ -77,38 +68,35 @@ class Patch:
     """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
     call: Call | None = None
     parts: tuple[Tensor, ...] | None = None
-    """The fields of the last NTLOutput, detached. A plain tuple, because compiled graphs of torch 2.11 return no named
-    tuples."""
+    """The fields of the last NTLOutput, detached; in a plain tuple, as compiled graphs of torch 2.11 return it."""
+
+    def stock_forward(self, model: Any) -> Callable[..., Any]:
+        """The model's own forward, bound."""
+        return self.beneath.get("forward") or partial(type(model).forward, model)
 
 
 def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     """The forward of a patched model: its own forward, except for calls that may train."""
-    patch = getattr(model, PATCH, None)
-    if patch is None:
+    patch = getattr(model, INSTALLED, None)
+    if not isinstance(patch, Patch):  # a wrapper that holds this function is still there
         return type(model).forward(model, *args, **kwargs)
     skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
-    given = {**dict(zip(patch.watch.parameters, args)), **kwargs}  # noqa: B905 - any `strict` is True to torch 2.8's compiler
-    has_labels = given.get("labels") is not None or given.get("shift_labels") is not None
-    trains = has_labels and (num_numbers is not None or may_train(model))
+    given = patch.arguments(args, kwargs)
+    trains = label_names(given) and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
         raise ValueError(
             "a model patched by apply_ntl_to_model has no logits in training; got skip_logits=False: call it in "
             "evaluation mode under torch.no_grad(), or without labels"
         )
-    if skip_logits and not has_labels:
+    if skip_logits and not label_names(given):
         raise ValueError("skip_logits=True needs labels, but got none")
     if not (skip_logits or trains):
         if not patch.takes_any:
             kwargs.pop("num_items_in_batch", None)
-        return stock_forward(model, patch)(*args, **kwargs)
+        return patch.stock_forward(model)(*args, **kwargs)
     if len(args) + len(kwargs) > len(given):
         raise TypeError(f"{type(model).__name__} got an argument both by position and by name")
     return train_forward(model, patch, given, num_numbers)
-
-
-def stock_forward(model: Any, patch: Patch) -> Callable[..., Any]:
-    """The model's own forward, bound."""
-    return patch.beneath.get("forward") or partial(type(model).forward, model)
 
 
 def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: Count | None) -> Any:
@@ -128,7 +116,10 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
     patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
     try:
         output = body_forward(model, patch, given)
-        loss = seq2seq_loss(model, patch, output, given) if is_encoder_decoder(model) else output.loss
+        loss = output.loss
+        if is_encoder_decoder(model):  # it was called without labels
+            loss, added = take_loss(patch, output.logits), added_loss(model, output, given)
+            loss = loss if added is None else loss + added
         if not patch.call.is_taken:
             raise RuntimeError(
                 f"{type(model).__name__} did not take its loss from its head via loss_function: its forward or its "
@@ -136,7 +127,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
             )
     finally:
         patch.call = None
-    patch.watch.has_run = True
+    patch.has_run = True
     fields = {name: value for name, value in output.items() if name not in ("loss", "logits")}
     output = type(output)(loss=loss * patch.added_factor, **fields)
     return output if return_dict or (return_dict is None and model.config.return_dict) else output.to_tuple()
@@ -147,7 +138,7 @@ def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
     call = patch.call
     assert call is not None
     try:
-        return stock_forward(model, patch)(**given, return_dict=True)
+        return patch.stock_forward(model)(**given, return_dict=True)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         if call.loss is None or call.is_taken or isinstance(error, (PatchError, torch.OutOfMemoryError)):
             raise
@@ -157,15 +148,9 @@ def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
         ) from error
 
 
-def seq2seq_loss(model: Any, patch: Patch, output: Any, given: dict[str, Any]) -> Tensor:
-    """The loss of an encoder-decoder model that was called without labels."""
-    loss, added = take_loss(patch, output.logits), added_loss(model, output, given)
-    return loss if added is None else loss + added
-
-
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
     """The forward of a patched head: stores the loss of hidden [..., H] in the call and returns probes [1, ..., 8]."""
-    patch: Patch | None = getattr(head, PATCH, None)
+    patch: Patch | None = getattr(head, INSTALLED, None)
     call = None if patch is None else patch.call
     is_split_here = has_dtensor(head.weight) and not has_dtensor(hidden)  # the plan's forward does it otherwise
     if patch is None or call is None:
@@ -175,10 +160,12 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     if call.loss is not None:
         raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports only one run")
     check_weight(head.weight)
-    loss = head_loss(patch, call, replicated(hidden, head.weight) if is_split_here else hidden, head.weight, head.bias)
+    on_all = on_ranks_of(head.weight, hidden, is_split=False) if is_split_here else hidden
+    loss = head_loss(patch, call, on_all, head.weight, head.bias)
     call.hidden = local(hidden)
     probes = make_probes(call.hidden) + anchor(loss)
-    return probes if is_split_here else as_columns(probes, head.weight)
+    is_split = has_dtensor(head.weight) and not is_split_here
+    return on_ranks_of(head.weight, probes, is_split=True) if is_split else probes
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -191,11 +178,9 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         "softcap": call.transform.softcap,
         **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
-    output = linear_cross_entropy_ntl(
-        hidden, weight, targets, patch.options.numbers, bias=bias, return_parts=True, **keywords
-    )
-    assert isinstance(output, NTLOutput)
-    loss, *parts = NTLOutput(*(local(part) for part in output))  # torch 2.8 cannot trace a slice of a named tuple
+    keywords |= {"bias": bias, "return_parts": True}
+    output = linear_cross_entropy_ntl(hidden, weight, targets, patch.options.numbers, **keywords)
+    loss, *parts = [local(part) for part in output]
     call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss
 
@@ -216,11 +201,16 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
         raise RuntimeError(f"the head of {call.name} did not run: it was replaced after apply_ntl_to_model")
     call.is_taken = True
     logits = local(logits)[..., :NUM_PROBES]  # a plan may have gathered those of all ranks
-    loss = call.loss + anchor(logits)
+    loss, expected = call.loss + anchor(logits), transformed(make_probes(call.hidden), call.transform)
     if not has_values(logits):
-        return torch.where(probes_match(logits, call.hidden, call.transform), loss, torch.nan)
+        return torch.where(are_close(logits, expected), loss, torch.nan)
     if patch.proven != call.transform:
-        check_probes(logits, call, call.hidden)
+        if logits.shape != expected.shape or not are_close(logits, expected):
+            raise ValueError(
+                f"{call.name} does not turn its head's output into logits by {call.transform}: it turned "
+                f"{shown(make_probes(call.hidden))} into {shown(logits)} of shape {tuple(logits.shape)}; expected "
+                f"{shown(expected)} of shape {tuple(expected.shape)}"
+            )
         patch.proven = call.transform
     return loss
 
@@ -228,8 +218,8 @@ def take_loss(patch: Patch, logits: Tensor) -> Tensor:
 def anchor(tensor: Tensor) -> Tensor:
     """A 0 that is part of a tensor's graph.
 
-    The loss is not part of the head's output. Connecting the two through such zeros, in both directions, makes the
-    backward pass of the loss run after the hooks on that output, in which FSDP gathers the head's weight.
+    Through such zeros the loss depends on the head's output, and that on the loss, so that the loss's backward pass
+    runs after the hooks on that output, in which FSDP gathers the head's weight.
     """
     return tensor.reshape(-1)[:0].sum()
 
@@ -244,14 +234,14 @@ def check_head(head: Any, model: Any) -> None:
             f"{advice_on_head(kind, model)}{train_on_logits(model)}"
         )
     forward = head.__dict__.get("forward")
-    if not (forward is None or is_planned(forward) or is_ours(forward, head_forward, nn.Linear.forward)):
+    if not (forward is None or is_planned(forward) or unbound(forward) in (head_forward, nn.Linear.forward)):
         check_hooks(head, f"the head of {name}", train_on_logits(model))
         raise ValueError(f"the forward of the head of {name} has already been replaced by {describe(head.forward)}")
 
 
 def is_planned(forward: Any) -> bool:
     """Whether a head's forward comes from a tensor-parallel plan of transformers."""
-    return getattr(forward, "__module__", None) == TENSOR_PARALLEL
+    return getattr(forward, "__module__", None) == "transformers.distributed.tensor_parallel"
 
 
 def check_weight(weight: Any) -> None:
@@ -266,7 +256,7 @@ def check_weight(weight: Any) -> None:
 def check_head_now(model: Any, patch: Patch) -> None:
     """Raise unless the head is still the one that was patched."""
     head = find_head(model)
-    if head.__dict__.get(PATCH) is not patch:
+    if head.__dict__.get(INSTALLED) is not patch:
         check_head(head, model)
         raise RuntimeError(f"the head of {type(model).__name__} was replaced: call apply_ntl_to_model again")
 
@@ -276,23 +266,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if has_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def replicated(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Hidden states that every rank has in whole, as a DTensor on the ranks of the weight."""
-    from torch.distributed.tensor import DTensor, Replicate
+def on_ranks_of(weight: Any, tensor: Tensor, is_split: bool) -> Tensor:
+    """A DTensor on the weight's ranks, which have the tensor in whole or, of the last dimension, a part each."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    assert isinstance(weight, DTensor)
     mesh = weight.device_mesh
-    return DTensor.from_local(hidden, mesh, [Replicate()] * mesh.ndim, run_check=False)
-
-
-def as_columns(probes: Tensor, weight: Tensor) -> Tensor:
-    """Probes [1, ..., 8] in place of logits; split over the last dimension if the weight's rows are split."""
-    if not has_dtensor(weight):
-        return probes
-    from torch.distributed.tensor import DTensor, Shard
-
-    assert isinstance(weight, DTensor)
-    return DTensor.from_local(probes, weight.device_mesh, [Shard(-1)], run_check=False)
+    return DTensor.from_local(tensor, mesh, [Shard(-1)] if is_split else [Replicate()] * mesh.ndim, run_check=False)
 
 
 def make_probes(hidden: Tensor) -> Tensor:
@@ -301,28 +280,17 @@ def make_probes(hidden: Tensor) -> Tensor:
     return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
 
 
-def probes_match(logits: Tensor, hidden: Tensor, transform: LogitTransform) -> Tensor:
-    """Whether the model transformed the probes by ``transform``: bool, 0-d, on their device."""
-    expected = transformed_probes(hidden, transform)
-    return torch.isclose(logits.detach().float(), expected, rtol=1e-2, atol=1e-3).all()
-
-
-def transformed_probes(hidden: Tensor, transform: LogitTransform) -> Tensor:
-    """The expected values of the transformed probes."""
-    scaled = transform.logit_scale * make_probes(hidden)
+def transformed(probes: Tensor, transform: LogitTransform) -> Tensor:
+    """The probes as a model with this transform returns them."""
+    scaled = transform.logit_scale * probes
     return scaled if transform.softcap is None else transform.softcap * torch.tanh(scaled / transform.softcap)
 
 
-def check_probes(logits: Tensor, call: Call, hidden: Tensor) -> None:
-    """Raise unless the model transformed the probes as the loss assumed."""
-    probes = make_probes(hidden)
-    if logits.shape != probes.shape or not probes_match(logits, hidden, call.transform):
-        found, expected = (
-            [float(f"{value:.4g}") for value in values.detach().flatten()[:NUM_PROBES].tolist()]
-            for values in (logits, transformed_probes(hidden, call.transform))
-        )
-        raise ValueError(
-            f"{call.name} does not turn its head's output into logits by {call.transform}: it turned "
-            f"{probes.flatten().tolist()} into {found} of shape {tuple(logits.shape)}; expected {expected} of shape "
-            f"{tuple(probes.shape)}"
-        )
+def are_close(logits: Tensor, expected: Tensor) -> Tensor:
+    """Whether a model's probes are the expected ones: bool, 0-d, on their device."""
+    return torch.isclose(logits.detach().float(), expected, rtol=1e-2, atol=1e-3).all()
+
+
+def shown(probes: Tensor) -> list[float]:
+    """The values of probes for a message."""
+    return [float(f"{value:.4g}") for value in probes.detach().flatten()[:NUM_PROBES].tolist()]

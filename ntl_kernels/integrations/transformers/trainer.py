@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,18 +25,15 @@ from .counting import (
     Window,
     count_labels,
     count_window,
-    label_names,
-    mean_loss,
-    means_of,
     sums_of,
     watch_repetitions,
     without_repeated_samples,
 )
+from .forwards import installed_on
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import IGNORE_INDEX, Count, LossOptions, choose_targets, logits_of, loss_of_logits
-from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, told_or_raise, told_shift
-from .patch import options_on
-from .patched import PATCH, Patch
+from .losses import IGNORE_INDEX, Count, NTLOptions, choose_targets, label_names, logits_of, loss_of_logits
+from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, shifts_labels, told_or_raise
+from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
@@ -44,29 +41,8 @@ SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
 """Whether the Trainer divides the rows of evaluation batches over the processes of context parallelism, too."""
 
 
-class TrainerLike(Protocol):
-    """What the mixin uses of the Trainer that comes after it in the MRO."""
-
-    args: Any
-    model: Any
-    model_wrapped: Any
-    accelerator: Any
-    callback_handler: Any
-    state: Any
-    current_gradient_accumulation_steps: int
-    add_callback: Any
-    get_tp_size: Any
-    is_world_process_zero: Any
-    _prepare_inputs: Any
-    compute_loss: Any
-    get_batch_samples: Any
-    prediction_step: Any
-    evaluation_loop: Any
-    log: Any
-
-
 if TYPE_CHECKING:
-    Host = TrainerLike
+    from transformers import Trainer as Host  # which the mixin expects after it in the MRO
 else:
     Host = object
 
@@ -84,38 +60,33 @@ class ForgetAttempt(TrainerCallback):
 class NTLTrainerMixin(Host):
     """CE + NTL for any class derived from ``transformers.Trainer``: ``class MyTrainer(NTLTrainerMixin, Trainer)``.
 
-    Cross-entropy is divided by the tokens, and NTL by the number tokens (with ``mean_over="tokens"`` also by the
-    tokens), of the whole accumulation window on all processes. Gradients therefore equal those of one large batch,
-    including when processes share rows (context parallelism). A model patched by :func:`apply_ntl_to_model` computes
-    the loss from hidden states, any other model from full logits.
+    Cross-entropy is divided by the tokens, and NTL by the numbers (with ``mean_over="tokens"`` by the tokens), of the
+    whole accumulation window on all processes, so gradients equal those of one large batch. A model patched by
+    :func:`apply_ntl_to_model` computes the loss from hidden states, any other model from full logits.
 
-    In addition to ``loss``, the Trainer logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the
-    tokens or number tokens since the last log) and ``number_share`` (the share of number tokens among the labels that
-    are not ignored). Evaluation reports them with its prefix. Without any number token, ``number_mae`` is NaN and the
-    first log warns. ``loss`` is ``ce + weight * ntl`` (plus the mean over batches of what the model adds), however rows
-    are divided into batches, in evaluation and over several steps. Without any label, ``eval_loss`` is NaN.
+    Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens or number tokens since the last
+    log) and ``number_share`` (the share of number tokens among the labels that are not ignored). ``loss`` is
+    ``ce + weight * ntl`` plus the mean over batches of what the model adds. Evaluation reports all with its prefix.
+    Without any number token, ``number_mae`` is NaN and the first log warns; without any label, ``eval_loss`` is NaN.
 
-    If the model is patched, a ``compute_loss`` of the class after the mixin runs: it gets both denominators among the
-    inputs, and whatever it adds or changes has the same effect as without NTL. If the model is not patched, only the
-    ``compute_loss`` of ``transformers`` and of TRL's ``SFTTrainer`` is replaced. For other Trainers put NTL last,
-    ``class MyTrainer(TheirTrainer, NTLTrainer)``: their ``super().compute_loss`` is then CE + NTL.
+    A ``compute_loss`` of the class after the mixin runs only if the model is patched; it gets both denominators among
+    the inputs. For other models put NTL last, ``class MyTrainer(TheirTrainer, NTLTrainer)``: their
+    ``super().compute_loss`` is then CE + NTL.
 
     Args:
         numbers: the number tokens of the model's vocabulary; not needed if the model is patched.
         ntl_config: kind and weight of the Number Token Loss; default: that of the patch, or ``NTLConfig()``.
         z_loss: factor of ``lse ** 2``; default: that of the patch, or 0.
         shift: whether position t predicts label t + 1; default: that of the patch, or as in the model's own loss.
-        ntl_weight_schedule: a function that returns the weight of the Number Token Loss for the progress of training,
-            from 0 at the first optimizer step towards 1 at the last. It replaces ``ntl_config.weight``; the value is
-            logged as ``ntl_weight``. The weight is a tensor on the training device that changes in place, so nothing is
-            recompiled. Evaluation uses the current weight.
+        ntl_weight_schedule: a function that returns the weight of the Number Token Loss, instead of that in
+            ``ntl_config``, for the progress of training, from 0 at the first optimizer step towards 1 at the last. It
+            is logged as ``ntl_weight``. Evaluation uses the current weight.
         *args, **kwargs: the Trainer's arguments, including ``label_smoothing_factor``.
 
     Raises:
         TypeError, ValueError: options are missing or differ from those of the patch; a ``compute_loss_func``,
-            DataParallel (several GPUs in one process), DeepSpeed's sequence parallelism, or ``use_liger_kernel``
-            without ``fused_linear_cross_entropy: False`` is used; a ``compute_loss`` would be left out; or the model's
-            own loss has parts that cannot be computed from its logits.
+            DataParallel, DeepSpeed's sequence parallelism or Liger's fused cross-entropy is used; a ``compute_loss``
+            would be left out; or the model's own loss has parts that cannot be computed from its logits.
     """
 
     def __init__(
@@ -141,8 +112,10 @@ class NTLTrainerMixin(Host):
         """The sums of the current evaluation batch."""
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
             self.ntl_check_given(args[0] if args else kwargs.get("model"))
-        super().__init__(*args, **kwargs)  # type: ignore[call-arg]
-        check_trainer(self)
+        super().__init__(*args, **kwargs)
+        if self.compute_loss_func is not None:
+            raise ValueError(f"{type(self).__name__} computes the loss itself, but got a compute_loss_func")
+        check_arguments(type(self).__name__, self.args)
         self.ntl_check_own_loss()
         self.label_smoother = None  # the loss does the label smoothing
         if ntl_weight_schedule is not None:
@@ -155,45 +128,44 @@ class NTLTrainerMixin(Host):
 
     def ntl_check_given(self, model: Any) -> None:
         """Raise if the model is not patched and its options are missing or wrong."""
-        if isinstance(model, nn.Module) and options_on(model) is not None:
+        if isinstance(model, nn.Module) and installed_on(model) is not None:
             return
         if "numbers" not in self.ntl_given:
             raise ValueError(f"{type(self).__name__} needs numbers=NumberTokens(...), or a patched model")
-        LossOptions(**self.ntl_given)
+        NTLOptions(**self.ntl_given)
 
     def ntl_patch(self) -> Patch | None:
         """The patch of the model, if it has one."""
-        return getattr(unwrap_model(self.model), PATCH, None)
+        installed = installed_on(self.model)
+        return installed if isinstance(installed, Patch) else None
 
-    def ntl_options(self, batch: Any = None) -> LossOptions:
+    def ntl_options(self, batch: Any = None) -> NTLOptions:
         """The options installed on the model, which must agree with the Trainer's arguments; otherwise the latter.
 
-        If neither they nor the model's class say whether labels are shifted, a batch is needed to find out.
+        If nothing tells whether labels are shifted, a batch is needed to find out.
         """
-        given, base, patch = {**self.ntl_given}, unwrap_model(self.model), self.ntl_patch()
+        given, base, installed = {**self.ntl_given}, unwrap_model(self.model), installed_on(self.model)
         if self.args.label_smoothing_factor:
             given["label_smoothing"] = self.args.label_smoothing_factor
-        if patch is None:
+        if not isinstance(installed, Patch):
             check_own_loss(base)
-        installed = options_on(self.model)
         if installed is None:
             self.ntl_check_given(self.model)
             if "shift" not in given:
-                given["shift"] = told_shift(base)
+                given["shift"] = shifts_labels(base)
             if given["shift"] is None and batch is not None:
                 given["shift"] = self.ntl_given["shift"] = self.ntl_measure_shift(batch)
-            return self.ntl_follow(LossOptions(**given))
-        installer, options = installed
-        options = self.ntl_follow(options)
+            return self.ntl_follow(NTLOptions(**given))
+        options = self.ntl_follow(installed.options)
         for name, value in given.items():
             if name == "config" and self.ntl_weight is not None:
                 value = replace(value, weight=self.ntl_weight)
             if value != getattr(options, name):
                 raise ValueError(
-                    f"the Trainer was given {name}={value!r}, but {installer} was given {getattr(options, name)!r}"
+                    f"the Trainer was given {name}={value!r}, but {installed.installer} was given "
+                    f"{getattr(options, name)!r}"
                 )
-        if patch is not None:
-            patch.options = options
+        installed.options = options
         return options
 
     def ntl_measure_shift(self, batch: Any) -> bool:
@@ -209,16 +181,16 @@ class NTLTrainerMixin(Host):
             cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.flatten())
             if torch.isclose(loss.float(), cross_entropy, rtol=1e-3):
                 return shift
-        return told_or_raise([type(unwrap_model(self.model)).__name__])
+        return told_or_raise(None, type(unwrap_model(self.model)).__name__)
 
-    def ntl_follow(self, options: LossOptions) -> LossOptions:
+    def ntl_follow(self, options: NTLOptions) -> NTLOptions:
         """The options with the scheduled weight, if there is a schedule."""
         if self.ntl_weight is None or options.config.weight is self.ntl_weight:
             return options
         return replace(options, config=replace(options.config, weight=self.ntl_weight))
 
     def ntl_set_weight(self, progress: float) -> None:
-        """Set the weight of the Number Token Loss to the schedule's value at this progress."""
+        """Set the weight of the Number Token Loss to the schedule's value; in place, so that nothing is recompiled."""
         assert self.ntl_weight_schedule is not None
         value = self.ntl_weight_schedule(progress)
         check_number(f"ntl_weight_schedule({progress:g})", value, minimum=0.0)
@@ -246,7 +218,7 @@ class NTLTrainerMixin(Host):
             batch[NUM_NUMBERS] = num_numbers
         return batches, num_items
 
-    def ntl_targets(self, batch: Any, options: LossOptions) -> Tensor:
+    def ntl_targets(self, batch: Any, options: NTLOptions) -> Tensor:
         """The target of each position of a batch."""
         if not label_names(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
@@ -287,7 +259,7 @@ class NTLTrainerMixin(Host):
         return (loss, outputs) if return_outputs else loss
 
     def ntl_window(
-        self, options: LossOptions, is_training: bool, num_items: Count | None, num_numbers: Count | None
+        self, options: NTLOptions, is_training: bool, num_items: Count | None, num_numbers: Count | None
     ) -> Window:
         """The denominators of a batch's loss (in training the given counts), and over what it is summed."""
         if not is_training:
@@ -310,8 +282,7 @@ class NTLTrainerMixin(Host):
     ) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) from the next ``compute_loss`` in the MRO, which calls a patched model.
 
-        The Trainer's ``compute_loss``, which it ends in, multiplies by the number of processes. In evaluation a second
-        call computes the logits.
+        It ends in the Trainer's, which multiplies by the processes. In evaluation a second call computes the logits.
         """
         compute_loss, given = super().compute_loss, {**inputs, **window.counts()}
         options = {"return_outputs": with_outputs, "num_items_in_batch": window.num_items}
@@ -325,8 +296,7 @@ class NTLTrainerMixin(Host):
 
     def ntl_run(self, run: Callable[[], Any], window: Window) -> tuple[Any, NTLOutput]:
         """The result of a function that runs the patched model, and the parts of the loss."""
-        patch = self.ntl_patch()
-        assert patch is not None
+        patch = cast(Patch, self.ntl_patch())
         patch.parts, patch.added_factor = None, 1 / (window.processes * window.accumulated)
         try:
             result = run()
@@ -339,15 +309,9 @@ class NTLTrainerMixin(Host):
     def ntl_unfused(
         self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
     ) -> tuple[Tensor, NTLOutput, Any]:
-        """(loss, parts, outputs) of any model, from full logits.
-
-        CE and NTL are already divided by the denominators of all processes. What the model adds is a mean over this
-        batch, which is divided by the number of batches of the window.
-        """
+        """(loss, parts, outputs) of any model, from full logits. What it adds to CE + NTL is a mean over this batch."""
         base = unwrap_model(self.model)
-        labels = inputs.pop("labels", None)
-        for name in ("shift_labels", "skip_logits"):
-            inputs.pop(name, None)
+        labels, *_ = [inputs.pop(name, None) for name in ("labels", "shift_labels", "skip_logits")]
         if is_encoder_decoder(base):
             put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
@@ -358,8 +322,7 @@ class NTLTrainerMixin(Host):
     def ntl_check_own_loss(self) -> None:
         """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called.
 
-        It can be called with a patched model, whose forward computes CE + NTL, if it was written for the Trainers of
-        transformers. One for TRL's Trainer needs other outputs of the model.
+        With a patched model it can be called, unless it was written for TRL's Trainer, which needs other outputs.
         """
         cls = type(self)
         owner, stock = owner_of_loss(cls), next(base for base in cls.__mro__ if is_stock(base))
@@ -403,21 +366,12 @@ class NTLTrainerMixin(Host):
     def ntl_metrics(self, mode: str) -> dict[str, float]:
         """The means since the last call over all processes; without tokens only a ``loss`` of NaN.
 
-        ``loss`` is what must be added to the Trainer's mean over steps in training, and the whole loss in evaluation.
+        In training, ``loss`` is what must be added to the Trainer's mean over steps.
         """
         sums = self.ntl_totals[mode].take(self.args.device, self.accelerator.gather)
         if not sums.tokens > 0:
             return {"loss": math.nan}
-        self.ntl_look_for_numbers(mode, sums.numbers)
-        mean_over = self.ntl_options().config.mean_over
-        other = -sums.losses / sums.windows if mode == "train" else sums.additions / sums.tokens
-        return {"loss": mean_loss(sums, mean_over) + other, **means_of(sums, mean_over)}
-
-    def ntl_look_for_numbers(self, mode: str, count: float) -> None:
-        """Warn if the first log of training or evaluation had no number token among its labels."""
-        is_first = mode not in self.ntl_logged
-        self.ntl_logged.add(mode)
-        if count == 0 and is_first and self.is_world_process_zero():
+        if not sums.numbers and mode not in self.ntl_logged and self.is_world_process_zero():
             logged = {"train": "training steps", "eval": "evaluation"}[mode]
             warnings.warn(
                 f"no label of the first logged {logged} is a number token, so NTL is 0. Likely causes: "
@@ -426,6 +380,9 @@ class NTLTrainerMixin(Host):
                 "numbers.is_number(labels)",
                 stacklevel=2,
             )
+        self.ntl_logged.add(mode)
+        other = -sums.losses / sums.windows if mode == "train" else sums.additions / sums.tokens
+        return {"loss": sums.loss() + other, **sums.means()}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's log with the parts of the training loss."""
@@ -463,8 +420,7 @@ class NTLTrainer(NTLTrainerMixin, Trainer):
 class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     """``transformers.Seq2SeqTrainer`` with CE + NTL: ``NTLSeq2SeqTrainer(model, args, ..., numbers=numbers)``.
 
-    With ``predict_with_generate``, evaluation also reports the loss and metrics of CE + NTL. For the arguments that the
-    Seq2SeqTrainer does not have, see :class:`NTLTrainerMixin`.
+    With ``predict_with_generate``, evaluation also reports loss and metrics. See :class:`NTLTrainerMixin`.
     """
 
 
@@ -479,14 +435,6 @@ def cp_size(trainer: Any) -> int:
 def evaluation_shards(trainer: Any) -> int:
     """The same in evaluation, where older Trainers give every process complete rows."""
     return cp_size(trainer) if SPLITS_EVALUATION else 1
-
-
-def check_trainer(trainer: Any) -> None:
-    """Raise if the Trainer would compute another loss or compute this one incorrectly."""
-    name = type(trainer).__name__
-    if trainer.compute_loss_func is not None:
-        raise ValueError(f"{name} computes the loss itself, but got a compute_loss_func")
-    check_arguments(name, trainer.args)
 
 
 def is_stock(cls: type) -> bool:
