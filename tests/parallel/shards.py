@@ -56,16 +56,21 @@ def group_of_one(backend: str = "gloo") -> Iterator[ProcessGroup]:
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
     """What a call for each rank returns or raises: threads, of which one runs at a time, that meet at collectives."""
-    turn, meeting, rank_of = threading.Lock(), threading.Barrier(len(calls)), threading.local()
+    turn, rank_of = threading.Condition(threading.Lock()), threading.local()
     sent: list[Tensor] = [torch.empty(0)] * len(calls)
     found: list[Any] = [None] * len(calls)
+    arrived = meetings = 0
 
     def met() -> None:
-        turn.release()
-        try:
-            meeting.wait(30)
-        finally:
-            turn.acquire()
+        nonlocal arrived, meetings
+        arrived, before = arrived + 1, meetings
+        if arrived == len(calls):
+            arrived, meetings = 0, meetings + 1
+            turn.notify_all()
+        elif not turn.wait_for(lambda: meetings != before or any(one is not None for one in found), 30):
+            raise RuntimeError("the other ranks do not come to this collective")
+        if meetings == before:
+            raise RuntimeError("another rank has ended before this collective")
 
     def exchange(tensor: Tensor) -> list[Tensor]:
         sent[rank_of.rank] = tensor
@@ -81,6 +86,7 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
                 found[rank] = calls[rank]()
             except Exception as error:
                 found[rank] = error
+            turn.notify_all()
 
     def gather(tensor: Tensor, *_: Any) -> Tensor:
         return torch.cat(exchange(tensor))
