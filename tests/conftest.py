@@ -22,11 +22,10 @@ LONGEST = (
     "emulated/test_shards.py",
     "test_transforms.py",
     "backends/test_triton.py",
-    "demo/test_browser.py",
-    "benchmarks/test_on_gpu.py",
-    "benchmarks/test_quality_experiments.py",
     "parallel/test_ranks.py",
+    "benchmarks/test_quality_experiments.py",
     "test_ops.py",
+    "emulated/test_model.py",
 )
 """The files that take longest, the longest first. The others take seconds."""
 

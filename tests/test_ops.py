@@ -103,22 +103,6 @@ def test_compile_without_graph_break(dtype: torch.dtype, reduction: str, inplace
     )
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_compile_linear_without_graph_break(reduction: str) -> None:
-    def loss(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        result = linear_cross_entropy_ntl(hidden * 2, weight, LABELS, DIGITS, reduction=reduction, chunk_size=2)
-        assert isinstance(result, torch.Tensor)
-        return result.sum()
-
-    inputs = torch.randn(2, 3, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
-    expected = loss(*inputs)
-    graphs = Graphs()
-    compiled = torch.compile(loss, backend=graphs, fullgraph=True)(*inputs)
-    assert graphs.frame_count == 1
-    torch.testing.assert_close(compiled, expected)
-    torch.testing.assert_close(torch.autograd.grad(3 * compiled, inputs), torch.autograd.grad(3 * expected, inputs))
-
-
 HIDDEN, WEIGHT = torch.randn(2, 3, 8), torch.randn(50, 8)
 
 

@@ -376,14 +376,6 @@ def packed(network: Any, most: int) -> None:
     assert sum(size >= BATCH * LENGTH * VOCAB for size in sizes) == most
 
 
-def offloaded(network: Any) -> None:
-    def call(x: Tensor, labels: Tensor) -> Tensor:
-        with torch.autograd.graph.save_on_cpu():
-            return network(x, labels)
-
-    assert_right(network, call)
-
-
 def autocast(network: Any) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert_right(network, tolerance=0.03)
@@ -667,7 +659,6 @@ TABLE = {
         dict.fromkeys(NO_KERNELS, NO_OPERATOR),
     ),
     "hooks": Transform("saved-tensor hooks", packed),
-    "offloading": Transform("`save_on_cpu`", offloaded),
     "autocast": Transform("autocast", autocast),
     "grad": Transform("`torch.func.grad`", func_grad),
     "vmap": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients, losses(UNSUPPORTED)),
