@@ -95,6 +95,15 @@ class RoadCases:
             torch.testing.assert_close(scaled, 3 * got, rtol=rounding, atol=rounding * got.abs().max().item())
 
     @every_road
+    def test_the_loss_may_be_scaled_in_place(self, road: str, reduction: str) -> None:
+        """As a Trainer does that averages over accumulation steps."""
+        leaves = self.leaves(road, reduction)
+        loss = self.loss(road, leaves, reduction)
+        expected = torch.autograd.grad(loss.sum(), leaves, torch.tensor(2.0, device=self.device), retain_graph=True)
+        loss *= 2
+        torch.testing.assert_close(torch.autograd.grad(loss.sum(), leaves), expected)
+
+    @every_road
     def test_what_changed_since_the_forward_pass_is_noticed(self, road: str, reduction: str) -> None:
         """Wherever the backward pass reads it: a buffer that is filled again too early gives no wrong gradient."""
 
@@ -172,15 +181,6 @@ class GradientCases(RoadCases):
 
     def loss(self, road: str, leaves: Sequence[Tensor], reduction: str = "mean", **options: Any) -> Tensor:
         return loss_of(road, leaves, self.backend, reduction, **options)
-
-    @every_road
-    def test_the_loss_may_be_scaled_in_place(self, road: str, reduction: str) -> None:
-        """As a Trainer does that averages over accumulation steps."""
-        leaves = make_leaves(road, torch.float32, self.device)
-        loss = self.loss(road, leaves, reduction)
-        expected = torch.autograd.grad(2 * loss.sum(), leaves, retain_graph=True)
-        loss *= 2
-        torch.testing.assert_close(torch.autograd.grad(loss.sum(), leaves), expected)
 
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_the_gradient_is_written_into_the_logits(self, reduction: str) -> None:

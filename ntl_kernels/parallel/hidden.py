@@ -187,7 +187,7 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
         ctx.found = (*found.gradients, found.scale) if ctx.is_one_pass and not ctx.is_traced else None
         kept = (*found.gradients, found.scale) if ctx.is_traced else (None,) * 4
         known = (None, None) if ctx.is_one_pass else found.known
-        ctx.save_for_backward(found.loss, hidden, weight, bias, *known, *kept, *tensors_of(problem))
+        ctx.save_for_backward(hidden, weight, bias, *known, *kept, *tensors_of(problem))
         ctx.mark_non_differentiable(found.parts, found.fields)
         return found.loss, found.parts, found.fields
 
@@ -201,15 +201,16 @@ class VocabParallelLinearCrossEntropyNTL(torch.autograd.Function):
                 _, walk = ctx.arguments
                 total = sum_ranks(hidden_grad.to(loss_dtype(hidden_grad.dtype)), walk.split.group)
                 hidden_grad = finished(total).to(hidden_grad.dtype)
-        loss, *_ = ctx.saved_tensors
+        hidden, weight, bias, *_ = ctx.saved_tensors
+        sources = [tensor for tensor in (hidden, weight, bias, upstream) if tensor is not None]
         found = zip((hidden_grad, weight_grad, bias_grad), ctx.needs, strict=True)
-        refused = (refuse_second_derivative(part, loss, upstream) if needed else None for part, needed in found)
+        refused = (refuse_second_derivative(part, *sources) if needed else None for part, needed in found)
         return *refused, None, None, None, None
 
 
 def gradients_anew(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
     """The gradients from recomputed logits; that of hidden is this rank's share."""
-    _, hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
+    hidden, weight, bias, merged, number_logits, *_ = ctx.saved_tensors
     arguments = hidden, Head(weight, bias), *ctx.arguments, ctx.needs, Merge(merged, number_logits), upstream
     return [gradient.to(hidden.dtype) for gradient in gradients(*arguments)]
 
@@ -219,7 +220,7 @@ def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
 
     They are handed over only once, because the receiver may keep them; a second backward pass computes new ones.
     """
-    _, hidden, weight, bias, _, _, *kept = ctx.saved_tensors
+    hidden, weight, bias, _, _, *kept = ctx.saved_tensors
     found, ctx.found = kept[:4] if ctx.is_traced else ctx.found, None
     if found is None:
         problem, walk = ctx.arguments

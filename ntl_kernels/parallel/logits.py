@@ -67,7 +67,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
         loss, parts = steps.finish(fields, problem)
         problem = problem.counted_by(parts)
         # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
-        ctx.save_for_backward(logits, loss, *known, *tensors_of(problem))
+        ctx.save_for_backward(logits, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
         ctx.mark_non_differentiable(parts, fields)
         return loss, parts, fields
@@ -76,7 +76,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None]:
         check_transforms(upstream)
         spend(ctx)
-        logits, loss, merged, number_logits, *_ = ctx.saved_tensors
+        logits, merged, number_logits, *_ = ctx.saved_tensors
         known = Merge(merged, number_logits)
         gradient = steps.gradient_of_shard(logits, ctx.split.first, known, upstream, ctx.problem, ctx.inplace)
-        return refuse_second_derivative(gradient, loss, upstream), None, None, None
+        return refuse_second_derivative(gradient, logits, upstream), None, None, None
