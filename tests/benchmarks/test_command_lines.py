@@ -86,6 +86,7 @@ def test_errors_of_input_and_ctrl_c_end_a_command_in_one_line(capsys: Any) -> No
 def test_ctrl_c_while_a_workload_is_measured(tmp_path: Path) -> None:
     """Which a process of its own does: it says nothing and ends, too."""
     options = ["--quick", "--busy", "--device", "cpu", "--workloads", "logits-fp32", "--out", str(tmp_path)]
+    options += ["--seconds", "60"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "benchmarks.speed", "run", *options]

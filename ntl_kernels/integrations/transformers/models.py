@@ -14,7 +14,9 @@ class LogitTransform(NamedTuple):
     """Logits ``= softcap * tanh(logit_scale * head(h) / softcap)``, or ``logit_scale * head(h)`` without softcap."""
 
     logit_scale: float = 1.0
+    """What the output of the head is multiplied by."""
     softcap: float | None = None
+    """The bound that ``tanh`` keeps the logits within; None: no bound."""
 
 
 def mask_padding(model: Any, ids: Tensor) -> Tensor:
