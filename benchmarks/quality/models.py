@@ -1,4 +1,4 @@
-"""The models of the paper's comparison, from scratch at a size, or from a local checkpoint."""
+"""The models, trained from scratch at a size, or from a local checkpoint."""
 
 from __future__ import annotations
 
