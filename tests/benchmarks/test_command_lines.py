@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def test_ctrl_c_while_a_workload_is_measured(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "benchmarks.speed", "run", *options]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a job in the background ignores
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, preexec_fn=heeds, **pipes)
     assert process.stdout is not None and process.stdout.readline().startswith("[1/1] logits-fp32")
     time.sleep(3.0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
