@@ -117,8 +117,8 @@ def gradient_of_shard(
     with torch.no_grad():
         if not inplace or not is_plain(logits, upstream):
             return shard_gradients(logits, first, *merge, upstream, problem)
-        gradient, steps = logits.detach(), load_shard_backend(problem.backend)
-        steps.shard_gradients(gradient, problem, first, merge, upstream.contiguous(), gradient)
+        gradient, backend = logits.detach(), load_shard_backend(problem.backend)
+        backend.shard_gradients(gradient, problem, first, merge, upstream.contiguous(), gradient)
         torch.autograd.graph.increment_version(logits)  # so that graphs that saved them detect the change
         return gradient
 
