@@ -214,13 +214,7 @@ def plain_linear_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
         arguments = hidden, weight, bias, ctx.problem, ctx.chunking, ctx.needs_input_grad[:3]
         gradients = linear.gradients(*arguments, fields, upstream)
         return [gradient.to(hidden.dtype) for gradient in gradients]
-    gradients, scale = unscaled_linear_gradients(ctx)
-    if scale is not None:  # float16: the fp32 gradients get their final magnitude only now
-        return linear.scaled(gradients, upstream * scale, rows_that_count(ctx.problem), torch.float16)
-    for gradient in gradients:
-        if gradient.numel():
-            load_backend(ctx.problem.backend).scale_(gradient.view(1, -1, gradient.shape[-1]), upstream)
-    return gradients
+    return linear.scaled_once(*unscaled_linear_gradients(ctx), upstream, ctx.problem)
 
 
 def unscaled_linear_gradients(ctx: Any) -> tuple[Sequence[Tensor], Tensor | None]:

@@ -221,6 +221,21 @@ def scaled(gradients: Sequence[Tensor], factor: Tensor, counts: Tensor, dtype: t
     return [gradient.to(dtype) for gradient in (hidden_grad, *(gradient * factor for gradient in of_head))]
 
 
+def scaled_once(
+    gradients: Sequence[Tensor], scale: Tensor | None, upstream: Tensor, problem: Problem
+) -> Sequence[Tensor]:
+    """The gradients that a forward pass has kept, times an upstream gradient (0-d), which may change them in place.
+
+    Only float16 has a scale: the fp32 gradients get their final magnitude here.
+    """
+    if scale is not None:
+        return scaled(gradients, upstream * scale, rows_that_count(problem), torch.float16)
+    for gradient in gradients:
+        if gradient.numel():
+            load_backend(problem.backend).scale_(gradient.view(1, -1, gradient.shape[-1]), upstream)
+    return gradients
+
+
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunking: Chunking, needs: Sequence[bool]
 ) -> Result:

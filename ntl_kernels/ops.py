@@ -264,11 +264,8 @@ def counts_of(fields: Tensor) -> Tensor:
 
 def with_denominators(operands: Operands, parts: Tensor) -> Operands:
     """The operands with the denominators that a forward pass counted and returned among its parts."""
-    return (
-        operands_of(operands.problem.counted_by(parts), parts.dtype)
-        if operands.problem.lacks_denominators
-        else operands
-    )
+    problem = operands.problem
+    return operands_of(problem.counted_by(parts), parts.dtype) if problem.lacks_denominators else operands
 
 
 losses.register_autograd(Losses.backward, setup_context=Losses.setup_context)

@@ -166,10 +166,8 @@ def unpacked(packed: tuple[float, ...]) -> LossSpec:
     high, low, *entries = packed
     given: dict[str, Any] = dict(zip(PACKED, entries, strict=True))
     given.update({name: choices[int(given[name])] for name, choices in CHOICES.items()})
-    given["reweigh"], given["softcap"] = (
-        bool(given["reweigh"]),
-        None if given["softcap"] == math.inf else given["softcap"],
-    )
+    given["reweigh"] = bool(given["reweigh"])
+    given["softcap"] = None if given["softcap"] == math.inf else given["softcap"]
     spec = LossSpec(ignore_index=int(high) * WORD + int(low), **given)
     spec.check()
     check_number("label_sigma", spec.label_sigma, minimum=0.0)

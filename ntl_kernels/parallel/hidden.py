@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..autograd import tensors_of
-from ..backends import load_backend
 from ..backends.contract import Merge
 from ..backends.layout import loss_dtype
 from ..linear import (
@@ -25,6 +24,7 @@ from ..linear import (
     part_of,
     rows_that_count,
     scaled,
+    scaled_once,
     unit_of,
     without_autocast,
 )
@@ -227,10 +227,8 @@ def kept_gradients(ctx: Any, upstream: Tensor) -> Sequence[Tensor]:
         again = forward(hidden, Head(weight, bias), problem, walk, ctx.needs)
         found = *again.gradients, again.scale
     *gradients, scale = found
+    problem, _ = ctx.arguments
+    if not ctx.is_traced:
+        return scaled_once(gradients, scale, upstream, problem)
     factor = upstream if scale is None else upstream * scale
-    if ctx.is_traced or scale is not None:
-        return scaled(gradients, factor, rows_that_count(ctx.arguments[0]), hidden.dtype)
-    for gradient in gradients:
-        if gradient.numel():
-            load_backend(ctx.arguments[0].backend).scale_(gradient.view(1, -1, gradient.shape[-1]), factor)
-    return gradients
+    return scaled(gradients, factor, rows_that_count(problem), hidden.dtype)

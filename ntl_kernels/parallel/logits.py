@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroup
 
 from ..autograd import spend, tensors_of
 from ..backends.contract import Merge
+from ..checks import can_look
 from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from . import steps
@@ -47,7 +48,8 @@ def merge(sent: Exchange, problem: Problem) -> tuple[Tensor, Merge]:
     statistics = finished(sent.statistics)
     number_logits = None
     if sent.number_logits is not None:
-        if is_plain(statistics):  # before waiting for data that a rank with other options may never send
+        # A rank with other options may never send the data waited for next.
+        if is_plain(statistics) and can_look(statistics):
             checked_statistics(statistics, problem)
         number_logits = finished(sent.number_logits)
     fields, merged = steps.merge_shards(statistics, number_logits, problem)
