@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import takewhile
+from itertools import product, takewhile
+from string import digits
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -14,13 +15,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
-DIGIT_LEVEL = r"[0-9]|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"
-"""The characters that are tokens of their own at digit level."""
+DIGITS_AT_ONCE = {"digits": 1, "triples": 3}
+"""Codec -> the most digits in a token; "plain" merges digits as it merges letters."""
 
 
-def split_digits(raw: Tokenizer) -> None:
-    """Make a tokenizer isolate the digits, signs and points of numbers, in addition to its own pre-tokenizer."""
-    split = pre_tokenizers.Split(Regex(DIGIT_LEVEL), "isolated")
+def split_digits(raw: Tokenizer, most: int = 1) -> None:
+    """Make a tokenizer isolate the signs and points of numbers, and every ``most`` digits of a run, in addition to its
+    own pre-tokenizer."""
+    split = pre_tokenizers.Split(Regex(rf"[0-9]{{1,{most}}}|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"), "isolated")
     before = raw.pre_tokenizer
     if before is None:
         raw.pre_tokenizer = split
@@ -31,34 +33,48 @@ def split_digits(raw: Tokenizer) -> None:
 
 
 @lru_cache(maxsize=16)
-def trained_bpe(texts: tuple[str, ...], size: int, digits: bool) -> str:
-    """Byte-level BPE trained on ``texts``, as JSON; with ``digits``, no token has more than one digit."""
+def trained_bpe(texts: tuple[str, ...], size: int, kind: str) -> str:
+    """Byte-level BPE trained on ``texts``, as JSON, for a kind of codec."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if digits:
-        split_digits(raw)
+    if kind in DIGITS_AT_ONCE:
+        split_digits(raw)  # while it is trained, so that no merge contains two digits
     raw.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
     raw.train_from_iterator(texts, trainer)
-    return raw.to_str()
+    return with_triples(raw) if kind == "triples" else raw.to_str()
 
 
-def train_tokenizer(texts: Sequence[str], size: int, digits: bool) -> PreTrainedTokenizerFast:
+def with_triples(raw: Tokenizer) -> str:
+    """A tokenizer of single digits with all numbers of two and three digits as tokens, like Llama 3's, as JSON."""
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split_digits(raw, 3)
+    state = json.loads(raw.to_str())
+    vocabulary, merges = state["model"]["vocab"], state["model"]["merges"]
+    for length in (2, 3):
+        for text in map("".join, product(digits, repeat=length)):
+            vocabulary[text] = len(vocabulary)
+            # All cuts: the merges of two digits come first, wherever they are in a run.
+            merges += [[text[:cut], text[cut:]] for cut in range(1, length)]
+    return json.dumps(state)
+
+
+def train_tokenizer(texts: Sequence[str], size: int, kind: str) -> PreTrainedTokenizerFast:
     """A newly trained tokenizer."""
-    raw = Tokenizer.from_str(trained_bpe(tuple(texts), size, digits))
+    raw = Tokenizer.from_str(trained_bpe(tuple(texts), size, kind))
     return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token=SPECIAL[0], eos_token=SPECIAL[1])
 
 
-def checkpoint_tokenizer(checkpoint: str, digits: bool) -> Any:
-    """A checkpoint's tokenizer, optionally at digit level, with missing tokens of :data:`SPECIAL` added."""
+def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
+    """A checkpoint's tokenizer for a kind of codec, with missing tokens of :data:`SPECIAL` added."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
-    if digits:
-        split_digits(tokenizer.backend_tokenizer)
+    if kind in DIGITS_AT_ONCE:
+        split_digits(tokenizer.backend_tokenizer, DIGITS_AT_ONCE[kind])
     missing = {"pad_token": SPECIAL[0], "eos_token": SPECIAL[1]}
     tokenizer.add_special_tokens({k: v for k, v in missing.items() if getattr(tokenizer, k) is None})
     tokenizer.add_tokens([SPECIAL[2]], special_tokens=True)
@@ -72,9 +88,9 @@ class Codec:
     recognised in a text: "<eos>" in a question is five characters.
     """
 
-    def __init__(self, tokenizer: Any, digits: bool) -> None:
-        """``digits``: every digit, sign and point of a number is a token, as NTL needs; otherwise digits may merge."""
-        self.digits = digits
+    def __init__(self, tokenizer: Any, single_digits: bool) -> None:
+        """``single_digits``: every digit, sign and point of a number is a token; otherwise digits may merge."""
+        self.single_digits = single_digits
         self.tokenizer = tokenizer
         self.pad, self.eos = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
@@ -87,10 +103,12 @@ class Codec:
     def vocab_size(self) -> int:
         return max(self.tokenizer.get_vocab().values()) + 1
 
-    def numbers(self) -> NumberTokens:
+    def numbers(self, group_by: str | None = None) -> NumberTokens:
         """The number tokens for the Number Token Loss."""
+        if group_by is not None and not self.single_digits:
+            raise ValueError(f"number tokens of several digits cannot be grouped yet; got group_by={group_by!r}")
         return NumberTokens.from_tokenizer(
-            self.tokenizer, self.vocab_size, digits_only=self.digits, space_prefixed=not self.digits
+            self.tokenizer, self.vocab_size, digits_only=self.single_digits, space_prefixed=not self.single_digits
         )
 
     def encode(self, text: str) -> list[int]:
@@ -103,7 +121,6 @@ class Codec:
 
 
 def make_codec(kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None) -> Codec:
-    """The codec "plain" or "digits" with the checkpoint's tokenizer, or with one trained on ``texts``."""
-    digits = kind == "digits"
-    tokenizer = train_tokenizer(texts, size, digits) if checkpoint is None else checkpoint_tokenizer(checkpoint, digits)
-    return Codec(tokenizer, digits)
+    """The codec "plain", "digits" or "triples" with the checkpoint's tokenizer, or with one trained on ``texts``."""
+    tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
+    return Codec(tokenizer, kind == "digits")

@@ -79,7 +79,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
     "model.architecture": one_of("t5", "llama"),
-    "model.codec": one_of("plain", "digits"),
+    "model.codec": one_of("plain", "digits", "triples"),
     "model.head": one_of("token", "regression"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
 }

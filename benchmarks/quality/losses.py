@@ -15,7 +15,7 @@ TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "mse": "MSE"}
 """Losses without options of NTL, and their titles."""
-EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
+EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0, "group_by": "length"}
 """Options besides the weight, with their defaults."""
 
 
@@ -47,7 +47,8 @@ def check_loss(loss: Mapping[str, Any]) -> None:
 
 
 def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in loss.items() if key != "name"}
+    """The options of a loss that belong to its NTLConfig."""
+    return {str(key): value for key, value in loss.items() if key not in ("name", "group_by")}
 
 
 def title(trained_by: str, loss: Mapping[str, Any]) -> str:
@@ -56,7 +57,9 @@ def title(trained_by: str, loss: Mapping[str, Any]) -> str:
         return PLAIN[trained_by]
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
-    extras = ", ".join(f"{key}={value:g}" if key != "reweigh" else f"{key}={value}" for key, value in changed.items())
+    extras = ", ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()
+    )
     return f"{name} ({extras})" if extras else name
 
 

@@ -15,7 +15,7 @@ from benchmarks.quality.metrics import answer_metrics, correlations, median_answ
 from ntl_kernels.evaluation import value_metrics
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
-KINDS = ("plain", "digits")
+KINDS = ("plain", "digits", "triples")
 CODECS = {kind: make_codec(kind, TEXTS, 300) for kind in KINDS}
 
 
@@ -43,6 +43,14 @@ def test_digits_signs_and_points_are_tokens_of_their_own(text: str) -> None:
     assert [token for token in tokens if any(c in "0123456789.-" for c in token)] == characters
     assert sorted(codec.numbers().values.tolist()) == list(range(10))
     assert len(CODECS["plain"].encode("1234567")) < 7
+
+
+def test_triples_split_runs_of_digits_after_every_third() -> None:
+    codec = CODECS["triples"]
+    tokens = codec.tokenizer.convert_ids_to_tokens(codec.encode("8120 81, 007 -12.5 812345 7 years"))
+    runs = [token for token in tokens if token[0].isdigit()]
+    assert runs == ["812", "0", "81", "007", "12", "5", "812", "345", "7"]
+    assert len(codec.numbers(None)) == 1110
 
 
 def test_codecs_of_different_texts_are_not_mixed_up() -> None:

@@ -248,7 +248,7 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("loss.name=focal", "loss.name must be one of ce, number_level, ntl_was"),
         ("loss.name=ce", "loss=ce has no option"),
         ("model.size=huge", "model: size must be one of test, tiny, .*; got 'huge'"),
-        ("model.codec=words", "model.codec must be one of plain, digits; got 'words'"),
+        ("model.codec=words", "model.codec must be one of plain, digits, triples; got 'words'"),
         ("model.checkpoint=not/there", "model.checkpoint=not/there: no such folder"),
         ("model.head=regression", "model.head=regression needs model.architecture=t5; got 'llama'"),
         ("model.vocabulary=abc", "model.vocabulary must be a number of tokens; got 'abc'"),
@@ -288,7 +288,7 @@ def test_bf16_and_accumulation_change_little(tmp_path: Path) -> None:
 def test_checkpoints_bring_their_tokenizer(tmp_path: Path) -> None:
     """One from elsewhere, which merges digits and knows no padding; and what a run has saved."""
     checkpoint = tmp_path / "checkpoint"
-    tokenizer = train_tokenizer(["1234 1234 12 hello"] * 9, 400, digits=False)
+    tokenizer = train_tokenizer(["1234 1234 12 hello"] * 9, 400, "plain")
     tokenizer.save_pretrained(checkpoint)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(checkpoint)
