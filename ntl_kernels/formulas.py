@@ -8,14 +8,20 @@ import torch
 from torch import Tensor
 
 from .spec import LossSpec
+from .tokens import Group
 
 
 def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
     """c_k [n, K]: the cost of probability on value k when the label's value is ``targets`` [n] (eq. 6 and 7)."""
     distance = (values - targets[:, None]).abs()
-    if spec.cost_offset == 0:
+    if not isinstance(spec.cost_offset, Tensor) and spec.cost_offset == 0:
         return distance if spec.cost_slope == 1 else spec.cost_slope * distance
     return torch.where(distance > 0, spec.cost_offset + spec.cost_slope * distance, 0.0)
+
+
+def other_groups(group: Group, places: Tensor) -> Tensor:
+    """bool [n, k]: which number tokens, by their indices [k] among all, are not in groups with fields [n, 1]."""
+    return (places < group.start) | (places >= group.start + group.size)
 
 
 def divide(total: Tensor | float, denominator: Tensor | float) -> Any:

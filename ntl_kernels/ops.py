@@ -41,6 +41,8 @@ class Operands(NamedTuple):
     ids: Tensor
     values: Tensor
     lookup: Tensor
+    groups: Tensor | None
+    width: int
     spec: list[float]
     reduction: str
     backend: str
@@ -53,7 +55,7 @@ class Operands(NamedTuple):
             num_tokens=self.num_tokens,
             num_numbers=self.num_numbers,
             ntl_weight=self.ntl_weight,
-            table=NumberTable(self.ids, self.values, self.lookup),
+            table=NumberTable(self.ids, self.values, self.lookup, self.groups, self.width),
             spec=LossSpec.unpack(self.spec),
             reduction=self.reduction,
             backend=self.backend,
@@ -70,7 +72,8 @@ class Operands(NamedTuple):
 
 PROBLEM = (
     "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
-    "Tensor ids, Tensor values, Tensor lookup, float[] spec, str reduction, str backend"
+    "Tensor ids, Tensor values, Tensor lookup, Tensor? groups, int width, "
+    "float[] spec, str reduction, str backend"
 )
 """The schema of :class:`Operands`."""
 HEAD = "Tensor hidden, Tensor weight, Tensor? bias, SymInt chunk_size, bool skip_ignored, bool[] needs"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs
+from .formulas import costs, other_groups
 from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
-from .tokens import NumberTable
+from .tokens import Group, NumberTable
 from .value_losses import VALUE_LOSSES
 
 
@@ -41,10 +41,29 @@ def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, label_sigma:
     return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * values.diff()).sum(-1)
 
 
-def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels have the values ``targets`` [n]."""
-    values = table.values.to(x.dtype)
-    number_logits = x[:, table.ids.long()]
+def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels are the number tokens ``index`` [n]."""
+    if table.groups is None:
+        return group_losses(x, index, table.ids, table.values, spec)
+    found = x.new_zeros(3, len(x))
+    groups = Group(*table.groups.to(x.dtype).t())
+    for start in groups.start.unique().tolist():
+        group = Group(*(each[int(start)].view(1, 1) for each in groups))
+        own = slice(int(start), int(start + group.size))
+        rows = ((index >= own.start) & (index < own.stop)).nonzero().view(-1)
+        of_group = spec.in_groups(group.nearest, group.furthest)
+        loss, error, mass = group_losses(x[rows], index[rows] - own.start, table.ids[own], table.values[own], of_group)
+        found = found.index_copy(1, rows, torch.stack([loss, error * group.unit.view(()), mass]))
+    loss, error, mass = found.unbind()
+    return loss, error, mass
+
+
+def group_losses(
+    x: Tensor, index: Tensor, ids: Tensor, values: Tensor, spec: LossSpec
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`number_losses` of rows whose labels are in one group, with these ``ids`` and ``values``."""
+    values = values.to(x.dtype)
+    number_logits, targets = x[:, ids.long()], values[index]
     q = number_logits.softmax(-1)  # eq. 4
     error = (q * (values - targets[:, None])).sum(-1)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":
@@ -53,9 +72,10 @@ def number_losses(x: Tensor, targets: Tensor, table: NumberTable, spec: LossSpec
         loss = cumulative_distance(q, values, targets, spec.label_sigma)
     else:
         loss = (q * costs(values, targets, spec)).sum(-1)
-    mass = x.softmax(-1)[:, table.ids.long()].sum(-1).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
+    mass = x.softmax(-1)[:, ids.long()].sum(-1).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
-        loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
+        worst_loss = torch.as_tensor(spec.worst_loss, dtype=x.dtype, device=x.device).view(())
+        loss = loss * mass + worst_loss * (1 - mass)  # eq. 15
     return loss, error.abs(), mass
 
 
@@ -72,13 +92,17 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     labels = torch.where(counts & in_range, labels, 0)
     index = table.lookup[labels].long()
     is_number = counts & in_range & (index >= 0)
-    targets = table.values.to(logits.dtype)[index.clamp_min(0)]
 
     weights = weights * validity
     x = transform_logits(torch.where(counts[:, None], logits * validity[:, None], 0.0), problem.spec)
     ce = cross_entropy(x, labels, problem.spec)
-    is_measured = is_number & ~(x[:, table.ids.long()] == -torch.inf).all(-1)  # else q does not exist
-    terms = number_losses(torch.where(is_measured[:, None], x, 0.0), targets, table, problem.spec)
+    index = index.clamp_min(0)
+    is_impossible = x[:, table.ids.long()] == -torch.inf
+    if table.groups is not None:
+        places = torch.arange(len(table.ids), device=x.device)
+        is_impossible = is_impossible | other_groups(Group(*table.groups[index, :, None].unbind(1)), places)
+    is_measured = is_number & ~is_impossible.all(-1)  # else q does not exist
+    terms = number_losses(torch.where(is_measured[:, None], x, 0.0), index, table, problem.spec)
     ntl, absolute_error, mass = (torch.where(is_measured, term, 0.0) for term in terms)
     peak = x.amax(-1)
     weights = torch.where(counts, weights, 0.0)

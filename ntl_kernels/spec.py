@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
+
+import torch
+from torch import Tensor
 
 from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
 from .tokens import Distances, NumberTokens
@@ -19,7 +22,9 @@ WORST_FACTOR = 1.01
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
-Values: TypeAlias = tuple[str, bool, str, Union[float, None], float, float, Distances]  # noqa: UP007 - evaluated
+Values: TypeAlias = tuple[  # evaluated: no "|"
+    str, bool, str, Union[float, None], float, float, tuple[Distances, ...]  # noqa: UP007
+]
 """What :func:`values_of` returns."""
 
 
@@ -69,18 +74,20 @@ class LossSpec(RowOptions):
     """Everything a backend needs to know about a row's loss besides tensors and lambda (docs, Mathematics).
 
     The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
-    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line.
+    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line. With several
+    groups of number tokens, that is a line over the distance's place from the nearest (0) to the furthest (1) of the
+    label's group, and ``worst_loss`` is the largest of all groups; :meth:`in_groups` gives those of each row.
     """
 
     kind: str
     reweigh: bool
     mean_over: str
     """What reduction "mean" takes the mean of NTL over: one of config.MEANS."""
-    cost_offset: float
-    cost_slope: float
+    cost_offset: Any  # float; this, the next and worst_loss are tensors [n, 1] in a spec of :meth:`in_groups`
+    cost_slope: Any
     label_sigma: float
     huber_delta: float
-    worst_loss: float
+    worst_loss: Any
     """``1.01 * L_max``: the loss of a number row without any probability on number tokens."""
     ce_weight: float
     """1, or 0 to compute the Number Token Loss alone."""
@@ -97,26 +104,29 @@ class LossSpec(RowOptions):
         Raises:
             ValueError: the largest possible loss, or the slope of the costs, overflows float32.
         """
-        kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta, distances = values
-        offset, slope = cost_line(distances, squash_factor)
+        kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta, groups = values
+        lines = [cost_line(distances, squash_factor) for distances in groups]
+        furthest = max(distances.largest for distances in groups)
         if kind == "wasserstein":
-            line = (0.0, 1.0) if label_sigma > 0 else (offset, slope)
-            largest = line[0] + line[1] * distances.largest
+            largest = max(line[0] + line[1] * each.largest for line, each in zip(lines, groups, strict=True))
         else:
-            largest = VALUE_LOSSES[kind].of_number(distances.largest, huber_delta)
+            largest = VALUE_LOSSES[kind].of_number(furthest, huber_delta)
         if not slope_room(kind) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
             cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
             raise ValueError(
-                f"the number values are up to {distances.largest:g} apart; the loss {kind!r} of that distance{cause}, "
+                f"the number values are up to {furthest:g} apart; the loss {kind!r} of that distance{cause}, "
                 f"or its gradient, is beyond float32; rescale the values"
             )
+        offset, slope = lines[0]
+        if len(groups) > 1 and squash_factor is not None:
+            offset, slope = 1.0, squash_factor - 1.0
         return cls(
             kind=kind,
             reweigh=reweigh,
             mean_over=mean_over,
             cost_offset=offset,
             cost_slope=slope,
-            label_sigma=visible_sigma(label_sigma, distances),
+            label_sigma=visible_sigma(label_sigma, min(each.smallest for each in groups if each.smallest)),
             huber_delta=float(huber_delta),
             worst_loss=WORST_FACTOR * largest,
             ce_weight=ce_weight,
@@ -126,6 +136,19 @@ class LossSpec(RowOptions):
             softcap=None if options.softcap is None else float(options.softcap),
             logit_scale=float(options.logit_scale),
         )
+
+    def in_groups(self, nearest: Tensor, furthest: Tensor) -> LossSpec:
+        """The spec of rows whose labels' groups have these distances [n, 1]."""
+        offset, slope = self.cost_offset, self.cost_slope
+        if offset != 0:
+            span = furthest - nearest
+            slope = torch.where(span > 0, slope / span, 0.0)
+            offset = offset - slope * nearest
+        if self.kind == "wasserstein":
+            largest = torch.where(furthest > 0, offset + slope * furthest, 0.0)
+        else:
+            largest = VALUE_LOSSES[self.kind].loss(furthest, self.huber_delta)
+        return replace(self, cost_offset=offset, cost_slope=slope, worst_loss=WORST_FACTOR * largest)
 
     @property
     def largest_weight(self) -> float:
@@ -185,16 +208,16 @@ def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
         config.squash_factor,
         config.label_sigma,
         config.huber_delta,
-        numbers.distances,
+        tuple(Distances(group.nearest, group.furthest) for group in numbers.groups),
     )
 
 
-def visible_sigma(label_sigma: float, distances: Distances) -> float:
+def visible_sigma(label_sigma: float, smallest_distance: float) -> float:
     """A standard deviation that gives the same target and is large enough for float32.
 
     Below a hundredth of the smallest distance, the Gaussian equals the one-hot target to the last bit of float64.
     """
-    return max(float(label_sigma), distances.smallest / 100) if label_sigma > 0 else float(label_sigma)
+    return max(float(label_sigma), smallest_distance / 100) if label_sigma > 0 else float(label_sigma)
 
 
 def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
 from .checks import check_numbers, check_tensor
-from .tokens import NumberTable, NumberTokens
+from .tokens import NumberTokens
 from .tracing import is_plain
 
 BLOCK_BYTES = 2**23
@@ -21,9 +21,10 @@ class NumberStatistics(NamedTuple):
     """Statistics of each row, float32 (float64 for float64 logits)."""
 
     expected_value: Tensor
-    """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf."""
+    """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf. With
+    several groups of number tokens [..., G]: one of each group."""
     mass: Tensor
-    """[...]: m, the probability on number tokens; 0 only if all of them are -inf."""
+    """[...] or [..., G], likewise: m, the probability on number tokens; 0 only if all of them are -inf."""
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
@@ -47,8 +48,14 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     table = numbers.table(logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
     blocks = rows.split(rows_per_block(rows)) if is_plain(logits) and rows.numel() else (rows,)
-    found = zip(*(statistics_of(block, table) for block in blocks), strict=True)
-    return NumberStatistics(*(torch.cat(parts).view(logits.shape[:-1]) for parts in found))
+    if len(numbers.groups) == 1:
+        found = zip(*(statistics_of(block, table.ids, table.values) for block in blocks), strict=True)
+        return NumberStatistics(*(torch.cat(parts).view(logits.shape[:-1]) for parts in found))
+    spans = [slice(group.start, group.start + group.size) for group in numbers.groups]
+    groups = [(table.ids[span], table.values[span]) for span in spans]
+    per_block = [zip(*(statistics_of(block, *group) for group in groups), strict=True) for block in blocks]
+    found = zip(*([torch.stack(parts, -1) for parts in each] for each in per_block), strict=True)
+    return NumberStatistics(*(torch.cat(parts).view(*logits.shape[:-1], len(groups)) for parts in found))
 
 
 def rows_per_block(rows: Tensor) -> int:
@@ -56,10 +63,10 @@ def rows_per_block(rows: Tensor) -> int:
     return max(1, BLOCK_BYTES // (loss_dtype(rows.dtype).itemsize * rows.shape[1]))
 
 
-def statistics_of(rows: Tensor, table: NumberTable) -> NumberStatistics:
-    """The statistics [n] of rows [n, V]."""
+def statistics_of(rows: Tensor, ids: Tensor, values: Tensor) -> NumberStatistics:
+    """The statistics [n] of rows [n, V] over number tokens [k]."""
     x = rows.to(loss_dtype(rows.dtype))  # once, so that the gradient is rounded once
-    number_x, values = x.index_select(-1, table.ids), table.values.to(x.dtype)
+    number_x, values = x.index_select(-1, ids), values.to(x.dtype)
     has_number = (number_x != -torch.inf).any(-1)
     q = torch.where(has_number.unsqueeze(-1), number_x, 0.0).softmax(-1)  # no gradient without a distribution
     centre = (q * values).sum(-1, keepdim=True).detach()  # relative to which large values do not lose precision

@@ -97,7 +97,7 @@ def arguments_of(case: Case) -> Arguments:
     """The arguments to launch a case with."""
     vocab_size, k, options = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[case.rows], case.numbers, dict(LOSSES[case.loss])
     logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
-    table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32))
+    table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), None, k)
     config = options.pop("config", NTLConfig())
     spec = LossSpec.resolve(config, NumberTokens.from_mapping({0: 0.0, 1: 1.0}, vocab_size), **options)
     labels, weights = meta(1, 64, dtype=torch.int64), meta(1, 64)

@@ -103,13 +103,10 @@ class Codec:
     def vocab_size(self) -> int:
         return max(self.tokenizer.get_vocab().values()) + 1
 
-    def numbers(self, group_by: str | None = None) -> NumberTokens:
+    def numbers(self, group_by: str | None = "length") -> NumberTokens:
         """The number tokens for the Number Token Loss."""
-        if group_by is not None and not self.single_digits:
-            raise ValueError(f"number tokens of several digits cannot be grouped yet; got group_by={group_by!r}")
-        return NumberTokens.from_tokenizer(
-            self.tokenizer, self.vocab_size, digits_only=self.single_digits, space_prefixed=not self.single_digits
-        )
+        options = {"digits_only": self.single_digits, "space_prefixed": not self.single_digits, "group_by": group_by}
+        return NumberTokens.from_tokenizer(self.tokenizer, self.vocab_size, **options)
 
     def encode(self, text: str) -> list[int]:
         return self.reader.encode(text, add_special_tokens=False).ids

@@ -120,7 +120,7 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
         trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
     else:
-        apply_ntl_to_model(model, codec.numbers(config.loss.get("group_by")), ntl_config(config.loss))
+        apply_ntl_to_model(model, codec.numbers(config.loss.get("group_by", "length")), ntl_config(config.loss))
     arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False)
 
     def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:

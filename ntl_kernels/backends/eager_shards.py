@@ -9,14 +9,13 @@ from torch import Tensor
 
 from ..formulas import costs
 from ..problem import Header, Merged, Problem, RowResult, Statistics
-from ..spec import LossSpec
 from ..tokens import NumberTable
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, Merge, num_statistics
 from .eager.blocks import Block, Blocks
-from .eager.labels import Factor, read_labels
+from .eager.labels import Factor, Labels, read_labels
 from .eager.losses import as_fields, cross_entropy, cross_entropy_pulls, row_gradient
-from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, value_terms
+from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, own, value_terms
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
 
@@ -50,24 +49,26 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
         numbers = local_numbers(problem.table, first, width, dtype)
 
         def work(block: Block) -> None:
-            found = block_statistics(block, first, numbers, problem.spec)
+            found = block_statistics(block, first, numbers, problem)
             statistics[:, :-1][:, block.rows] = torch.cat(found[:size], -1).t()
 
         Blocks(logits, read_labels(problem, problem.vocab_size, dtype), None).for_each(work)
     return statistics
 
 
-def block_statistics(block: Block, first: int, numbers: LocalNumbers, spec: LossSpec) -> Statistics:
+def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: Problem) -> Statistics:
     """The statistics [n, 1] of a block in which all rows count."""
-    x, labels = transform_logits(block, spec), block.labels
+    spec, labels = problem.spec, block.labels
+    x = transform_logits(block, spec)
     column, is_here = local_column(labels.ids, first, x.shape[1])
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
     if labels.has_numbers and numbers.places.numel():
-        number_x = x.index_select(-1, numbers.columns)
+        number_x = own(x.index_select(-1, numbers.columns), labels.others(problem.table, numbers.places), -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
-        offsets, cost = numbers.values - labels.targets[:, None], costs(numbers.values, labels.targets, spec)
+        offsets = numbers.values - labels.targets[:, None]
+        cost = costs(numbers.values, labels.targets, labels.spec_of_rows(spec))
         sums = (part.sum(-1, keepdim=True) for part in (powers, powers * offsets, powers * cost))
         total, offset, cost = (part.masked_fill_(labels.is_other, 0) for part in sums)
         number_peak.masked_fill_(labels.is_other, -torch.inf)
@@ -103,7 +104,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 
     is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
     rows = is_measured.view(-1).nonzero().view(-1)
-    parts = merged_numbers(gathered, number_logits, labels.targets, normaliser, rows, problem)
+    parts = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
     ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
     weight = torch.ones_like(ce) if labels.weights is None else labels.weights
     found = RowResult(
@@ -126,23 +127,30 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 def merged_numbers(
     gathered: Tensor,
     number_logits: Tensor | None,
-    targets: Tensor,
+    labels: Labels,
     normaliser: Normaliser,
     rows: Tensor,
     problem: Problem,
 ) -> tuple[Tensor, ...]:
     """(NTL_i, |yhat - v_y|, the mass, and the number tokens' peak, total and effect), each [n, 1], of number rows."""
-    spec, sent = problem.spec, Statistics(*gathered[:, :, rows, None].unbind(1))
+    spec, sent = labels.spec_of_rows(problem.spec), Statistics(*gathered[:, :, rows, None].unbind(1))
     over_numbers, (error, effect) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
     if number_logits is not None:
-        values = problem.table.values.to(gathered.dtype)
-        effect = cumulative_terms(number_logits[rows].softmax(-1), targets[rows], values, spec).loss
+        effect = all_terms(number_logits[rows], labels, problem).loss
     loss = effect
     if spec.kind != "wasserstein":
         loss, effect = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
     mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
     ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
-    return ntl, error.abs(), mass, *over_numbers, effect
+    error = error.abs() if labels.group is None else error.abs() * labels.group.unit
+    return ntl, error, mass, *over_numbers, effect
+
+
+def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
+    """The terms with ``label_sigma`` of all number tokens, from their transformed logits [n, K]."""
+    others = labels.others(problem.table)
+    q, values = own(number_logits, others, -torch.inf).softmax(-1), problem.table.values.to(number_logits.dtype)
+    return cumulative_terms(q, labels.targets, values, problem.spec, others)
 
 
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:
@@ -172,7 +180,7 @@ def shard_gradients(
         if part.has_numbers:
             number_x = x.index_select(-1, numbers_here.columns)
             number_logits = None if merge.number_logits is None else merge.number_logits[block.rows]
-            numbers = local_loss(number_x, known, number_logits, part.targets, numbers_here, problem)
+            numbers = local_loss(number_x, known, number_logits, part, numbers_here, problem)
         pulls = cross_entropy_pulls(a, Normaliser(known.peak, known.total), problem.vocab_size, spec)
         pulls = pulls._replace(label=pulls.label * is_here)
         powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
@@ -187,12 +195,13 @@ def spread(factor: Factor, like: Tensor) -> Tensor:
 
 
 def local_loss(
-    x: Tensor, known: Merged, number_logits: Tensor | None, targets: Tensor, numbers: LocalNumbers, problem: Problem
+    x: Tensor, known: Merged, number_logits: Tensor | None, labels: Labels, numbers: LocalNumbers, problem: Problem
 ) -> NumberLoss:
     """The terms of the gradient by the rank's number logits x [n, k]; ``number_logits`` [n, K] with ``label_sigma``."""
-    spec = problem.spec
+    spec, targets = labels.spec_of_rows(problem.spec), labels.targets
+    x = own(x, labels.others(problem.table, numbers.places), -torch.inf)
     if number_logits is not None:
-        terms = cumulative_terms(number_logits.softmax(-1), targets, problem.table.values.to(x.dtype), spec)
+        terms = all_terms(number_logits, labels, problem)
         terms = terms._replace(effects=terms.effects[:, numbers.places])
     elif spec.kind == "wasserstein":
         terms = NumberTerms(costs(numbers.values, targets, spec), known.effect, known.effect)

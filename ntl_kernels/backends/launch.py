@@ -107,11 +107,12 @@ def layout_of_numbers(numbers: Numbers) -> tuple[Any, ...]:
 
     Not cached: a cache would keep the tables of vocabularies that are no longer used.
     """
-    ids, value, lookup, size = numbers
+    ids, value, lookup, groups, size = numbers
     return (
         ids.data_ptr() % VECTOR_BYTES == 0,
         value.data_ptr() % VECTOR_BYTES == 0,
         lookup.data_ptr() % VECTOR_BYTES == 0,
+        None if groups is None else groups.data_ptr() % VECTOR_BYTES == 0,
         size,
     )
 

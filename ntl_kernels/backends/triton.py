@@ -145,7 +145,7 @@ def labels_of(problem: Problem) -> Labels:
 
 
 def numbers_of(table: NumberTable) -> Numbers:
-    return Numbers(*table, table.ids.shape[0])
+    return Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0])
 
 
 def weights_of_terms(problem: Problem) -> tuple[Any, Any, Any]:
@@ -201,7 +201,7 @@ def options_for(spec: LossSpec, item: int, platform: str) -> Options:
 
 
 def block_of(table: NumberTable) -> int:
-    return next_power_of_2(table.ids.shape[0])
+    return next_power_of_2(table.width)
 
 
 def tile_of(

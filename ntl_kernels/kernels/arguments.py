@@ -43,8 +43,9 @@ class Numbers(NamedTuple):
 
     ids: Any  # int32 [K]
     value: Any  # not "values", which is an attribute of Triton's tuples
-    """float32 [K], ascending"""
+    """float32 [K], ascending within each group"""
     lookup: Any  # int32 [V]: index into ``ids`` or -1
+    groups: Any  # float32 [K, 5]: the Group of each token; None if there is one. In :func:`own_group`, that Group
     size: Any  # K
 
 

@@ -53,7 +53,9 @@ def with_header(statistics: Tensor, problem: Problem, first: int, width: int) ->
 def hash_of_options(problem: Problem) -> Tensor:
     """int64 0-d: a hash of everything that all rows share, without denominators and lambda."""
     of_spec = hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
-    return hash_of_pairs(problem.table.ids, problem.table.values) + of_spec
+    table = problem.table
+    of_groups = 0 if table.groups is None else hash_of_pairs(table.ids, table.groups.sum(-1))
+    return hash_of_pairs(table.ids, table.values) + of_spec + of_groups
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from .texts import (
     count_numbers,
     examples,
     id_count,
+    length_of,
     most_left_out,
     never_counted,
     numbers_in,
@@ -26,27 +27,50 @@ from .texts import (
     wider_options,
     without_mark,
 )
-from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
+from .values import (
+    LARGEST_SPAN,
+    check_disjoint,
+    check_ignore_index,
+    check_row_weights,
+    checked_mapping,
+    checked_size,
+    is_integral,
+)
 
 CPU = torch.device("cpu")
 
 
 class Distances(NamedTuple):
-    """The smallest and the largest distance between two distinct number values, on which options of a loss depend."""
+    """The smallest and the largest distance between two distinct number values of a group, on which options of a loss
+    depend; 0 if all its values are equal."""
 
     smallest: float
     largest: float
+
+
+class Group(NamedTuple):
+    """What is known of a number token's group: the columns of ``NumberTable.groups``."""
+
+    start: Any  # the index of the group's first token in ``ids``
+    size: Any  # how many tokens it has
+    unit: Any  # what its values are multiplied by for ``number_mae``
+    nearest: Any  # this and the next: its Distances
+    furthest: Any
 
 
 class NumberTable(NamedTuple):
     """The tensors of a :class:`NumberTokens` on one device, in the form the backends read."""
 
     ids: Tensor
-    """int32 [K], sorted by value, then id."""
+    """int32 [K], sorted by group, value and id."""
     values: Tensor
     """float32 [K]."""
     lookup: Tensor
     """int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers."""
+    groups: Tensor | None
+    """float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group."""
+    width: int
+    """The size of the largest group."""
 
 
 class NumberTokens:
@@ -57,33 +81,36 @@ class NumberTokens:
     contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
 
     Args:
-        mapping, vocab_size: see :meth:`from_mapping`.
+        groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
         names, notes: the tokens' strings and further lines for :meth:`describe`.
+        units: what the values of each group are multiplied by for ``number_mae``; default: 1.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
+    __slots__ = ("__weakref__", "_groups", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
 
     def __init__(
         self,
-        mapping: Mapping[int, float],
+        groups: Mapping[int, float] | Sequence[Mapping[int, float]],
         vocab_size: int,
         names: Mapping[int, str] | None = None,
         notes: Sequence[str] = (),
+        units: Sequence[float] | None = None,
     ) -> None:
         self._vocab_size = checked_size(vocab_size)
-        pairs = sorted((value, token) for token, value in checked_mapping(mapping, self._vocab_size).items())
-        distances = [right - left for (left, _), (right, _) in pairwise(pairs) if right > left]
-        if not distances:
-            raise ValueError(f"number tokens need at least two distinct float32 values; all are {pairs[0][0]:g}")
-        if pairs[-1][0] - pairs[0][0] > LARGEST_SPAN:
-            raise ValueError(
-                f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
-                f"got {pairs[0][0]:g} and {pairs[-1][0]:g}"
-            )
-        self._pairs = tuple((token, value) for value, token in pairs)
+        given = [groups] if isinstance(groups, Mapping) else list(groups)
+        checked = [checked_mapping(mapping, self._vocab_size) for mapping in given]
+        check_disjoint(checked)
+        of_groups = [sorted((value, token) for token, value in mapping.items()) for mapping in checked]
+        distances = list(map(distances_of, of_groups))
+        if not any(each.largest for each in distances):
+            found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else "each group has only one"
+            raise ValueError(f"number tokens need at least two distinct float32 values; {found}")
+        self._pairs = tuple((token, value) for pairs in of_groups for value, token in pairs)
+        starts, sizes = accumulate(map(len, of_groups[:-1]), initial=0), map(len, of_groups)
+        rest = zip(starts, sizes, units or [1.0] * len(given), distances, strict=True)
+        self._groups = tuple(Group(start, size, unit, *each) for start, size, unit, each in rest)
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
-        self._distances = Distances(min(distances), pairs[-1][0] - pairs[0][0])
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
 
@@ -100,11 +127,36 @@ class NumberTokens:
             ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
                 values, or they are more than 1.6e38 apart, too far for a float32 loss.
         """
-        return cls(mapping, vocab_size)
+        return cls([mapping], vocab_size)
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[Mapping[int, float]], vocab_size: int) -> NumberTokens:
+        """Number tokens of several kinds, such as coordinates beside digits, or velocity and duration in music.
+
+        A label is only compared with the tokens of its own group: the softmax, the expected value, all distances and
+        the options that depend on them (``squash_factor``, ``label_sigma``, ``reweigh``) are those of the group. A
+        label alone in its group has a loss of 0. One group is the same as :meth:`from_mapping`.
+
+        Args:
+            groups: for each group, token id -> finite value. No token may be in two groups.
+            vocab_size: V, the size of the logits' last dimension.
+
+        Raises:
+            TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; or no group has two distinct
+                values.
+        """
+        if isinstance(groups, Mapping) or not isinstance(groups, Sequence):
+            raise TypeError(f"groups must be a sequence of mappings; got {type(groups).__name__}")
+        return cls(groups, vocab_size)
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer: Any, vocab_size: int | None = None, digits_only: bool = True, space_prefixed: bool = False
+        cls,
+        tokenizer: Any,
+        vocab_size: int | None = None,
+        digits_only: bool = True,
+        space_prefixed: bool = False,
+        group_by: str | None = "length",
     ) -> NumberTokens:
         """The tokens whose whole text is a number: ASCII digits with at most one decimal point between them.
 
@@ -124,6 +176,10 @@ class NumberTokens:
                 distances on the scale of digits.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
+            group_by: "length" compares a label only with the tokens of as many digits (before and after a point), in
+                units of their first digit: "812" is 8.12 among the numbers of three digits, "42" is 4.2 among those of
+                two. A step of the first digit then costs as much as it does between single digits. None compares all
+                number tokens, by their values.
 
         Raises:
             TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
@@ -132,6 +188,8 @@ class NumberTokens:
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
+        if group_by not in (None, "length"):
+            raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
         found, labels = numbers_in(vocab, *options), possible_labels(tokenizer, vocab)
         wider, uncounted = wider_options(labels, *options), never_counted(labels, *options)
@@ -157,16 +215,25 @@ class NumberTokens:
         for warning in [*most_left_out(count_numbers(labels, *options), wider), *uncounted]:
             warnings.warn(warning, stacklevel=2)
         notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
-        return cls(values, size, {token: text for text, token in found}, notes)
+        names = {token: text for text, token in found}
+        lengths = sorted({length_of(text) for text, _ in found})
+        if group_by is None or len(lengths) == 1:
+            return cls(values, size, names, notes)
+        units = [10.0 ** (before - 1) for before, _ in lengths]
+        groups: list[dict[int, float]] = [{} for _ in lengths]
+        for text, token in found:
+            place = lengths.index(length_of(text))
+            groups[place][token] = values[token] / units[place]
+        return cls(groups, size, names, notes, units)
 
     @property
     def ids(self) -> Tensor:
-        """int64 [K], sorted by value, then id; a copy on the CPU."""
+        """int64 [K], sorted by group, value and id; a copy on the CPU."""
         return torch.tensor([token for token, _ in self._pairs], dtype=torch.int64, device="cpu")
 
     @property
     def values(self) -> Tensor:
-        """float32 [K], ascending; a copy on the CPU."""
+        """float32 [K], ascending within each group; a copy on the CPU."""
         return torch.tensor([value for _, value in self._pairs], dtype=torch.float32, device="cpu")
 
     @property
@@ -181,19 +248,25 @@ class NumberTokens:
         return self._vocab_size
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, in their order in ``ids``."""
+        return self._groups
+
+    @property
     def distances(self) -> Distances:
-        """The smallest and the largest distance between two distinct values."""
-        return self._distances
+        """The smallest and the largest distance between two distinct values of a group."""
+        smallest = min(group.nearest for group in self._groups if group.nearest)
+        return Distances(smallest, max(group.furthest for group in self._groups))
 
     @property
     def smallest_distance(self) -> float:
-        """The smallest distance between two distinct values."""
-        return self._distances.smallest
+        """The smallest distance between two distinct values of a group."""
+        return self.distances.smallest
 
     @property
     def largest_distance(self) -> float:
-        """The distance between the smallest and the largest value."""
-        return self._distances.largest
+        """The largest distance between the smallest and the largest value of a group."""
+        return self.distances.largest
 
     def is_number(self, labels: Tensor) -> Tensor:
         """Which labels are number tokens.
@@ -281,7 +354,7 @@ class NumberTokens:
                 table = copied(self._built(), device)
             # Keyed by the tensors' device: "cuda" means another device after torch.cuda.set_device.
             return self._tables.setdefault(table.ids.device, table) if is_lasting(table.ids) else table
-        if table.ids._version or table.values._version or table.lookup._version:
+        if any(part._version for part in table if isinstance(part, Tensor)):
             raise RuntimeError(
                 f"the tables of {self!r} on {device} are shared by all callers, but one of them wrote to the tables"
             )
@@ -296,7 +369,11 @@ class NumberTokens:
         return self
 
     def _built(self) -> NumberTable:
-        return NumberTable(self.ids.int(), self.values, self.lookup)
+        width, groups = max(group.size for group in self._groups), None
+        if len(self._groups) > 1:
+            rows = [group for group in self._groups for _ in range(group.size)]
+            groups = torch.tensor(rows, dtype=torch.float32, device="cpu")
+        return NumberTable(self.ids.int(), self.values, self.lookup, groups, width)
 
     def describe(self, most: int = 12) -> str:
         """A summary to check before training: how many numbers there are, their range, and the first values.
@@ -309,15 +386,23 @@ class NumberTokens:
         """
         if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
             raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
-        groups = [(value, [token for token, _ in pairs]) for value, pairs in groupby(self._pairs, itemgetter(1))]
-        most = len(groups) if most == -1 else most
-        lines = [repr(self), *(f"  {value:g}  {self._listed(tokens)}" for value, tokens in groups[:most])]
-        if len(groups) > most:
-            lines.append(f"  ... and {len(groups) - most} more values")
-        shared = sum(len(tokens) > 1 for _, tokens in groups)
-        if shared:
-            lines.append(f"  values with several tokens: {shared}")
+        lines = [repr(self)]
+        for number, group in enumerate(self._groups, 1):
+            pairs = self._pairs[group.start :][: group.size]
+            if len(self._groups) > 1:
+                unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
+                lines.append(f"  group {number}: {group.size} tokens worth {span_of(pairs)}{unit}")
+            lines += self._values_of(pairs, most)
         return "\n".join([*lines, *(f"  {note}" for note in self._notes)])
+
+    def _values_of(self, pairs: Sequence[tuple[int, float]], most: int) -> list[str]:
+        values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
+        most = len(values) if most == -1 else most
+        lines = [f"  {value:g}  {self._listed(tokens)}" for value, tokens in values[:most]]
+        if len(values) > most:
+            lines.append(f"  ... and {len(values) - most} more values")
+        shared = sum(len(tokens) > 1 for _, tokens in values)
+        return [*lines, f"  values with several tokens: {shared}"] if shared else lines
 
     def _listed(self, tokens: list[int], most: int = 4) -> str:
         named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:most]]
@@ -327,19 +412,22 @@ class NumberTokens:
         return len(self._pairs)
 
     def __repr__(self) -> str:
-        (_, low), (_, high) = self._pairs[0], self._pairs[-1]
-        return f"NumberTokens({len(self)} tokens worth {low:g} to {high:g}, vocab_size={self._vocab_size})"
+        kinds = f"in {len(self._groups)} groups" if len(self._groups) > 1 else f"worth {span_of(self._pairs)}"
+        return f"NumberTokens({len(self)} tokens {kinds}, vocab_size={self._vocab_size})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NumberTokens):
             return NotImplemented
-        return (self._pairs, self._vocab_size) == (other._pairs, other._vocab_size)
+        mine, others = ((each._pairs, each._groups, each._vocab_size) for each in (self, other))
+        return mine == others
 
     def __hash__(self) -> int:
-        return hash((self._pairs, self._vocab_size))
+        return hash((self._pairs, self._groups, self._vocab_size))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (dict(self._pairs), self._vocab_size, self._names, self._notes)
+        groups = [dict(self._pairs[group.start :][: group.size]) for group in self._groups]
+        units = [group.unit for group in self._groups]
+        return type(self), (groups, self._vocab_size, self._names, self._notes, units)
 
     def __copy__(self) -> NumberTokens:
         return self
@@ -350,7 +438,30 @@ class NumberTokens:
 
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
     """``table`` on ``device``."""
-    return NumberTable(*(part.to(device) for part in table))
+    groups = None if table.groups is None else table.groups.to(device)
+    return NumberTable(table.ids.to(device), table.values.to(device), table.lookup.to(device), groups, table.width)
+
+
+def distances_of(pairs: Sequence[tuple[float, int]]) -> Distances:
+    """The distances between the values of one group's (value, token), which are sorted.
+
+    Raises:
+        ValueError: the values are too far apart.
+    """
+    low, high = pairs[0][0], pairs[-1][0]
+    if high - low > LARGEST_SPAN:
+        raise ValueError(
+            f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
+            f"got {low:g} and {high:g}"
+        )
+    return Distances(
+        min((right - left for (left, _), (right, _) in pairwise(pairs) if right > left), default=0.0), high - low
+    )
+
+
+def span_of(pairs: Sequence[tuple[int, float]]) -> str:
+    """The range of the values of some (token, value), which are sorted, in words."""
+    return f"{pairs[0][1]:g} to {pairs[-1][1]:g}"
 
 
 def is_faking() -> bool:

@@ -55,6 +55,12 @@ def without_mark(text: str) -> str:
     return text[1:] if text.startswith(SPACE_MARKS) else text
 
 
+def length_of(text: str) -> tuple[int, int]:
+    """How many digits a number's text has before and after the point."""
+    whole, _, fraction = without_mark(text).partition(".")
+    return len(whole), len(fraction)
+
+
 def vocab_of(tokenizer: Any) -> Vocab:
     """The tokens of a tokenizer as text. Each byte becomes the character with its code, so that different tokens of
     bytes stay different.

@@ -95,7 +95,7 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     ids = {1: [0], 9: [4], 50: [2, 40]}[columns]
     lookup = torch.full((columns,), -1, dtype=torch.int32)
     lookup[ids] = torch.arange(len(ids), dtype=torch.int32)
-    table = NumberTable(torch.tensor(ids, dtype=torch.int32), torch.arange(len(ids)) + 2.0, lookup)
+    table = NumberTable(torch.tensor(ids, dtype=torch.int32), torch.arange(len(ids)) + 2.0, lookup, None, len(ids))
     spec = LossSpec.resolve(NTLConfig(reweigh=True), digits(50, 10), label_smoothing=0.1)
     labels = torch.tensor([ids[0], columns - 1, -100, ids[-1]])
     logits = torch.randn(1, 4, columns).to(dtype)

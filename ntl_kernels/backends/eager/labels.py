@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import divide
+from ...formulas import divide, other_groups
 from ...problem import Problem, is_kept
+from ...spec import LossSpec
+from ...tokens import Group, NumberTable
 
 Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
 """Some rows: a slice, or int64 indices."""
@@ -25,9 +27,27 @@ class Labels(NamedTuple):
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
     is_other: Tensor  # bool [n, 1]: whether the row is not a number row
     num_others: int  # the number of rows that are not number rows
-    targets: Tensor  # [n]: the values of the labels of number rows; arbitrary for other rows
+    targets: Tensor  # [n]: the values of the labels of number rows; this and the next are arbitrary for other rows
+    groups: Tensor | None  # [n, 5]: the labels' groups; None if there is one
     a: Factor = 0.0  # the coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)
     b: Factor = 0.0  # the same of NTL
+
+    @property
+    def group(self) -> Group | None:
+        """The labels' groups, with fields [n, 1]; None if there is one."""
+        return None if self.groups is None else Group(*self.groups.unsqueeze(-1).unbind(1))
+
+    def spec_of_rows(self, spec: LossSpec) -> LossSpec:
+        """The spec with what depends on the labels' groups."""
+        return spec if self.group is None else spec.in_groups(self.group.nearest, self.group.furthest)
+
+    def others(self, table: NumberTable, places: Tensor | None = None) -> Tensor | None:
+        """bool [n, k]: which number tokens, of all or at some ``places`` [k] of the table, are not in the labels'
+        groups; None if there is one group."""
+        if self.group is None:
+            return None
+        every = torch.arange(table.ids.shape[0], device=table.ids.device)
+        return other_groups(self.group, every if places is None else places)
 
     @property
     def has_numbers(self) -> bool:
@@ -48,6 +68,7 @@ class Labels(NamedTuple):
             is_other=is_other,
             num_others=count_true(is_other),
             targets=chosen(self.targets, rows),
+            groups=of_rows(self.groups),
             a=of_rows(self.a),
             b=of_rows(self.b),
         )
@@ -97,9 +118,10 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     for out in (None if counts is None else ~counts, is_bad):
         is_other = is_other if out is None else is_other | out
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
+    groups = None if table.groups is None else table.groups.to(dtype).index_select(0, index)
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
-    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets)
+    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets, groups)
 
 
 def are_all_kept(labels: Tensor, ignore_index: int) -> bool:

@@ -13,7 +13,7 @@ from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, chosen, number_of, read_labels
-from .numbers import NumberLoss, expected_error, number_softmax, solve_numbers
+from .numbers import NumberLoss, expected_error, number_softmax, own, solve_numbers
 from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and_normaliser, transform_logits
 
 
@@ -68,7 +68,8 @@ def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Te
         q, measured = number_softmax(x, block.labels, problem, False)
         powers = torch.sub(x, peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         if measured.has_numbers:
-            numbers = solve_numbers(powers.index_select(-1, ids) / total, q, measured, problem)
+            number_powers = own(powers.index_select(-1, ids), measured.others(problem.table), 0)
+            numbers = solve_numbers(number_powers / total, q, measured, problem)
         pulls = cross_entropy_pulls(block.labels.a, Normaliser(peak, total), problem.vocab_size, spec)
         block.write(row_gradient(x, powers, total, pulls, block.labels, numbers, ids, spec))
 
@@ -115,7 +116,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
     number_p = numbers = None
     if labels.has_numbers:
-        number_p = p.index_select(-1, ids)
+        number_p = own(p.index_select(-1, ids), labels.others(problem.table), 0)
         if block.gradient is None:
             number_p.div_(normaliser.total)
         numbers = solve_numbers(number_p, q, measured, problem)
@@ -132,7 +133,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         weight = torch.ones_like(ce) if labels.weights is None else labels.weights
         if number_p is not None and q is not None:
             error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
-            error = error.masked_fill_(measured.is_other, 0)
+            error = (error if labels.group is None else error * labels.group.unit).masked_fill_(measured.is_other, 0)
             mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
             number_weight = weight.masked_fill(labels.is_other, 0)
     found = RowResult(

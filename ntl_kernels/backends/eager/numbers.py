@@ -44,12 +44,17 @@ def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) 
     """
     if not labels.has_numbers:
         return None, labels
-    number_logits = x.index_select(-1, problem.table.ids)
+    number_logits = own(x.index_select(-1, problem.table.ids), labels.others(problem.table), -torch.inf)
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
     is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
     return number_logits.softmax(-1) if is_needed else None, labels
+
+
+def own(columns: Tensor, others: Tensor | None, fill: float) -> Tensor:
+    """Columns of number tokens [n, k], filled where they are of other groups than the label's."""
+    return columns if others is None else columns.masked_fill(others, fill)
 
 
 def is_linear(spec: LossSpec) -> bool:
@@ -58,9 +63,10 @@ def is_linear(spec: LossSpec) -> bool:
 
 
 def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
-    """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p) and among themselves (q)."""
-    spec = problem.spec
-    terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec)
+    """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p; 0 in other groups than the
+    label's) and among themselves (q)."""
+    spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table)
+    terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec, others)
     pulls = number_pulls(p, q, terms, spec).masked_fill_(labels.is_other, 0)
     if not spec.reweigh:
         return NumberLoss(terms.loss, pulls, None)
@@ -85,7 +91,9 @@ def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0
     return (effects + (remainder - spec.worst_loss)).mul_(p)
 
 
-def number_terms(q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec) -> NumberTerms:
+def number_terms(
+    q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None
+) -> NumberTerms:
     """The terms of number rows from q [n, K], the values [n] of their labels and those of the number tokens [K]."""
     if is_linear(spec):
         effects = costs(values, targets, spec)
@@ -93,7 +101,7 @@ def number_terms(q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSp
         return NumberTerms(effects, loss, loss)
     assert q is not None
     if spec.kind == "wasserstein":
-        return cumulative_terms(q, targets, values, spec)
+        return cumulative_terms(q, targets, values, spec, others)
     return value_terms(values, targets, expected_error(q, targets, values), spec)
 
 
@@ -109,11 +117,14 @@ def expected_error(q: Tensor, targets: Tensor, values: Tensor) -> Tensor:
     return (q * (values - targets[:, None])).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec) -> NumberTerms:
+def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None) -> NumberTerms:
     """The terms with ``label_sigma``: L is the distance between the running sums of q and of the Gaussian target."""
-    target = torch.softmax(-(((values - targets[:, None]) / spec.label_sigma) ** 2) / 2, -1)
+    exponents = -(((values - targets[:, None]) / spec.label_sigma) ** 2) / 2
+    target = torch.softmax(own(exponents, others, -torch.inf), -1)
     difference = q.cumsum(-1) - target.cumsum(-1)
-    gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # to the next value; 0 after the last
+    gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # to the next value; 0 after the last of a group
+    if others is not None:
+        gaps = torch.where(others | torch.nn.functional.pad(others, (0, 1), value=True)[:, 1:], 0.0, gaps)
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
     loss = (difference.abs() * gaps).sum(-1, keepdim=True)
     return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)
