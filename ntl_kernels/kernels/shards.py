@@ -16,8 +16,10 @@ from .numbers import (
     costs,
     cumulative_terms,
     gather_numbers,
+    in_own_units,
     number_powers,
     number_softmax,
+    own_group,
     reweighed,
     value_loss,
     value_offsets,
@@ -73,12 +75,11 @@ def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, 
 
 
 @triton.jit
-def smooth_terms(number_logits, n, numbers, index, transform, scalars, BLOCK: tl.constexpr):
-    """The terms of row n with ``label_sigma``, from the logits of all number tokens."""
+def smooth_terms(number_logits, numbers, index, transform, scalars, BLOCK: tl.constexpr):
+    """The terms of a row with ``label_sigma``, from the logits of all number tokens of the label's group."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
-    pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
-    q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), transform)
+    q, _ = number_softmax(tl.load(number_logits + lanes, mask=inside, other=float("-inf")), transform)
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
 
 
@@ -92,6 +93,7 @@ def shard_statistics_kernel(
     """One program per row: this rank's statistics."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
+    KIND: tl.constexpr = OPTIONS.kind
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
@@ -103,6 +105,7 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.id, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
+        numbers, label, scalars = own_group(numbers, label, scalars, KIND)
         if label.index >= 0:
             columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
             offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
@@ -128,12 +131,15 @@ def shard_statistics_kernel(
 def number_columns_kernel(
     logits, logits_stride, length,  # Matrix [B, T, W]
     shard, labels, numbers,
-    number_logits,  # [N, K]
-    transform, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
+    number_logits,  # [N, K]; of several groups, a row holds the label's, from its first entry on
+    transform, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per row: u of its number columns; 0 in columns of other ranks and outside number rows."""
+    KIND: tl.constexpr = OPTIONS.kind
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
+    number_logits += n.to(tl.int64) * numbers.size
+    numbers, label, scalars = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
@@ -141,7 +147,7 @@ def number_columns_kernel(
         start += (n % length).to(tl.int64) * logits.row_stride
         columns = read_shard_numbers(start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
         u = tl.where(columns.inside, columns.u, 0.0)
-    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, u, mask=lanes < numbers.size)
+    tl.store(number_logits + lanes, u, mask=lanes < numbers.size)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -155,8 +161,10 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
+    number_logits += n.to(tl.int64) * numbers.size
+    numbers, label, scalars = own_group(numbers, label, scalars, "cumulative")
     if label.index >= 0:
-        loss = smooth_terms(number_logits, n, numbers, label.index, transform, scalars, BLOCK).loss
+        loss = smooth_terms(number_logits, numbers, label.index, transform, scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -186,6 +194,7 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
 
+    numbers, label, scalars = own_group(numbers, label, scalars, KIND, inside)
     loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, scalars, rows, inside, KIND)
     mass = share_of(over_numbers, normaliser, transform)
     counts, is_number = label.counts, label.index >= 0
@@ -196,7 +205,7 @@ def merge_shards_kernel(
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
             ntl=tl.where(is_number, reweighed(loss, mass, scalars, OPTIONS.reweigh), 0.0),
-            absolute_error=tl.where(is_number, tl.abs(error), 0.0),
+            absolute_error=tl.where(is_number, in_own_units(tl.abs(error), numbers), 0.0),
             mass=tl.where(is_number, mass, 0.0),
         ),
     )
