@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLOutput, linear_cross_entropy_ntl
 
-from .problems import Problem, assert_as_good_as_plain, random_problem
+from .problems import Problem, assert_as_good_as_plain, largest_value, random_problem
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ROUNDINGS = 4.0
@@ -71,7 +71,7 @@ def solve_head(head: Head, backend: str, dtype: torch.dtype | None = None, is_al
 def check_head(got: Solved, head: Head) -> None:
     """Hold what was found to the float64 reference."""
     truth, plain = (solve_head(head, "reference", dtype) for dtype in (torch.float64, None))
-    cancelled = head.problem.numbers.values.abs().max().item()
+    cancelled = largest_value(head.problem.numbers)
     for name, value in got.items():
         if name == "token_accuracy":
             continue  # which of two equal logits is larger is up to the products

@@ -70,14 +70,29 @@ def moved(problem: Problem, device: str) -> Problem:
     return replace(problem, **tensors, options={name: move(value) for name, value in problem.options.items()})
 
 
-def random_numbers(rng: random.Random, vocab_size: int, max_numbers: int = 40) -> NumberTokens:
-    """2 to ``max_numbers`` number tokens anywhere in the vocabulary: digits, fractions, negatives, duplicates."""
-    count = rng.randint(2, min(vocab_size, max_numbers))
+def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
+    """1 to 4 groups of 1 to 300 number tokens anywhere in the vocabulary, mostly one group of up to 40: digits,
+    fractions, negatives, duplicates. A group but the first may have no two values; some have units."""
     pool: list[Callable[[int], float]] = [float, lambda i: round(rng.uniform(-5, 5), 2), lambda i: float(i // 2)]
-    value = rng.choice(pool)
-    values = [value(i) for i in range(count)]
-    values[:2] = [-1.5, 2.0]
-    return NumberTokens.from_mapping(dict(zip(rng.sample(range(vocab_size), count), values, strict=True)), vocab_size)
+    tokens, groups = rng.sample(range(vocab_size), vocab_size), []
+    for number in range(rng.choice([1, 1, 1, 2, 3, 4])):
+        least, most = (1, rng.choice([1, 4, 40, 300])) if number else (2, rng.choice([40, 40, 40, 300]))
+        if len(tokens) < least:
+            break
+        chosen = [tokens.pop() for _ in range(rng.randint(least, min(most, len(tokens))))]
+        value = rng.choice([*pool, lambda i: 3.0] if number else pool)
+        groups.append({token: value(i) for i, token in enumerate(chosen)})
+        if number == 0:
+            groups[0] |= dict(zip(chosen, (-1.5, 2.0), strict=False))
+    rng.shuffle(groups)
+    units = [rng.choice([1.0, 10.0, 0.5]) for _ in groups] if len(groups) > 1 else None
+    return NumberTokens(groups, vocab_size, units=units)
+
+
+def largest_value(numbers: NumberTokens) -> float:
+    """The largest absolute value, in the units of the losses or of ``number_mae``."""
+    units = torch.tensor([max(group.unit, 1.0) for group in numbers.groups for _ in range(group.size)])
+    return (numbers.values.abs() * units).max().item()
 
 
 def random_config(rng: random.Random) -> NTLConfig:
@@ -98,10 +113,21 @@ def random_labels(rng: random.Random, shape: tuple[int, ...], numbers: NumberTok
     """Some numbers, some other tokens, some ignored; sometimes all of one sort."""
     number_share, ignored_share = rng.choice([0.0, 0.5, 1.0]), rng.choice([0.0, 0.2, 1.0])
     labels = torch.randint(0, numbers.vocab_size, shape)
-    number_labels = numbers.ids[torch.randint(0, len(numbers), shape)]
+    spans = torch.tensor([group[:2] for group in numbers.groups])[torch.randint(0, len(numbers.groups), shape)]
+    number_labels = numbers.ids[(spans[..., 0] + torch.rand(shape) * spans[..., 1]).long()]
     labels = torch.where(torch.rand(shape) < number_share, number_labels, labels)
     labels = torch.where(torch.rand(shape) < ignored_share, ignore_index, labels)
     return labels.to(rng.choice([torch.int64, torch.int32]))
+
+
+def masked(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> Tensor:
+    """With none, half or all number columns of each row and group at -inf, but for those of labels."""
+    shares = torch.tensor([0.0, 0.5, 1.0])[torch.randint(0, 3, (*labels.shape, len(numbers.groups)))]
+    shares = shares.repeat_interleave(torch.tensor([group.size for group in numbers.groups]), -1)
+    is_hidden = torch.zeros_like(logits, dtype=torch.bool)
+    is_hidden[..., numbers.ids] = torch.rand(shares.shape) < shares
+    is_hidden[..., labels.clamp_min(0)] = False
+    return logits.masked_fill(is_hidden, -torch.inf)
 
 
 def random_problem(
@@ -116,7 +142,6 @@ def random_problem(
     numbers = random_numbers(rng, rng.choice(vocab_sizes))
     vocab_size, shape, dtype = numbers.vocab_size, rng.choice(shapes), rng.choice(dtypes)
     logits = (torch.randn(*shape, vocab_size) * rng.choice([0.5, 2.0, 8.0])).to(dtype)
-    logits = random_layout(rng, logits)
     ignore_index = rng.choice([-100, -100, 1])
     reduction = rng.choice(["mean", "sum", "none"])
     options: dict[str, Any] = {
@@ -133,6 +158,9 @@ def random_problem(
         options |= random_denominators(rng, options["config"])
     upstream = torch.randn(shape) if reduction == "none" else torch.tensor(rng.choice([1.0, 1.0, -2.5]))
     labels = random_labels(rng, shape, numbers, ignore_index)
+    if rng.random() < 0.5 and options["label_smoothing"] == 0:  # whose loss -inf makes infinite
+        logits = masked(logits, labels, numbers)
+    logits = random_layout(rng, logits)
     return Problem(logits, labels, numbers, options, upstream, seed)
 
 
@@ -206,7 +234,7 @@ def check(answer: Answer, problem: Problem, extra: float = 0.0, tanh: float = 0.
             continue  # a softcap makes ties, and which logits tie depends on the precision
         # yhat - v_y may cancel to much less than the values it is made of; the CE of a confident row is the
         # logarithm of a sum near 1
-        cancelled = problem.numbers.values.abs().max().item() if name in ("loss", "ntl", "number_mae") else 0.0
+        cancelled = largest_value(problem.numbers) if name in ("loss", "ntl", "number_mae") else 0.0
         cancelled = max(cancelled, 1.0) if name in ("loss", "cross_entropy") else cancelled
         # A tanh's error moves the logits by the softcap's multiple of it, and its own derivative by twice as much.
         more = 2 * tanh * problem.options["softcap"] * max(cancelled, magnitude(truth[name])) if tanh else 0.0

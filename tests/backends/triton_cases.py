@@ -86,7 +86,7 @@ class TritonCases:
         rng = random.Random(vocab_size)
         for config in (NTLConfig(reweigh=True), NTLConfig(kind="mse", reweigh=False)):
             numbers = random_numbers(rng, vocab_size)
-            labels = torch.cat([numbers.ids[:2], torch.tensor([vocab_size - 1, -100])])
+            labels = torch.cat([numbers.ids[[0, -1]], torch.tensor([vocab_size - 1, -100])])
             options = {"config": config, "label_smoothing": 0.1, "z_loss": 0.01, "reduction": "mean"}
             logits = torch.randn(2, 3, vocab_size)[:, :-1].to(dtype)
             problem = Problem(logits, labels.view(2, 2), numbers, options, torch.tensor(1.5))
@@ -102,7 +102,7 @@ class TritonCases:
             numbers = random_numbers(rng, rng.choice([3, 11, 50, 131]))
             logits = strided_rows(rng, 2, 3, numbers.vocab_size, dtype, self.device)
             gradient_buffer, gradient = guarded_like(logits, self.device)
-            labels = torch.tensor([[*numbers.ids[:2].tolist(), -100], [0, numbers.vocab_size - 1, -100]])
+            labels = torch.tensor([[*numbers.ids[[0, -1]].tolist(), -100], [0, numbers.vocab_size - 1, -100]])
             problem = Problem(logits, labels, numbers, {"reduction": reduction}, torch.ones(2, 3))
             fields = run_contract(moved(problem, self.device), gradient)
             assert not fields.isnan().any() and not gradient.isnan().any()
