@@ -219,7 +219,7 @@ class NumberTokens:
         lengths = sorted({length_of(text) for text, _ in found})
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)
-        units = [10.0 ** (before - 1) for before, _ in lengths]
+        units = [10.0 ** min(before - 1, 38) for before, _ in lengths]  # float32 holds no larger power of ten
         groups: list[dict[int, float]] = [{} for _ in lengths]
         for text, token in found:
             place = lengths.index(length_of(text))
