@@ -205,13 +205,13 @@ def row_losses_kernel(
             a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
         front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
-        numbers, label, scalars = own_group(numbers, label, scalars, KIND)
-        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         ce = cross_entropy(normaliser, distance, columns.u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
         is_correct = (columns.u >= normaliser.peak).to(tl.float32)
         row_gradient, number = label_terms(
-            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
@@ -220,7 +220,7 @@ def row_losses_kernel(
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
-            write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         for i in tl.static_range(names_in(RESULTS)):
             tl.store(fields + i * row_count + n, 0.0)
@@ -251,13 +251,13 @@ def row_gradients_kernel(
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         kept = read_kept(row, TILE)
-        numbers, label, scalars = own_group(numbers, label, scalars, KIND)
-        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         row_gradient, _ = label_terms(
-            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         tl.debug_barrier()  # wait until all threads have read the columns that others write
-        write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+        write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)
 

@@ -73,14 +73,15 @@ def shard_columns(
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
     pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
+    logits_of_row = None
     if number_logits is not None:
-        number_logits += n.to(tl.int64) * numbers.size
-    numbers, label, scalars = own_group(numbers, label, scalars, KIND)
-    columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+        logits_of_row = number_logits + n.to(tl.int64) * numbers.size
+    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+    columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if own_label.index >= 0:
         effect = load_named("effect", MERGED, merged, row_count, n)
-        terms = shard_terms(columns, numbers, number_logits, label.index, effect, transform, scalars, KIND, BLOCK)
+        terms = shard_terms(columns, own, logits_of_row, own_label.index, effect, transform, own_scalars, KIND, BLOCK)
         over_numbers = Normaliser(
             peak=load_named("number_peak", MERGED, merged, row_count, n),
             total=load_named("number_total", MERGED, merged, row_count, n),
@@ -89,7 +90,7 @@ def shard_columns(
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
         mass = share_of(over_numbers, normaliser, transform)
         slope, number_gradients = number_row(
-            columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
+            columns, q, terms, mass, own_label, b, pulls, normaliser, exponent, own_scalars, OPTIONS
         )
     else:
         slope = pulls.slope / normaliser.total

@@ -105,13 +105,13 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.id, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
-        numbers, label, scalars = own_group(numbers, label, scalars, KIND)
-        if label.index >= 0:
-            columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
-            offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        if own_label.index >= 0:
+            columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
+            offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
             powers, over_numbers = number_powers(columns.u, transform)
             number_peak, number_total = over_numbers.peak, over_numbers.total
-            cost = dot(powers, costs(tl.abs(offsets), scalars))
+            cost = dot(powers, costs(tl.abs(offsets), own_scalars))
             offset = dot(powers, offsets)
     found_here = Statistics(
         peak=peak,
@@ -139,15 +139,15 @@ def number_columns_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     number_logits += n.to(tl.int64) * numbers.size
-    numbers, label, scalars = own_group(numbers, label, scalars, KIND)
+    own, own_label, _ = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if own_label.index >= 0:
         start = logits.pointer + (n // length).to(tl.int64) * logits_stride
         start += (n % length).to(tl.int64) * logits.row_stride
-        columns = read_shard_numbers(start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+        columns = read_shard_numbers(start, own, shard, transform, OPTIONS.softcap, BLOCK)
         u = tl.where(columns.inside, columns.u, 0.0)
-    tl.store(number_logits + lanes, u, mask=lanes < numbers.size)
+    tl.store(number_logits + lanes, u, mask=lanes < own.size)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -162,9 +162,9 @@ def cumulative_losses_kernel(
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
     number_logits += n.to(tl.int64) * numbers.size
-    numbers, label, scalars = own_group(numbers, label, scalars, "cumulative")
-    if label.index >= 0:
-        loss = smooth_terms(number_logits, numbers, label.index, transform, scalars, BLOCK).loss
+    own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
+    if own_label.index >= 0:
+        loss = smooth_terms(number_logits, own, own_label.index, transform, own_scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -194,18 +194,18 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
 
-    numbers, label, scalars = own_group(numbers, label, scalars, KIND, inside)
-    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, scalars, rows, inside, KIND)
+    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
+    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, own_scalars, rows, inside, KIND)
     mass = share_of(over_numbers, normaliser, transform)
-    counts, is_number = label.counts, label.index >= 0
+    counts, is_number = label.counts, own_label.index >= 0
     result = row_result(
         label,
         ce=tl.where(counts, ce, 0.0),
         is_correct=(counts & (label_u >= peak)).to(tl.float32),
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
-            ntl=tl.where(is_number, reweighed(loss, mass, scalars, OPTIONS.reweigh), 0.0),
-            absolute_error=tl.where(is_number, in_own_units(tl.abs(error), numbers), 0.0),
+            ntl=tl.where(is_number, reweighed(loss, mass, own_scalars, OPTIONS.reweigh), 0.0),
+            absolute_error=tl.where(is_number, in_own_units(tl.abs(error), own), 0.0),
             mass=tl.where(is_number, mass, 0.0),
         ),
     )
