@@ -53,12 +53,15 @@ UNMEASURED_CONFIGS = [
 ]
 
 
-def unmeasured_problem(dtype: torch.dtype, reduction: str, config: NTLConfig) -> Problem:
-    """In rows 0 and 3, whose labels are numbers, all number tokens are at -inf; in row 4, half of them."""
+def unmeasured_problem(dtype: torch.dtype, reduction: str, config: NTLConfig, are_grouped: bool = False) -> Problem:
+    """In rows 0 and 3, whose labels are numbers, all number tokens of their group are at -inf; in row 4, half."""
     torch.manual_seed(0)
     logits, labels = (torch.randn(7, 203) * 3).to(dtype), torch.tensor([7, 5, 52, 99, 3, -100, 12])
-    numbers = NumberTokens.from_mapping({**{i + 3: i - 4.5 for i in range(10)}, 99: 20.0}, 203)
-    logits[[[0], [3]], numbers.ids] = -torch.inf
+    digits: dict[int, float] = {i + 3: i - 4.5 for i in range(10)}
+    groups = [{99: 20.0, 150: 21.0}, digits] if are_grouped else [{**digits, 99: 20.0}]
+    numbers = NumberTokens.from_groups(groups, 203)
+    for row in (0, 3):
+        logits[row, next([*group] for group in groups if int(labels[row]) in group)] = -torch.inf
     logits[4, 8:13] = -torch.inf
     logits[6, numbers.ids] -= 300  # a probability that underflows in float32, and a distribution all the same
     options = {"config": config, "reduction": reduction, "token_weights": torch.linspace(0.5, 2.0, 7)}

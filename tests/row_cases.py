@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ class InfiniteRows(LargeRows):
                 check_impossible(self.solve(problem), problem)
 
     def test_number_tokens_without_probability_have_no_number_loss(self) -> None:
-        for i, config in enumerate(UNMEASURED_CONFIGS):
+        for i, (config, are_grouped) in enumerate(product(UNMEASURED_CONFIGS, (False, True))):
             dtype, reduction = self.dtypes[i // 3 % len(self.dtypes)], REDUCTIONS[i % 3]
-            problem = self.placed(unmeasured_problem(dtype, reduction, config))
+            problem = self.placed(unmeasured_problem(dtype, reduction, config, are_grouped))
             check_unmeasured(self.solve(problem), problem)

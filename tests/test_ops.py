@@ -22,7 +22,7 @@ from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
-SPEC = LossSpec.resolve(NTLConfig(), DIGITS)
+GROUPED = NumberTokens.from_groups([{i + 3: float(i) for i in range(10)}, {0: 2.0, 15: 4.5, 16: 3.0}], 50)
 LABELS = torch.randint(0, 20, (2, 3))
 
 
@@ -34,18 +34,20 @@ class Graphs(CompileCounterWithBackend):
         super().__init__("aot_eager")
 
 
-def operands(labels: torch.Tensor, reduction: str, num_tokens: float | None = None) -> tuple[Any, ...]:
-    weights = torch.rand(labels.shape)
-    problem = Problem(labels, weights, num_tokens, num_tokens, 0.3, DIGITS.table("cpu"), SPEC, reduction, "eager")
+def operands(
+    labels: torch.Tensor, reduction: str, num_tokens: float | None = None, numbers: NumberTokens = GROUPED
+) -> tuple[Any, ...]:
+    weights, spec = torch.rand(labels.shape), LossSpec.resolve(NTLConfig(), numbers)
+    problem = Problem(labels, weights, num_tokens, num_tokens, 0.3, numbers.table("cpu"), spec, reduction, "eager")
     return ops.operands_of(problem, torch.float32)
 
 
 def test_operands_carry_the_whole_problem() -> None:
     """Every field but ``wants_parts``, each other than its default and than every other."""
-    weights, table = torch.rand(LABELS.shape), DIGITS.table("cpu")
+    weights, table = torch.rand(LABELS.shape), GROUPED.table("cpu")
     config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
-    spec = LossSpec.resolve(config, DIGITS, ignore_index=-7, **options)
+    spec = LossSpec.resolve(config, GROUPED, ignore_index=-7, **options)
     problem = Problem(LABELS, weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
     back = ops.operands_of(problem, torch.float32).problem
     assert back.wants_parts
@@ -57,17 +59,18 @@ def test_operands_carry_the_whole_problem() -> None:
 
 
 @pytest.mark.parametrize("name", ["losses and gradient", "losses", "losses of rows", "gradients"])
-@pytest.mark.parametrize("layout", ["contiguous", "sliced"])
-def test_opcheck(name: str, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "numbers"), [("contiguous", DIGITS), ("sliced", GROUPED)])
+def test_opcheck(name: str, layout: str, numbers: NumberTokens) -> None:
     """torch's four standard tests, the derivative among them."""
+    given = partial(operands, LABELS, numbers=numbers)
     logits = torch.randn(2, 4, 50)[:, :-1] if layout == "sliced" else torch.randn(2, 3, 50)
     differentiable = logits.clone() if layout == "contiguous" else logits.detach()
     differentiable.requires_grad_()
     arguments = {
-        "losses and gradient": (differentiable, True, *operands(LABELS, "mean")),
-        "losses": (differentiable, False, *operands(LABELS, "sum")),
-        "losses of rows": (differentiable, False, *operands(LABELS, "none")),
-        "gradients": (logits, torch.rand(NUM_FIELDS, 6), torch.rand(()), *operands(LABELS, "mean", 3.0)),
+        "losses and gradient": (differentiable, True, *given("mean")),
+        "losses": (differentiable, False, *given("sum")),
+        "losses of rows": (differentiable, False, *given("none")),
+        "gradients": (logits, torch.rand(NUM_FIELDS, 6), torch.rand(()), *given("mean", 3.0)),
     }
     torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
@@ -85,10 +88,10 @@ def test_opcheck_linear(reduction: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("inplace", [False, True])
-def test_compile_without_graph_break(dtype: torch.dtype, reduction: str, inplace: bool) -> None:
+@pytest.mark.parametrize(("inplace", "numbers"), [(False, DIGITS), (True, GROUPED)])
+def test_compile_without_graph_break(dtype: torch.dtype, reduction: str, inplace: bool, numbers: NumberTokens) -> None:
     def loss(logits: torch.Tensor) -> torch.Tensor:
-        result = cross_entropy_ntl(logits * 2, LABELS, DIGITS, reduction=reduction, inplace=inplace)
+        result = cross_entropy_ntl(logits * 2, LABELS, numbers, reduction=reduction, inplace=inplace)
         assert isinstance(result, torch.Tensor)
         return result.sum()
 
@@ -112,7 +115,7 @@ def test_a_mean_over_tokens_compiles(given: dict[str, Any]) -> None:
 
     def losses(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         of_logits = cross_entropy_ntl(hidden @ weight.t(), LABELS, DIGITS, config=config, **given)
-        of_hidden = linear_cross_entropy_ntl(hidden, weight, LABELS, DIGITS, config=config, chunk_size=2, **given)
+        of_hidden = linear_cross_entropy_ntl(hidden, weight, LABELS, GROUPED, config=config, chunk_size=2, **given)
         assert isinstance(of_logits, torch.Tensor) and isinstance(of_hidden, torch.Tensor)
         return torch.stack([of_logits, of_hidden])
 

@@ -14,8 +14,11 @@ from .large_logits import large_problem
 NUMBERS = NumberTokens.from_mapping({3: -1.5, 4: 2.0, 9: 2.0, 10: 7.0}, 13)
 
 
+GROUPS: list[dict[int, float]] = [{3: -1.5, 10: 7.0}, {4: 2.0}, {0: 5.0, 9: 2.0, 12: 2.5}]
+
+
 def true_statistics(logits: Tensor, numbers: NumberTokens = NUMBERS) -> tuple[Tensor, Tensor]:
-    """(yhat, m) in float64."""
+    """(yhat, m) in float64, of number tokens in one group."""
     x = logits.double()
     q = x[..., numbers.ids].softmax(-1)
     return (q * numbers.values.double()).sum(-1), x.softmax(-1)[..., numbers.ids].sum(-1)
@@ -44,12 +47,36 @@ def test_equals_the_softmax(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         torch.testing.assert_close(*gradients, rtol=rounding, atol=rounding)
 
 
-def test_all_derivatives() -> None:
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])
+def test_each_group_has_its_own(shape: tuple[int, ...]) -> None:
+    """Results and gradients; NaN and 0 where all of a group is at -inf."""
+    logits = torch.randn(*shape, 13, dtype=torch.float64)
+    logits.view(-1, 13)[:1, [3, 10]] = -torch.inf
+    logits.requires_grad_()
+    found = number_statistics(logits, NumberTokens.from_groups(GROUPS, 13))
+    x = logits.softmax(-1)
+    for i, group in enumerate(GROUPS):
+        ids, values = torch.tensor([*group]), torch.tensor([*group.values()], dtype=torch.float64)
+        mass = x[..., ids].sum(-1)
+        expected = (x[..., ids] * values).sum(-1) / mass
+        torch.testing.assert_close(found.mass[..., i], mass)
+        torch.testing.assert_close(found.expected_value[..., i], expected, equal_nan=True)
+        is_measured = expected.isfinite()
+        for got, want in ((found.mass[..., i], mass), (found.expected_value[..., i], expected)):
+            gradients = [
+                torch.autograd.grad(part[is_measured].sum(), logits, retain_graph=True)[0] for part in (got, want)
+            ]
+            torch.testing.assert_close(gradients[0], gradients[1].nan_to_num())
+    assert found.mass.shape == found.expected_value.shape == (*shape, 3)
+
+
+@pytest.mark.parametrize("numbers", [NUMBERS, NumberTokens.from_groups(GROUPS, 13)])
+def test_all_derivatives(numbers: NumberTokens) -> None:
     """Of first and second order, in reverse and in forward mode, one by one and batched."""
     logits = torch.randn(3, 13, dtype=torch.float64, requires_grad=True)
 
     def statistics(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(number_statistics(x, NUMBERS))
+        return tuple(number_statistics(x, numbers))
 
     assert torch.autograd.gradcheck(statistics, logits, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(statistics, logits)

@@ -260,8 +260,9 @@ class TritonCases:
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     def test_number_tokens_without_probability_have_no_number_loss(self, reduction: str) -> None:
         for config in UNMEASURED_CONFIGS:
-            for dtype in (torch.float32, torch.float16):  # a gradient of the forward pass, and one of the backward pass
-                problem = moved(unmeasured_problem(dtype, reduction, config), self.device)
+            # A gradient of the forward pass, and one of the backward pass
+            for dtype, are_grouped in ((torch.float32, False), (torch.float32, True), (torch.float16, True)):
+                problem = moved(unmeasured_problem(dtype, reduction, config, are_grouped), self.device)
                 check_unmeasured(solve(problem, "triton"), problem)
 
     def test_a_common_offset_costs_no_digits(self) -> None:
