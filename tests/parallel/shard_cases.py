@@ -17,9 +17,8 @@ from ..problems import Answer, Problem, check, moved, random_problem, tanh_error
 from ..row_cases import InfiniteRows
 from .shards import group_of_one, random_bounds, solve_in_shards, together, uneven_bounds
 
-DIGITS = {i: float(i) for i in range(10)}
-NUMBERS = NumberTokens.from_mapping(DIGITS, 64)
-GROUPS = [{i: DIGITS[i] for i in each} for each in ((0, 9), range(1, 9))]
+GROUPS = [{i: float(i) for i in range(10)}, {20: 1.0, 50: 5.0}]
+NUMBERS = NumberTokens.from_groups(GROUPS, 64)
 
 
 class ShardCases(InfiniteRows):
@@ -75,7 +74,7 @@ class ShardCases(InfiniteRows):
             (even, {"config": NTLConfig(reweigh=True)}, False),
             (even, {"softcap": 3.0}, False),
             (even, {"numbers": NumberTokens.from_mapping({i: float(i + 1) for i in range(10)}, 64)}, False),
-            (even, {"numbers": NumberTokens.from_groups(GROUPS, 64)}, False),
+            (even, {"numbers": NumberTokens(GROUPS, 64, units=[1.0, 10.0])}, False),
             ([(0, 64), (0, 64)], {}, False),
             ([(0, 32), (33, 31)], {}, False),
             ([(0, 32), (31, 33)], {}, False),
