@@ -12,8 +12,6 @@ from ntl_kernels.statistics import number_statistics
 from .large_logits import large_problem
 
 NUMBERS = NumberTokens.from_mapping({3: -1.5, 4: 2.0, 9: 2.0, 10: 7.0}, 13)
-
-
 GROUPS: list[dict[int, float]] = [{3: -1.5, 10: 7.0}, {4: 2.0}, {0: 5.0, 9: 2.0, 12: 2.5}]
 
 
