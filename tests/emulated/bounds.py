@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton
-from ntl_kernels.spec import LossSpec, cost_line
+from ntl_kernels.spec import WORST_FACTOR, LossSpec, cost_line
+from ntl_kernels.tokens import Group
 
 from ..problems import Problem
 from .rounding import APPROXIMATE, UNIT, Rounded, exact, product, rounded
@@ -61,6 +62,8 @@ class Rows:
     """0 where the row does not count."""
     target: Tensor
     """The value of a number label, NaN of others."""
+    group: Group
+    """Of a number label, with fields [N, 1]; the first one of others."""
     upstream: Tensor
     """[N]: of each row's loss."""
     options: Options
@@ -100,7 +103,9 @@ def rows_of(problem: Problem) -> Rows:
     value = torch.full((problem.logits.shape[-1],), torch.nan, dtype=torch.float64)
     value[problem.numbers.ids.long()] = problem.numbers.values.double()
     upstream = problem.upstream.double().expand(problem.labels.shape).reshape(-1)
-    return Rows(logits, labels, weights, value[labels], upstream, options)
+    every = torch.tensor([group for group in problem.numbers.groups for _ in range(group.size)])  # as float32 has it
+    group = Group(*every[problem.numbers.lookup[labels].clamp_min(0), :, None].double().unbind(1))
+    return Rows(logits, labels, weights, value[labels], group, upstream, options)
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,10 @@ class Bounds:
         self.ids = problem.numbers.ids.long()
         tile, _ = triton.tile_of(problem.logits.detach().reshape(1, count, columns), None) if count else (None, None)
         self.additions = columns / (tile.threads if tile else 1) + TREE + ranks
-        self.number_additions = len(self.ids) / 32 + TREE + ranks
+        group, places = self.rows.group, torch.arange(len(self.ids))
+        self.is_own = (places >= group.start) & (places < group.start + group.size)
+        self.is_grouped = len(problem.numbers.groups) > 1
+        self.number_additions = max(group.size for group in problem.numbers.groups) / 32 + TREE + ranks
         self.u, self.outer = self.transformed()
         self.row = self.softmax(self.u, self.additions)
         if self.is_fast:
@@ -193,7 +201,7 @@ class Bounds:
     def number_terms(self) -> Number:
         config, values = self.config, self.problem.numbers.values.double()
         target = self.rows.target.nan_to_num(nan=float(values[0]))[:, None]
-        u = self.u[:, self.ids]
+        u = self.u[:, self.ids].where(self.is_own, exact(-torch.inf))
         numbers = self.softmax(u, self.number_additions)
         q, offsets = numbers.p, rounded(values - target)
         gap = (numbers.peak - self.row.peak) * (self.outer * rounded(math.log2(math.e)))
@@ -203,8 +211,8 @@ class Bounds:
         if config.kind == "wasserstein" and config.label_sigma > 0:
             loss, effects = self.cumulative(q, offsets, values)
         elif config.kind == "wasserstein":
-            offset, line = cost_line(self.problem.numbers.distances, config.squash_factor)
-            cost = offsets.abs() * rounded(line) + rounded(offset)
+            offset, line = self.cost_line()
+            cost = offsets.abs() * line + offset
             effects = cost.where(offsets.value != 0, exact(torch.zeros_like(offsets.value)))
             loss = (q * effects).sum(self.number_additions)
         else:
@@ -216,9 +224,10 @@ class Bounds:
     def cumulative(self, q: Rounded, offsets: Rounded, values: Tensor) -> tuple[Rounded, Rounded]:
         """(L, effects) with ``label_sigma``."""
         steps = offsets / rounded(self.config.label_sigma)
-        powers = (steps * steps * rounded(-0.5 * math.log2(math.e))).exp2()
+        powers = (steps * steps * rounded(-0.5 * math.log2(math.e))).exp2().where(self.is_own, exact(0.0))
         difference = (q - powers / powers.sum(self.number_additions)).running_sum(self.number_additions)
-        gaps = rounded(torch.cat([values.diff(), values.new_zeros(1)]))
+        has_next = self.is_own & torch.nn.functional.pad(self.is_own, (0, 1))[:, 1:]
+        gaps = rounded(torch.cat([values.diff(), values.new_zeros(1)])).where(has_next, exact(0.0))
         effects = (difference.sign() * gaps).running_sum_from_the_end(self.number_additions)
         return (difference.abs() * gaps).sum(self.number_additions), effects
 
@@ -233,10 +242,28 @@ class Bounds:
         slope = error.clamp(-self.config.huber_delta, self.config.huber_delta)
         return slope, near.where(size.value < self.config.huber_delta, far)
 
+    def cost_line(self) -> tuple[Rounded, Rounded]:
+        """(offset, slope) of what a distance costs."""
+        factor, nearest, furthest = self.config.squash_factor, *map(exact, self.rows.group[-2:])
+        if factor is None or not self.is_grouped:
+            offset, slope = map(rounded, cost_line(self.problem.numbers.groups[0], factor))
+            return offset, slope
+        slope = rounded(factor - 1) / (furthest - nearest)
+        slope = slope.where(furthest.value > nearest.value, exact(0.0))
+        return exact(1.0) - slope * nearest, slope
+
     @property
     def worst(self) -> Rounded:
         """1.01 * L_max"""
-        return rounded(LossSpec.resolve(self.config, self.problem.numbers).worst_loss)
+        if not self.is_grouped:
+            return rounded(LossSpec.resolve(self.config, self.problem.numbers).worst_loss)
+        furthest = exact(self.rows.group.furthest)
+        if self.config.kind == "wasserstein":
+            offset, slope = self.cost_line()
+            largest = (offset + slope * furthest).where(furthest.value > 0, exact(0.0))
+        else:
+            _, largest = self.value_terms(furthest)
+        return rounded(WORST_FACTOR) * largest
 
     def number_loss(self) -> Rounded:
         """[N, 1]"""
@@ -302,7 +329,7 @@ class Bounds:
             ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, rows.ntl_denominator())
         values = self.problem.numbers.values.double()
         target = rows.target.nan_to_num(nan=float(values[0]))[:, None]
-        error = (self.number.q * rounded(values - target)).sum(self.number_additions).abs()
+        error = (self.number.q * rounded(values - target)).sum(self.number_additions).abs() * exact(rows.group.unit)
         found = {
             "loss": ce + ntl * rounded(float(self.config.weight)),
             "cross_entropy": ce,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..problems import Answer, Problem, solve
+from ..problems import Answer, Problem, largest_value, solve
 from .bounds import Bounds
 from .rounding import APPROXIMATE, Rounded
 
@@ -56,7 +56,7 @@ def within(name: str, got: Tensor, expected: Tensor, bound: Tensor, problem: Pro
 
 def check_the_truth(truth: Answer, parts: dict[str, Rounded], gradient: Rounded, problem: Problem) -> None:
     """The project's reference and the formulas of the bounds agree in float64."""
-    largest = float(problem.numbers.values.abs().max())
+    largest = largest_value(problem.numbers)
     for name, part in parts.items():
         expected = getattr(truth.output, name).detach().double()
         torch.testing.assert_close(part.value.view(expected.shape), expected, rtol=1e-6, atol=1e-12 * largest**2)
