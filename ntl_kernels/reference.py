@@ -46,14 +46,12 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     if table.groups is None:
         return group_losses(x, index, table.ids, table.values, spec)
     found = x.new_zeros(3, len(x))
-    groups = Group(*table.groups.to(x.dtype).t())
-    for start in groups.start.unique().tolist():
-        group = Group(*(each[int(start)].view(1, 1) for each in groups))
-        own = slice(int(start), int(start + group.size))
+    for group in (Group(*row) for row in table.groups.to(x.dtype).unique(dim=0)):
+        own = slice(int(group.start), int(group.start + group.size))
         rows = ((index >= own.start) & (index < own.stop)).nonzero().view(-1)
         of_group = spec.in_groups(group.nearest, group.furthest)
         loss, error, mass = group_losses(x[rows], index[rows] - own.start, table.ids[own], table.values[own], of_group)
-        found = found.index_copy(1, rows, torch.stack([loss, error * group.unit.view(()), mass]))
+        found = found.index_copy(1, rows, torch.stack([loss, error * group.unit, mass]))
     loss, error, mass = found.unbind()
     return loss, error, mass
 
@@ -74,8 +72,7 @@ def group_losses(
         loss = (q * costs(values, targets, spec)).sum(-1)
     mass = x.softmax(-1)[:, ids.long()].sum(-1).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
-        worst_loss = torch.as_tensor(spec.worst_loss, dtype=x.dtype, device=x.device).view(())
-        loss = loss * mass + worst_loss * (1 - mass)  # eq. 15
+        loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
     return loss, error.abs(), mass
 
 
