@@ -36,7 +36,7 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
 
 
 def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
-    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` [n, 1] over sorted values (eq. 9)."""
+    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` over sorted values (eq. 9)."""
     exponents = -(((values - targets) / label_sigma) ** 2) / 2
     t = exponents.masked_fill(~own, -torch.inf).softmax(-1)
     gaps = torch.where(own[:, 1:] & own[:, :-1], values.diff(), 0.0)
