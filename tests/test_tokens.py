@@ -435,7 +435,7 @@ def test_numbers_that_no_loss_holds_are_left_out_and_named(texts: list[str], spa
         assert warned.startswith(message) and f"  {message}" in numbers.describe()
         assert max(map(len, numbers.describe().splitlines())) < 300
         assert sorted(numbers.ids.tolist()) == list(range(13))
-        assert numbers.largest_distance == pytest.approx(largest)
+        assert max(group.furthest for group in numbers.groups) == pytest.approx(largest)
         logits, labels = torch.randn(5, len(tokenizer.vocab)), torch.tensor([3, 10, 11, 12, 13])
         parts = cross_entropy_ntl(logits, labels, numbers, return_parts=True)
         assert torch.stack(tuple(parts)).isfinite().all()
@@ -529,7 +529,7 @@ def test_bad_groups_are_named(groups: Any, error: type[Exception], message: str)
 def test_groups_stay_in_their_order_and_are_compared() -> None:
     groups: list[dict[int, float]] = [{3: 2.0, 7: -1.0, 5: 0.5}, {1: 100.0}, {20: 4.0, 0: 4.0, 9: 8.0}]
     numbers = NumberTokens.from_groups(groups, 30)
-    assert numbers.ids.tolist() == [7, 5, 3, 1, 0, 20, 9] and numbers.distances == (1.5, 4.0)
+    assert numbers.ids.tolist() == [7, 5, 3, 1, 0, 20, 9]
     assert numbers.groups == ((0, 3, 1.0, 1.5, 3.0), (3, 1, 1.0, 0.0, 0.0), (4, 3, 1.0, 4.0, 4.0))
     table = numbers.table("cpu")
     assert table.groups is not None and table.groups.dtype == torch.float32 and table.width == 3
@@ -559,7 +559,7 @@ def test_values_that_round_to_one_float32_are_one_value() -> None:
     numbers = NumberTokens.from_mapping({1: 0.1, 2: 0.1 + 1e-12, 3: 16777217, 4: 16777216, 5: 1e-50, 6: -0.0}, 7)
     assert numbers.values.tolist() == [0.0, 0.0, *[float(np.float32(0.1))] * 2, 16777216.0, 16777216.0]
     assert numbers.ids.tolist() == [5, 6, 1, 2, 3, 4]
-    assert numbers.smallest_distance == float(np.float32(0.1))
+    assert numbers.groups[0].nearest == float(np.float32(0.1))
     assert "values with several tokens: 3" in numbers.describe()
     assert "worth 0 to 1," in repr(NumberTokens.from_mapping({0: -0.0, 1: 1.0}, 2))
 
@@ -581,8 +581,9 @@ def test_sorted_by_value_then_id_and_looked_up(mapping: dict[int, float], vocab_
     assert (table.ids.dtype, table.values.dtype, table.lookup.dtype) == (torch.int32, torch.float32, torch.int32)
     assert table.lookup[numbers.ids].tolist() == list(range(len(mapping))) == list(range(len(numbers)))
     assert int((table.lookup >= 0).sum()) == len(mapping) and table.lookup.shape == (vocab_size,)
-    distances = [abs(left - right) for group in pairs for left, _ in group for right, _ in group if left != right]
-    assert (numbers.smallest_distance, numbers.largest_distance) == (min(distances), max(distances))
+    for group, members in zip(numbers.groups, pairs, strict=True):
+        distances = [abs(left - right) for left, _ in members for right, _ in members if left != right] or [0.0]
+        assert (group.size, group.nearest, group.furthest) == (len(members), min(distances), max(distances))
 
 
 def test_over_a_thousand_numbers_in_any_order() -> None:
@@ -681,7 +682,7 @@ def test_is_immutable() -> None:
     numbers.ids.zero_(), numbers.values.zero_(), numbers.lookup.zero_()
     assert (numbers.ids.tolist(), numbers.values.tolist()) == ([1, 2], [1.0, 2.0])
     assert numbers.lookup.tolist() == [-1, 0, 1, -1, -1]
-    for name in ("ids", "values", "vocab_size", "groups", "smallest_distance", "anything"):
+    for name in ("ids", "values", "vocab_size", "groups", "anything"):
         with pytest.raises(AttributeError):
             setattr(numbers, name, 3)
 

@@ -11,7 +11,6 @@ from .arguments import VARYING
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import (
     gather_numbers,
-    in_own_units,
     number_gradient,
     number_softmax,
     number_terms,
@@ -89,7 +88,9 @@ def label_terms(
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
         q, number_normaliser = number_softmax(columns.numbers.u, transform)
-        absolute_error = in_own_units(tl.abs(dot(q, columns.offsets)), numbers)
+        absolute_error = tl.abs(dot(q, columns.offsets))
+        if numbers.groups is not None:
+            absolute_error *= numbers.groups.unit
         mass = share_of(number_normaliser, normaliser, transform)
         terms = number_terms(q, columns.offsets, columns.numbers, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)

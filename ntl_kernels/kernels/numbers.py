@@ -51,15 +51,9 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
             nearest=load_named("nearest", GROUP, numbers.groups, 1, at, is_number),
             furthest=load_named("furthest", GROUP, numbers.groups, 1, at, is_number),
         )
-        own = Numbers(
-            ids=numbers.ids + group.start,
-            value=numbers.value + group.start,
-            lookup=numbers.lookup,
-            groups=group,
-            size=group.size,
-        )
-        index = label.index - group.start
-        own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=index)
+        ids, value = numbers.ids + group.start, numbers.value + group.start
+        own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
+        own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=label.index - group.start)
         return own, own_label, group_scalars(group, scalars, KIND)
 
 
@@ -83,15 +77,6 @@ def group_scalars(group, scalars, KIND: tl.constexpr):
         huber_delta=scalars.huber_delta,
         worst_loss=WORST * largest,
     )
-
-
-@triton.jit
-def in_own_units(error, numbers):
-    """A difference of values in the units of the tokens' own values."""
-    if numbers.groups is None:
-        return error
-    else:
-        return error * numbers.groups.unit
 
 
 @triton.jit

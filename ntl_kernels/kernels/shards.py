@@ -16,7 +16,6 @@ from .numbers import (
     costs,
     cumulative_terms,
     gather_numbers,
-    in_own_units,
     number_powers,
     number_softmax,
     own_group,
@@ -196,6 +195,8 @@ def merge_shards_kernel(
 
     own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
     loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, own_scalars, rows, inside, KIND)
+    if own.groups is not None:
+        error *= own.groups.unit
     mass = share_of(over_numbers, normaliser, transform)
     counts, is_number = label.counts, own_label.index >= 0
     result = row_result(
@@ -205,7 +206,7 @@ def merge_shards_kernel(
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
             ntl=tl.where(is_number, reweighed(loss, mass, own_scalars, OPTIONS.reweigh), 0.0),
-            absolute_error=tl.where(is_number, in_own_units(tl.abs(error), own), 0.0),
+            absolute_error=tl.where(is_number, tl.abs(error), 0.0),
             mass=tl.where(is_number, mass, 0.0),
         ),
     )
