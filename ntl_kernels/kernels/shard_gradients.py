@@ -73,15 +73,14 @@ def shard_columns(
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
     pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
-    logits_of_row = None
-    if number_logits is not None:
-        logits_of_row = number_logits + n.to(tl.int64) * numbers.size
     own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
     columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
         effect = load_named("effect", MERGED, merged, row_count, n)
-        terms = shard_terms(columns, own, logits_of_row, own_label.index, effect, transform, own_scalars, KIND, BLOCK)
+        terms = shard_terms(
+            columns, own, number_logits, n, numbers.size, own_label.index, effect, transform, own_scalars, KIND, BLOCK
+        )
         over_numbers = Normaliser(
             peak=load_named("number_peak", MERGED, merged, row_count, n),
             total=load_named("number_total", MERGED, merged, row_count, n),
@@ -106,11 +105,12 @@ def shard_columns(
 
 @triton.jit
 def shard_terms(
-    columns, numbers, number_logits, index, effect, transform, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr
-):
+    columns, numbers, number_logits, n, count, index, effect, transform, scalars,
+    KIND: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """The terms of the rank's columns of a number row, from the merged statistics."""
     if KIND == "cumulative":
-        terms = smooth_terms(number_logits, numbers, index, transform, scalars, BLOCK)
+        terms = smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK)
     else:
         offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
         if KIND == "wasserstein":

@@ -74,11 +74,12 @@ def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, 
 
 
 @triton.jit
-def smooth_terms(number_logits, numbers, index, transform, scalars, BLOCK: tl.constexpr):
-    """The terms of a row with ``label_sigma``, from the logits of all number tokens of the label's group."""
+def smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK: tl.constexpr):
+    """The terms of row n with ``label_sigma``, from its ``number_logits`` [N, count] and the numbers of its group."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
-    q, _ = number_softmax(tl.load(number_logits + lanes, mask=inside, other=float("-inf")), transform)
+    pointer = number_logits + n.to(tl.int64) * count + lanes
+    q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), transform)
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
 
 
@@ -160,10 +161,9 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
-    number_logits += n.to(tl.int64) * numbers.size
     own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
     if own_label.index >= 0:
-        loss = smooth_terms(number_logits, own, own_label.index, transform, own_scalars, BLOCK).loss
+        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, transform, own_scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
