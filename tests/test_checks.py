@@ -91,6 +91,7 @@ def test_whatever_the_loss_depends_on_is_settled_anew() -> None:
         NumberTokens.from_mapping({4: 0.0, 5: 1.0, 6: 9.0}, 50),
         NumberTokens.from_mapping({4: 0.0, 5: 2.0, 6: 9.0}, 50),  # another smallest distance
         NumberTokens.from_mapping({4: 0.0, 5: 1.0, 6: 8.0}, 50),  # another largest one
+        NumberTokens.from_groups([{4: 0.0, 5: 1.0}, {6: 9.0, 20: 3.0}], 50),
     ]
     configs = [NTLConfig(squash_factor=2.0), NTLConfig(squash_factor=3.0), NTLConfig(reweigh=True), NTLConfig()]
     configs += [NTLConfig(label_sigma=1.0), NTLConfig(label_sigma=2.0), NTLConfig(kind="mse"), NTLConfig(kind="mae")]

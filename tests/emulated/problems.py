@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,8 +38,15 @@ def strided(values: Tensor, layout: str) -> Tensor:
 
 def digits(vocab_size: int, count: int, seed: int = 0) -> NumberTokens:
     """The values 0, 1, 2, ... on tokens anywhere in the vocabulary."""
-    ids = random.Random(seed).sample(range(vocab_size), min(count, vocab_size))
-    return NumberTokens.from_mapping({id: float(value) for value, id in enumerate(ids)}, vocab_size)
+    return groups_of(vocab_size, (min(count, vocab_size),), seed)
+
+
+def groups_of(vocab_size: int, sizes: Sequence[int], seed: int = 0) -> NumberTokens:
+    """Groups of 0, 1, 2, ... on tokens anywhere; several groups have units, of which ten or fewer are in a group."""
+    ids = random.Random(seed).sample(range(vocab_size), sum(sizes))
+    units = [max(1.0, size / 10) if len(sizes) > 1 else 1.0 for size in sizes]
+    groups = [{ids.pop(0): value / unit for value in range(size)} for size, unit in zip(sizes, units, strict=True)]
+    return NumberTokens(groups, vocab_size, units=units)
 
 
 def labels_of(
@@ -49,14 +57,16 @@ def labels_of(
     are_numbers: float = 0.5,
     ignore_index: int = -100,
 ) -> Tensor:
-    """[count]: some are ignored, some numbers, some others."""
-    rng = random.Random(seed)
+    """[count]: some are ignored, some numbers, as many of each group, and some others."""
+    rng, groups = random.Random(seed), numbers.groups
+
+    def number(k: int) -> int:
+        group, place = groups[k % len(groups)], k // len(groups)
+        return int(numbers.ids[group.start + place % group.size])
+
     draws = [(rng.random(), rng.randrange(len(numbers)), rng.randrange(numbers.vocab_size)) for _ in range(count)]
     return torch.tensor(
-        [
-            ignore_index if u < ignored else int(numbers.ids[k]) if u < ignored + are_numbers else other
-            for u, k, other in draws
-        ],
+        [ignore_index if u < ignored else number(k) if u < ignored + are_numbers else other for u, k, other in draws],
         dtype=torch.int64,
     )
 
@@ -66,7 +76,7 @@ def problem_of(
     vocab_size: int,
     *,
     shape: tuple[int, int] = (2, 3),
-    count: int = 10,
+    count: int | Sequence[int] = 10,
     layout: str = "contiguous",
     scale: float = 3.0,
     upstream: float = 1.0,
@@ -75,9 +85,9 @@ def problem_of(
     weights: bool = False,
     **options: Any,
 ) -> Problem:
-    """Random logits [B, T, V] with ``count`` number tokens."""
+    """Random logits [B, T, V] with ``count`` number tokens, or groups of these sizes."""
     torch.manual_seed(seed)
-    numbers = digits(vocab_size, count, seed)
+    numbers = digits(vocab_size, count, seed) if isinstance(count, int) else groups_of(vocab_size, count, seed)
     logits = strided((torch.randn(*shape, vocab_size) * scale).to(dtype), layout)
     labels = labels_of(numbers, shape[0] * shape[1], seed, ignore_index=options.get("ignore_index", -100))
     labels = labels.to(label_dtype).view(shape)

@@ -39,6 +39,19 @@ def test_every_kind(kind: str, count: int) -> None:
     check(problem_of(dtype, 1301, count=count, config=config, seed=number, layout=layout, scale=2.0), MODES[number % 2])
 
 
+GROUPS = [(10, 100, 1000), (3, 1, 40), (1, 300, 2, 33), (1, 2)]
+"""Sizes of groups, first those of Llama 3."""
+
+
+@pytest.mark.parametrize(("sizes", "kind"), some(3, GROUPS, KINDS), ids=str)
+def test_every_kind_with_groups(kind: str, sizes: tuple[int, ...]) -> None:
+    """With a gradient from either pass, and the loss alone."""
+    number = list(KINDS).index(kind) + GROUPS.index(sizes)
+    options: dict[str, Any] = {"config": KINDS[kind], "reduction": ("none", "mean")[number // 3 % 2]}
+    problem = problem_of(DTYPES[number % 3], 1301, count=sizes, shape=(2, 6), seed=number, scale=2.0, **options)
+    check(problem, MODES[number // 2 % 3])
+
+
 LENGTHS = [2, 3, 5, 7, 8, 16, 1000, 1001, 4099, 8192]
 WAYS = cycle(product(LAYOUTS, MODES))
 

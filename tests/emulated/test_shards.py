@@ -17,7 +17,7 @@ from .conftest import some
 from .gpu import DTYPES
 from .judge import hold
 from .problems import problem_of
-from .test_losses import KINDS
+from .test_losses import GROUPS, KINDS
 
 
 def check(problem: Problem, bounds: list[tuple[int, int]], is_in_place: bool = False) -> None:
@@ -32,6 +32,16 @@ def test_every_kind(kind: str, count: int) -> None:
     problem = problem_of(dtype, 1001, count=count, config=config, reduction=reduction, seed=number, scale=2.0)
     cuts = [0, 496, 1001] if number % 2 else [0, 333, 333, 1001]
     check(problem, [(first, last - first) for first, last in pairwise(cuts)], is_in_place=number % 4 == 1)
+
+
+@pytest.mark.parametrize(("sizes", "kind"), some(3, GROUPS, KINDS), ids=str)
+def test_every_kind_with_groups(kind: str, sizes: tuple[int, ...]) -> None:
+    """A group is split over ranks, or on one of them."""
+    number = list(KINDS).index(kind) + GROUPS.index(sizes)
+    dtype, reduction = DTYPES[(number + 1) % 3], ("mean", "sum", "none")[number // 3 % 3]
+    options = {"config": KINDS[kind], "reduction": reduction, "seed": number, "scale": 2.0}
+    problem = problem_of(dtype, 1301, count=sizes, shape=(2, 6), **options)
+    check(problem, [(0, 496), (496, 805)] if number % 2 else [(0, 333), (333, 0), (333, 968)], number % 4 == 1)
 
 
 @pytest.mark.parametrize("seed", some(3, range(0, 30, 2)))

@@ -41,6 +41,7 @@ static inline u16 to_bf16(f32 x) {
 static inline f32 from_bf16(u16 h) { return float_of((u32)h << 16); }
 static inline u16 to_f16(f32 x) { _Float16 h = x; u16 u; memcpy(&u, &h, 2); return isnan(x) ? 0x7fff : u; }
 static inline f32 from_f16(u16 u) { _Float16 h; memcpy(&h, &u, 2); return h; }
+static inline i32 to_i32(f32 x) { return isnan(x) ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (i32)x; }
 static inline u32 bits_from(u32 a, u32 first, u32 count) { return count > 31 ? a >> first : a >> first & ((1u << count) - 1); }
 
 static inline u32 chosen_bytes(u64 bytes, u32 which) { /* each digit of `which` names one; 8 or more is its sign */
@@ -167,6 +168,7 @@ typedef u8 none;
     X(CVT_U16_U32, "cvt.u16.u32", u16, u32, none, none, a)                                                           \
     X(CVT_U32_U16, "cvt.u32.u16", u32, u16, none, none, a)                                                           \
     X(CVT_F32_S32, "cvt.rn.f32.s32", f32, i32, none, none, a)                                                        \
+    X(CVT_S32_F32, "cvt.rzi.s32.f32", i32, f32, none, none, to_i32(a))                                               \
     X(CVT_F32_U32, "cvt.rn.f32.u32", f32, u32, none, none, a)                                                        \
     X(CVT_F32_S64, "cvt.rn.f32.s64", f32, i64, none, none, a)                                                        \
     X(CVT_F32_F64, "cvt.rn.f32.f64", f32, f64, none, none, a)
