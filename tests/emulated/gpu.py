@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 
 from benchmarks.speed.idle import cpu_as_device
 
+from ..emulator.driver import Asked
 from ..emulator.emulator import Emulator, emulator
 from ..emulator.memory import Roles
 
@@ -25,6 +27,8 @@ ROLES = {
     "shard_gradients_kernel": Roles(frozenset({"gradient"})),
 }
 """Of each kernel."""
+ROLES_OF_GROUPS = ROLES | {"number_columns_kernel": Roles(frozenset(), updates=frozenset({"number_logits"}))}
+"""With several groups of number tokens: a row of number logits holds those of the label's group, and zeros."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -32,6 +36,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def emulated_gpu() -> Iterator[Emulator]:
     """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's. What it has compiled lasts, so that a launch
     meets those of all tests before it."""
-    emulator().roles.update(ROLES)
-    with emulator().active(), cpu_as_device():
+
+    def roles_of(asked: Asked) -> Roles:
+        is_grouped = "numbers" in asked.arguments and asked.arguments["numbers"].groups is not None
+        return (ROLES_OF_GROUPS if is_grouped else ROLES)[asked.kernel]
+
+    with emulator().active(), cpu_as_device(), mock.patch.object(emulator(), "roles_of", roles_of):
         yield emulator()

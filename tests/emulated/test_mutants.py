@@ -69,6 +69,17 @@ def smooth_shards() -> None:
     test_shards.check(problem_of(torch.float32, 200, config=config, reduction="sum"), [(0, 100), (100, 100)])
 
 
+def row_losses_of_groups() -> None:
+    config = NTLConfig(squash_factor=3.0, reweigh=True)
+    check(problem_of(torch.float32, 300, count=(10, 1, 40, 2), shape=(2, 9), config=config), "in place")
+
+
+def shards_of_groups() -> None:
+    config = NTLConfig(label_sigma=1.3, reweigh=True)
+    problem = problem_of(torch.float32, 300, count=(10, 1, 40, 2), shape=(2, 9), config=config)
+    test_shards.check(problem, [(0, 100), (100, 200)])
+
+
 def scale() -> None:
     test_contract.test_scaling("odd", torch.bfloat16)
 
@@ -109,6 +120,10 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
     (shards, "shard_gradients_kernel"),
     (smooth_shards, "number_columns_kernel"),
     (smooth_shards, "cumulative_losses_kernel"),
+    (row_losses_of_groups, "row_losses_kernel"),
+    (shards_of_groups, "number_columns_kernel"),
+    (shards_of_groups, "merge_shards_kernel"),
+    (shards_of_groups, "shard_gradients_kernel"),
     (scale, "scale_kernel"),
     (totals, "count_kernel"),
     (totals, "finish_kernel"),

@@ -53,12 +53,15 @@ class Emulator:
             knobs.compilation.listener = listener
             vars(active).update(before)
 
+    def roles_of(self, asked: Asked) -> Roles:
+        return self.roles[asked.kernel]
+
     def launch(self, asked: Asked, launched: Launched) -> None:
         self.launched.append(launched)
         if not self.is_executing or launched.programs == 0:
             return
         kernel = self.replaced.get(id(launched.kernel), launched.kernel)
-        memory = Memory(asked.tensors(), self.roles[asked.kernel])
+        memory = Memory(asked.tensors(), self.roles_of(asked))
         faults = [*self.run(kernel, launched, memory), *memory.unwritten()]
         if faults:
             raise Fault("\n".join(f"{asked.kernel}: {fault}" for fault in faults))
