@@ -71,13 +71,13 @@ def smooth_shards() -> None:
 
 def row_losses_of_groups() -> None:
     config = NTLConfig(squash_factor=3.0, reweigh=True)
-    check(problem_of(torch.float32, 300, count=(10, 1, 40, 2), shape=(2, 9), config=config), "in place")
+    check(problem_of(torch.float32, 6003, count=(10, 1, 40, 2), layout="odd", scale=2.0, config=config), "in place")
 
 
 def shards_of_groups() -> None:
     config = NTLConfig(label_sigma=1.3, reweigh=True)
     problem = problem_of(torch.float32, 300, count=(10, 1, 40, 2), shape=(2, 9), config=config)
-    test_shards.check(problem, [(0, 100), (100, 200)])
+    test_shards.check(problem, [(0, 100), (100, 200)], is_in_place=True)
 
 
 def scale() -> None:
