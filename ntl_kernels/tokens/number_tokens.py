@@ -172,8 +172,7 @@ class NumberTokens:
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
                 Default: the number of ids of the tokenizer.
             digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
-                ``"42"``, ``"007"`` and ``"3.14"``. ``NTLConfig(squash_factor=9)`` keeps the loss of such large
-                distances on the scale of digits.
+                ``"42"``, ``"007"`` and ``"3.14"``.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
             group_by: "length" compares a label only with the tokens of as many digits (before and after a point), in
