@@ -243,7 +243,7 @@ class NTLoss(AbstractNTLoss):
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
         """Set the cost table, which is for reading only; the kernels compute the costs from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
-        offset, slope = cost_line(self.numbers.distances, squash_factor)
+        offset, slope = cost_line(self.numbers.groups[0], squash_factor)
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()
         self.dist_lookup = torch.where(distances > 0, offset + slope * distances, 0.0)
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)

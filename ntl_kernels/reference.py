@@ -35,48 +35,42 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     return spec.ce_weight * ((1 - eps) * nll + smooth + squared)
 
 
-def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, label_sigma: float) -> Tensor:
-    """L [n]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` over the (sorted) values (eq. 9)."""
-    t = torch.softmax(-(((values - targets[:, None]) / label_sigma) ** 2) / 2, -1)
-    return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * values.diff()).sum(-1)
+def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
+    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` over sorted values (eq. 9)."""
+    exponents = -(((values - targets) / label_sigma) ** 2) / 2
+    t = exponents.masked_fill(~own, -torch.inf).softmax(-1)
+    gaps = torch.where(own[:, 1:] & own[:, :-1], values.diff(), 0.0)
+    return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * gaps).sum(-1, keepdim=True)
 
 
 def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """(NTL_i, |yhat - v_y|, m), each [n], of number rows x [n, V] whose labels are the number tokens ``index`` [n]."""
-    if table.groups is None:
-        return group_losses(x, index, table.ids, table.values, spec)
-    found = x.new_zeros(3, len(x))
-    groups = Group(*table.groups.to(x.dtype).t())
-    for start in groups.start.unique().tolist():
-        group = Group(*(each[int(start)].view(1, 1) for each in groups))
-        own = slice(int(start), int(start + group.size))
-        rows = ((index >= own.start) & (index < own.stop)).nonzero().view(-1)
-        of_group = spec.in_groups(group.nearest, group.furthest)
-        loss, error, mass = group_losses(x[rows], index[rows] - own.start, table.ids[own], table.values[own], of_group)
-        found = found.index_copy(1, rows, torch.stack([loss, error * group.unit.view(()), mass]))
-    loss, error, mass = found.unbind()
-    return loss, error, mass
-
-
-def group_losses(
-    x: Tensor, index: Tensor, ids: Tensor, values: Tensor, spec: LossSpec
-) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`number_losses` of rows whose labels are in one group, with these ``ids`` and ``values``."""
-    values = values.to(x.dtype)
-    number_logits, targets = x[:, ids.long()], values[index]
-    q = number_logits.softmax(-1)  # eq. 4
-    error = (q * (values - targets[:, None])).sum(-1)  # yhat - v_y (eq. 5); differences, for large values
+    """(NTL_i, |yhat - v_y|, m), each [n, 1], of number rows x [n, V] with the number tokens ``index`` [n] as labels."""
+    values, own, ids = table.values.to(x.dtype), own_group(index, table), table.ids.long()
+    targets, unit = values[index, None], 1.0
+    if table.groups is not None:
+        group = Group(*table.groups.to(x.dtype)[index, :, None].unbind(1))
+        spec, unit = spec.in_groups(group.nearest, group.furthest), group.unit
+    q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
+    error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":
         loss = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)  # eq. 11
     elif spec.label_sigma > 0:
-        loss = cumulative_distance(q, values, targets, spec.label_sigma)
+        loss = cumulative_distance(q, values, targets, own, spec.label_sigma)
     else:
-        loss = (q * costs(values, targets, spec)).sum(-1)
-    mass = x.softmax(-1)[:, ids.long()].sum(-1).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
+        loss = (q * costs(values, targets[:, 0], spec)).sum(-1, keepdim=True)
+    p = x.softmax(-1)[:, ids].masked_fill(~own, 0.0)
+    mass = p.sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
-        worst_loss = torch.as_tensor(spec.worst_loss, dtype=x.dtype, device=x.device).view(())
-        loss = loss * mass + worst_loss * (1 - mass)  # eq. 15
-    return loss, error.abs(), mass
+        loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
+    return loss, error.abs() * unit, mass
+
+
+def own_group(index: Tensor, table: NumberTable) -> Tensor:
+    """bool [n, K]: which number tokens are in the groups of the labels, the number tokens ``index`` [n]."""
+    places = torch.arange(table.ids.numel(), device=index.device)
+    if table.groups is None:
+        return (places >= 0).expand(index.numel(), -1)
+    return ~other_groups(Group(*table.groups[index, :, None].unbind(1)), places)
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
@@ -97,13 +91,10 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     x = transform_logits(torch.where(counts[:, None], logits * validity[:, None], 0.0), problem.spec)
     ce = cross_entropy(x, labels, problem.spec)
     index = index.clamp_min(0)
-    is_impossible = x[:, table.ids.long()] == -torch.inf
-    if table.groups is not None:
-        places = torch.arange(len(table.ids), device=x.device)
-        is_impossible = is_impossible | other_groups(Group(*table.groups[index, :, None].unbind(1)), places)
-    is_measured = is_number & ~is_impossible.all(-1)  # else q does not exist
+    is_possible = (x[:, table.ids.long()] != -torch.inf) & own_group(index, table)
+    is_measured = is_number & is_possible.any(-1)  # else q does not exist
     terms = number_losses(torch.where(is_measured[:, None], x, 0.0), index, table, problem.spec)
-    ntl, absolute_error, mass = (torch.where(is_measured, term, 0.0) for term in terms)
+    ntl, absolute_error, mass = (torch.where(is_measured, term.squeeze(-1), 0.0) for term in terms)
     peak = x.amax(-1)
     weights = torch.where(counts, weights, 0.0)
     found = RowResult(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
-from .tokens import Distances, NumberTokens
+from .tokens import Group, NumberTokens
 from .tokens.values import check_ignore_index
 from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
@@ -23,7 +23,7 @@ LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
 Values: TypeAlias = tuple[  # evaluated: no "|"
-    str, bool, str, Union[float, None], float, float, tuple[Distances, ...]  # noqa: UP007
+    str, bool, str, Union[float, None], float, float, tuple[Group, ...]  # noqa: UP007
 ]
 """What :func:`values_of` returns."""
 
@@ -105,10 +105,10 @@ class LossSpec(RowOptions):
             ValueError: the largest possible loss, or the slope of the costs, overflows float32.
         """
         kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta, groups = values
-        lines = [cost_line(distances, squash_factor) for distances in groups]
-        furthest = max(distances.largest for distances in groups)
+        lines = [cost_line(group, squash_factor) for group in groups]
+        furthest = max(group.furthest for group in groups)
         if kind == "wasserstein":
-            largest = max(line[0] + line[1] * each.largest for line, each in zip(lines, groups, strict=True))
+            largest = max(line[0] + line[1] * group.furthest for line, group in zip(lines, groups, strict=True))
         else:
             largest = VALUE_LOSSES[kind].of_number(furthest, huber_delta)
         if not slope_room(kind) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
@@ -126,7 +126,7 @@ class LossSpec(RowOptions):
             mean_over=mean_over,
             cost_offset=offset,
             cost_slope=slope,
-            label_sigma=visible_sigma(label_sigma, min(each.smallest for each in groups if each.smallest)),
+            label_sigma=visible_sigma(label_sigma, min(each.nearest for each in groups if each.nearest)),
             huber_delta=float(huber_delta),
             worst_loss=WORST_FACTOR * largest,
             ce_weight=ce_weight,
@@ -208,7 +208,7 @@ def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
         config.squash_factor,
         config.label_sigma,
         config.huber_delta,
-        tuple(Distances(group.nearest, group.furthest) for group in numbers.groups),
+        numbers.groups,
     )
 
 
@@ -220,7 +220,7 @@ def visible_sigma(label_sigma: float, smallest_distance: float) -> float:
     return max(float(label_sigma), smallest_distance / 100) if label_sigma > 0 else float(label_sigma)
 
 
-def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float, float]:
+def cost_line(group: Group, squash_factor: float | None) -> tuple[float, float]:
     """(offset, slope) of the cost as a function of distance; the furthest costs ``squash_factor`` times the nearest.
 
     Raises:
@@ -228,7 +228,7 @@ def cost_line(distances: Distances, squash_factor: float | None) -> tuple[float,
     """
     if squash_factor is None:
         return 0.0, 1.0
-    nearest, furthest = distances
+    nearest, furthest = group.nearest, group.furthest
     if nearest == furthest:  # only two distinct values: their single distance costs 1
         return 1.0, 0.0
     slope = (squash_factor - 1) / (furthest - nearest)

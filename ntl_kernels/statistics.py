@@ -48,14 +48,11 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     table = numbers.table(logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
     blocks = rows.split(rows_per_block(rows)) if is_plain(logits) and rows.numel() else (rows,)
-    if len(numbers.groups) == 1:
-        found = zip(*(statistics_of(block, table.ids, table.values) for block in blocks), strict=True)
-        return NumberStatistics(*(torch.cat(parts).view(logits.shape[:-1]) for parts in found))
     spans = [slice(group.start, group.start + group.size) for group in numbers.groups]
-    groups = [(table.ids[span], table.values[span]) for span in spans]
-    per_block = [zip(*(statistics_of(block, *group) for group in groups), strict=True) for block in blocks]
-    found = zip(*([torch.stack(parts, -1) for parts in each] for each in per_block), strict=True)
-    return NumberStatistics(*(torch.cat(parts).view(*logits.shape[:-1], len(groups)) for parts in found))
+    found = [[statistics_of(block, table.ids[span], table.values[span]) for span in spans] for block in blocks]
+    shape = logits.shape[:-1] if len(spans) == 1 else (*logits.shape[:-1], len(spans))
+    of_blocks = [[torch.stack(part, -1) for part in zip(*groups, strict=True)] for groups in found]
+    return NumberStatistics(*(torch.cat(part).view(shape) for part in zip(*of_blocks, strict=True)))
 
 
 def rows_per_block(rows: Tensor) -> int:

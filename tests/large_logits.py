@@ -143,7 +143,7 @@ def check_offsets(answer: Answer, problem: Problem) -> None:
     loss = truth.output.loss.detach()
     lost = (answer.output.loss.detach().double() - loss).abs()
     assert (lost <= 1e-5 * loss.abs().clamp_min(rows)).all(), f"the loss is off by {lost.max():.3g}"
-    effect = 1 + problem.options["config"].weight * NUMBERS.largest_distance
+    effect = 1 + problem.options["config"].weight * NUMBERS.groups[0].furthest
     lost = (answer.gradient.double() - truth.gradient).abs().max()
     assert lost <= 1e-6 * effect, f"the gradient is off by {lost:.3g}"
 

@@ -95,7 +95,7 @@ def test_losses_of_the_largest_distance_have_finite_gradients(kind: str, largest
 @pytest.mark.parametrize("numbers", [DIGITS, UNEVEN])
 def test_squashed_costs_run_from_one_to_the_factor(numbers: NumberTokens) -> None:
     spec = LossSpec.resolve(NTLConfig(squash_factor=3.0), numbers)
-    cost = [spec.cost_offset + spec.cost_slope * d for d in (numbers.smallest_distance, numbers.largest_distance)]
+    cost = [spec.cost_offset + spec.cost_slope * d for d in numbers.groups[0][-2:]]
     assert cost == pytest.approx([1.0, 3.0])
     two = LossSpec.resolve(NTLConfig(squash_factor=3.0), NumberTokens.from_mapping({0: 1.0, 1: 5.0}, 3))
     assert two.cost_offset + two.cost_slope * 4 == 1.0

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -125,20 +126,36 @@ def mapping_of(numbers: NumberTokens) -> dict[int, float]:
     return dict(zip(numbers.ids.tolist(), numbers.values.tolist(), strict=True))
 
 
+def groups_of(numbers: NumberTokens) -> list[tuple[float, dict[int, float]]]:
+    """(unit, token id -> value) of each group."""
+    pairs = list(mapping_of(numbers).items())
+    return [(group.unit, dict(pairs[group.start :][: group.size])) for group in numbers.groups]
+
+
+def in_first_digits(text: str) -> float:
+    """A number's value in units of its first digit."""
+    first, *others = text.replace(".", "")
+    return float(f"{first}.{''.join(others)}")
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["tokenizers", "transformers"])
 @pytest.mark.parametrize("space_prefixed", [False, True])
-@pytest.mark.parametrize("digits_only", [False, True])
+@pytest.mark.parametrize(("digits_only", "value_of"), [(True, float), (False, in_first_digits), (False, float)])
 @pytest.mark.parametrize("build", TOKENIZERS)
 def test_numbers_of_every_kind_of_tokenizer(
-    build: Any, digits_only: bool, space_prefixed: bool, is_wrapped: bool
+    build: Any, digits_only: bool, value_of: Callable[[str], float], space_prefixed: bool, is_wrapped: bool
 ) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=build()) if is_wrapped else build()
     before = snapshot(tokenizer)
-    numbers, _ = found(tokenizer, digits_only=digits_only, space_prefixed=space_prefixed)
+    options = {} if digits_only or value_of is in_first_digits else {"group_by": None}
+    numbers, _ = found(tokenizer, digits_only=digits_only, space_prefixed=space_prefixed, **options)
     assert snapshot(tokenizer) == before
     pattern = ("[Ġ▁]?" if space_prefixed else "") + (r"(\d)" if digits_only else r"(\d+|\d+\.\d+)")
     matches = {token: re.fullmatch(pattern, text, re.ASCII) for text, token in tokenizer.get_vocab().items()}
-    assert mapping_of(numbers) == pytest.approx({token: float(match[1]) for token, match in matches.items() if match})
+    texts = {token: match[1] for token, match in matches.items() if match}
+    if build is sentencepiece_digits:  # numbers of one length, which are compared by their values
+        value_of = float
+    assert mapping_of(numbers) == pytest.approx({token: value_of(text) for token, text in texts.items()})
     assert numbers.vocab_size == max(tokenizer.get_vocab().values()) + 1
 
 
@@ -150,7 +167,7 @@ def test_encoded_numbers_are_recognised(build: Any) -> None:
     index = numbers.lookup[torch.tensor(encoded.ids)]
     pieces = [piece.lstrip("Ġ▁") for piece in encoded.tokens if piece.lstrip("Ġ▁").isdigit()]
     assert "".join(pieces) == "42"
-    assert numbers.values[index[index >= 0].long()].tolist() == [float(piece) for piece in pieces]
+    assert numbers.values[index[index >= 0].long()].tolist() == pytest.approx(list(map(in_first_digits, pieces)))
 
 
 def test_a_tokenizer_written_in_python() -> None:
@@ -163,7 +180,7 @@ def test_a_tokenizer_written_in_python() -> None:
 
 def test_only_ascii_digits_with_one_point_are_numbers() -> None:
     others = ["1_0", "1e5", "nan", "inf", "٣", "²", "႘", "+5", "-3", ".5", "5.", "1.2.3", "1,000", "", " ", "a1", "7\n"]
-    numbers, _ = found(FakeTokenizer(*others, "<0x31>", "42", "007", "3.14", "8"), digits_only=False)
+    numbers, _ = found(FakeTokenizer(*others, "<0x31>", "42", "007", "3.14", "8"), digits_only=False, group_by=None)
     assert numbers.values.tolist() == pytest.approx([3.14, 7.0, 8.0, 42.0])
     with_marks, _ = found(FakeTokenizer("Ġ4", "▁5", " 6", "ĠĠ7", "Ġ", "8"), space_prefixed=True)
     assert with_marks.values.tolist() == [4.0, 5.0, 6.0, 8.0]
@@ -358,9 +375,47 @@ def test_one_text_as_bytes_and_as_str(are_bytes_first: bool, digits_only: bool) 
     numbers, warned = found(tokenizer, digits_only=digits_only)
     assert re.match(r"2 tokens look like.*\('##7' \(id 11\), '##7' \(id 23\)\)", warned[-1])
     expected = {**{digit: float(digit) for digit in range(10)}, 20: 3.0, 21: 7.0}
-    assert mapping_of(numbers) == expected | ({} if digits_only else {10: 42.0, 22: 42.0})
+    assert mapping_of(numbers) == pytest.approx(expected | ({} if digits_only else {10: 4.2, 22: 4.2}))
     assert numbers.vocab_size == 27 and "  3  id 3 '3', id 20 '3'" in numbers.describe().splitlines()
     assert mapping_of(found(tokenizer, space_prefixed=True)[0]) == expected | {15: 7.0}
+
+
+@pytest.mark.parametrize(
+    ("texts", "groups"),
+    [
+        (LIKE_LLAMA_3, [(unit, [n / unit for n in range(10 * unit)]) for unit in (1, 10, 100)]),
+        (
+            ["3.14", "31", "7", "12.5", "2.71", "8", "007"],
+            [(1, [7, 8]), (1, [2.71, 3.14]), (10, [3.1]), (10, [1.25]), (100, [0.07])],
+        ),
+        (["\u012042", "17", "7", "\u01207", "\u25819", "\u01203.5"], [(1, [7, 7, 9]), (1, [3.5]), (10, [1.7, 4.2])]),
+        (["10", "\u012030", "20"], [(1, [10, 20, 30])]),
+        (["10.5", "20.5"], [(1, [10.5, 20.5])]),
+        (["0" * 400 + "7", "3", "4"], [(1, [3, 4]), (1e38, [7e-38])]),
+    ],
+    ids=["like Llama 3", "decimals", "space-prefixed", "one length", "decimals of one length", "beyond float64"],
+)
+def test_numbers_of_one_length_are_a_group(texts: list[str], groups: list[tuple[float, list[float]]]) -> None:
+    """Before and after the point; in units of the first digit, unless they are all there is."""
+    numbers, _ = found(FakeTokenizer(*texts), digits_only=False, space_prefixed=True)
+    got = groups_of(numbers)
+    assert [unit for unit, _ in got] == [unit for unit, _ in groups]
+    assert [[*values.values()] for _, values in got] == [pytest.approx(values) for _, values in groups]
+    plain, _ = found(FakeTokenizer(*texts), digits_only=False, space_prefixed=True, group_by=None)
+    as_read = {token: unit * value for unit, values in got for token, value in values.items()}
+    by_value = {token: float(text.lstrip("\u0120\u2581")) for token, text in enumerate(texts)}
+    assert as_read == pytest.approx(by_value) and mapping_of(plain) == pytest.approx(by_value)
+    assert len(plain.groups) == 1 and (plain == numbers) == (len(groups) == 1)
+
+
+def test_groups_that_cannot_be_made_are_named() -> None:
+    for group_by in ("digits", "", True, 1):
+        with pytest.raises(ValueError, match=f'group_by must be "length" or None; got {group_by!r}'):
+            found(FakeTokenizer(*DIGITS), group_by=group_by)
+    texts = FakeTokenizer("7", "42", "365")
+    with pytest.raises(ValueError, match="at least two distinct float32 values; each group has only one"):
+        found(texts, digits_only=False)
+    assert found(texts, digits_only=False, group_by=None)[0].values.tolist() == [7.0, 42.0, 365.0]
 
 
 HUGE = ["9" * 40, "1" + "0" * 400, f"{'0' * 30}{'7' * 39}.5", "2" + "0" * 38]
@@ -375,13 +430,15 @@ def test_numbers_that_no_loss_holds_are_left_out_and_named(texts: list[str], spa
     marked = [f"\u0120{text}" for text in texts] if space_prefixed else texts
     tokenizer = FakeTokenizer(*DIGITS, *LONG, *marked)
     message = f"{len(texts)} tokens are numbers beyond 1.6e+38 ({marked[0][:24] + '...'!r} (id 13)"
-    numbers, (warned,) = found(tokenizer, digits_only=False, space_prefixed=space_prefixed)
-    assert warned.startswith(message) and f"  {message}" in numbers.describe()
-    assert max(map(len, numbers.describe().splitlines())) < 300
-    assert sorted(numbers.ids.tolist()) == list(range(13))
-    assert numbers.largest_distance == pytest.approx(float(LONG[2]))
-    logits, labels = torch.randn(2, len(tokenizer.vocab)), torch.tensor([3, 13])
-    assert cross_entropy_ntl(logits, labels, numbers).isfinite()
+    for group_by, largest in ((None, float(LONG[2])), ("length", 9.0)):
+        numbers, (warned,) = found(tokenizer, digits_only=False, space_prefixed=space_prefixed, group_by=group_by)
+        assert warned.startswith(message) and f"  {message}" in numbers.describe()
+        assert max(map(len, numbers.describe().splitlines())) < 300
+        assert sorted(numbers.ids.tolist()) == list(range(13))
+        assert max(group.furthest for group in numbers.groups) == pytest.approx(largest)
+        logits, labels = torch.randn(5, len(tokenizer.vocab)), torch.tensor([3, 10, 11, 12, 13])
+        parts = cross_entropy_ntl(logits, labels, numbers, return_parts=True)
+        assert torch.stack(tuple(parts)).isfinite().all()
 
 
 def test_numbers_that_no_loss_holds_count_nowhere() -> None:
@@ -445,6 +502,52 @@ def test_bad_mappings_are_named(mapping: Any, vocab_size: Any, error: type[Excep
         NumberTokens.from_mapping(mapping, vocab_size)
 
 
+PAIR = {1: 1.0, 2: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("groups", "error", "message"),
+    [
+        (PAIR, TypeError, "groups must be a sequence of mappings; got dict"),
+        (iter([PAIR]), TypeError, "a sequence of mappings; got list_iterator"),
+        ([PAIR, [3]], TypeError, "mapping.*list"),
+        ([PAIR, {3: "1"}], TypeError, "token 3.*'1'"),
+        ([], ValueError, "there is no group"),
+        ([PAIR, {}], ValueError, "empty"),
+        ([PAIR, {3: 1.0}, {2: 2.0, 4: 2.0}], ValueError, r"a token must be in one group; .* several: \[2\]"),
+        ([{1: 1.0}, {2: 2.0}, {3: 5.0, 4: 5.0}], ValueError, "two distinct float32 values; each group has only one"),
+        ([PAIR, {3: 1e39}], ValueError, r"token 3.*1e\+39"),
+        ([PAIR, {3: -1e38, 4: 1e38}], ValueError, r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"),
+        ([PAIR, {5: 1.0}], ValueError, r"\[0, 5\).*5"),
+    ],
+)
+def test_bad_groups_are_named(groups: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        NumberTokens.from_groups(groups, 5)
+
+
+def test_groups_stay_in_their_order_and_are_compared() -> None:
+    groups: list[dict[int, float]] = [{3: 2.0, 7: -1.0, 5: 0.5}, {1: 100.0}, {20: 4.0, 0: 4.0, 9: 8.0}]
+    numbers = NumberTokens.from_groups(groups, 30)
+    assert numbers.ids.tolist() == [7, 5, 3, 1, 0, 20, 9]
+    assert numbers.groups == ((0, 3, 1.0, 1.5, 3.0), (3, 1, 1.0, 0.0, 0.0), (4, 3, 1.0, 4.0, 4.0))
+    table = numbers.table("cpu")
+    assert table.groups is not None and table.groups.dtype == torch.float32 and table.width == 3
+    assert table.groups.tolist() == [list(numbers.groups[group]) for group in (0, 0, 0, 1, 2, 2, 2)]
+    same = NumberTokens.from_groups([dict(reversed(group.items())) for group in groups], 30)
+    assert numbers == same and hash(numbers) == hash(same)
+    in_units = NumberTokens(groups, 30, units=[1.0, 10.0, 0.5])
+    joined = NumberTokens.from_groups([groups[0] | groups[1], groups[2]], 30)
+    others = [in_units, joined, NumberTokens.from_groups(groups[::-1], 30), NumberTokens.from_groups(groups, 31)]
+    for other in others:
+        assert numbers != other and pickle.loads(pickle.dumps(other)) == other
+    assert [unit for unit, _ in groups_of(in_units)] == [1.0, 10.0, 0.5]
+    one, mapped = NumberTokens.from_groups((groups[0],), 30), NumberTokens.from_mapping(groups[0], 30)
+    assert one == mapped and hash(one) == hash(mapped) and one.table("cpu").groups is None
+    far = NumberTokens.from_groups([{1: -1.5e38, 2: -1.4e38}, {3: 1.4e38, 4: 1.5e38}], 30)  # but for each other
+    assert cross_entropy_ntl(torch.randn(2, 30), torch.tensor([1, 3]), far).isfinite()
+
+
 def test_numbers_of_other_libraries_are_numbers() -> None:
     mapping = {np.int64(1): np.float32(0.5), 2: Fraction(1, 4), np.int32(3): 7}
     numbers = NumberTokens.from_mapping(mapping, np.int64(5))
@@ -456,7 +559,7 @@ def test_values_that_round_to_one_float32_are_one_value() -> None:
     numbers = NumberTokens.from_mapping({1: 0.1, 2: 0.1 + 1e-12, 3: 16777217, 4: 16777216, 5: 1e-50, 6: -0.0}, 7)
     assert numbers.values.tolist() == [0.0, 0.0, *[float(np.float32(0.1))] * 2, 16777216.0, 16777216.0]
     assert numbers.ids.tolist() == [5, 6, 1, 2, 3, 4]
-    assert numbers.smallest_distance == float(np.float32(0.1))
+    assert numbers.groups[0].nearest == float(np.float32(0.1))
     assert "values with several tokens: 3" in numbers.describe()
     assert "worth 0 to 1," in repr(NumberTokens.from_mapping({0: -0.0, 1: 1.0}, 2))
 
@@ -464,18 +567,23 @@ def test_values_that_round_to_one_float32_are_one_value() -> None:
 @given(
     st.dictionaries(st.integers(0, 60), st.floats(-(2.0**125), 2.0**125, width=32), min_size=2, max_size=60),
     st.integers(61, 5000),
+    st.integers(1, 4),
 )
-def test_sorted_by_value_then_id_and_looked_up(mapping: dict[int, float], vocab_size: int) -> None:
-    assume(len(set(mapping.values())) > 1)
-    numbers = NumberTokens.from_mapping(mapping, vocab_size)
-    pairs = list(zip(numbers.values.tolist(), numbers.ids.tolist(), strict=True))
-    assert pairs == sorted((value, token) for token, value in mapping.items())
+def test_sorted_by_value_then_id_and_looked_up(mapping: dict[int, float], vocab_size: int, count: int) -> None:
+    """Within each group."""
+    shares = [{token: mapping[token] for token in mapping if token % count == rest} for rest in range(count)]
+    groups = [group for group in shares if group]
+    assume(any(len(set(group.values())) > 1 for group in groups))
+    numbers = NumberTokens.from_groups(groups, vocab_size)
+    pairs = [sorted((value, token) for token, value in group.items()) for group in groups]
+    assert list(zip(numbers.values.tolist(), numbers.ids.tolist(), strict=True)) == [*chain(*pairs)]
     table = numbers.table("cpu")
     assert (table.ids.dtype, table.values.dtype, table.lookup.dtype) == (torch.int32, torch.float32, torch.int32)
     assert table.lookup[numbers.ids].tolist() == list(range(len(mapping))) == list(range(len(numbers)))
     assert int((table.lookup >= 0).sum()) == len(mapping) and table.lookup.shape == (vocab_size,)
-    distances = [abs(left - right) for left, _ in pairs for right, _ in pairs if left != right]
-    assert (numbers.smallest_distance, numbers.largest_distance) == (min(distances), max(distances))
+    for group, members in zip(numbers.groups, pairs, strict=True):
+        distances = [abs(left - right) for left, _ in members for right, _ in members if left != right] or [0.0]
+        assert (group.size, group.nearest, group.furthest) == (len(members), min(distances), max(distances))
 
 
 def test_over_a_thousand_numbers_in_any_order() -> None:
@@ -574,39 +682,43 @@ def test_is_immutable() -> None:
     numbers.ids.zero_(), numbers.values.zero_(), numbers.lookup.zero_()
     assert (numbers.ids.tolist(), numbers.values.tolist()) == ([1, 2], [1.0, 2.0])
     assert numbers.lookup.tolist() == [-1, 0, 1, -1, -1]
-    for name in ("ids", "values", "vocab_size", "smallest_distance", "anything"):
+    for name in ("ids", "values", "vocab_size", "groups", "anything"):
         with pytest.raises(AttributeError):
             setattr(numbers, name, 3)
 
 
-@pytest.mark.parametrize("part", ["ids", "values", "lookup"])
+@pytest.mark.parametrize("part", ["ids", "values", "lookup", "groups"])
 def test_writing_to_a_shared_table_is_noticed(part: str) -> None:
-    numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 5)
+    numbers = NumberTokens.from_groups([{1: 1.0, 2: 2.0}, {4: 1.0}], 5)
     getattr(numbers.table("cpu"), part).add_(1)
     with pytest.raises(RuntimeError, match="shared by all callers"):
         cross_entropy_ntl(torch.randn(3, 5), torch.tensor([1, 2, 0]), numbers)
 
 
+def tensors_of(table: NumberTable) -> list[torch.Tensor]:
+    return [part for part in table if isinstance(part, torch.Tensor)]
+
+
 def test_tables_are_copied_to_a_device_once() -> None:
-    numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 5)
+    numbers = NumberTokens.from_groups([{1: 1.0, 2: 2.0}, {4: 1.0}], 5)
     assert numbers.to("cpu") is numbers
     assert numbers.table("cpu") is numbers.table(torch.device("cpu")) is numbers.table("cpu:0")
     assert numbers.table("meta") is numbers.table("meta")
     with ThreadPoolExecutor(8) as pool:
         assert all(table is numbers.table("cpu") for table in pool.map(numbers.table, ["cpu"] * 32))
-    assert {part.device.type for part in numbers.table("meta")} == {"meta"}
+    assert {part.device.type for part in tensors_of(numbers.table("meta"))} == {"meta"}
 
 
 @pytest.mark.gpu
 def test_tables_on_a_gpu_are_copied_once() -> None:
-    numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 5).to("cuda")
+    numbers = NumberTokens.from_groups([{1: 1.0, 2: 2.0}, {4: 1.0}], 5).to("cuda")
     device = torch.zeros(1, device="cuda").device
     assert numbers.table(device) is numbers.table("cuda") is numbers.table(device)
-    assert {part.device for part in numbers.table("cuda")} == {device}
+    assert {part.device for part in tensors_of(numbers.table("cuda"))} == {device}
 
 
 def test_copies_travel_without_their_tables() -> None:
-    numbers = NumberTokens.from_tokenizer(FakeTokenizer(*DIGITS, "10")).to("cpu").to("meta")
+    numbers = NumberTokens.from_tokenizer(FakeTokenizer(*DIGITS, "10"), digits_only=False).to("cpu").to("meta")
     travelled = pickle.loads(pickle.dumps(numbers))
     assert travelled == numbers and hash(travelled) == hash(numbers) and travelled.describe() == numbers.describe()
     assert set(travelled._tables) == {torch.device("cpu")}
@@ -620,14 +732,15 @@ def test_copies_travel_without_their_tables() -> None:
 
 
 def small_case() -> tuple[NumberTokens, torch.Tensor, torch.Tensor]:
-    return NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 5), torch.randn(3, 5), torch.tensor([1, 2, 0])
+    numbers = NumberTokens.from_groups([{1: 1.0, 2: 2.0}, {3: 5.0}], 5)
+    return numbers, torch.randn(3, 5), torch.tensor([1, 2, 0])
 
 
 def assert_usable(numbers: NumberTokens) -> None:
     """The tables are ordinary tensors that give the loss and gradient of a fresh object."""
-    logits, labels = torch.randn(3, 5), torch.tensor([1, 2, 0])
+    fresh, logits, labels = small_case()
     results = []
-    for used in (numbers, NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 5)):
+    for used in (numbers, fresh):
         leaf = logits.clone().requires_grad_()
         loss = cross_entropy_ntl(leaf, labels, used, backend="reference")
         results.append((loss, *torch.autograd.grad(loss, leaf)))
@@ -636,7 +749,7 @@ def assert_usable(numbers: NumberTokens) -> None:
 
 
 def assert_ordinary(table: NumberTable, device: torch.device) -> None:
-    for part in table:
+    for part in tensors_of(table):
         assert type(part) is torch.Tensor and part.device == device and not part.is_inference()
         assert not torch._C._functorch.is_functorch_wrapped_tensor(part)
 
@@ -707,7 +820,22 @@ def test_made_or_used_in_odd_surroundings(surroundings: Callable[[Callable[[], A
 
 
 def test_descriptions() -> None:
-    numbers = NumberTokens.from_tokenizer(FakeTokenizer("a", "7", "07", "3.5", "12", "Ġ4"), digits_only=False)
+    tokenizer = FakeTokenizer("a", "7", "07", "3.5", "12", "Ġ4")
+    numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False)
+    assert repr(numbers) == "NumberTokens(4 tokens in 3 groups, vocab_size=6)"
+    notes = ["  digits without a token: 0, 1, 2, 3, 4, 5, 6, 8, 9", "  other options: space_prefixed=True counts 5"]
+    assert numbers.describe(most=1).splitlines() == [
+        repr(numbers),
+        "  group 1: 1 tokens worth 7 to 7",
+        "  7  id 1 '7'",
+        "  group 2: 1 tokens worth 3.5 to 3.5",
+        "  3.5  id 3 '3.5'",
+        "  group 3: 2 tokens worth 0.7 to 1.2, in units of 10",
+        "  0.7  id 2 '07'",
+        "  ... and 1 more values",
+        *notes,
+    ]
+    numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False, group_by=None)
     assert repr(numbers) == "NumberTokens(4 tokens worth 3.5 to 12, vocab_size=6)"
     assert numbers.describe(most=2).splitlines() == [
         repr(numbers),
@@ -715,8 +843,7 @@ def test_descriptions() -> None:
         "  7  id 1 '7', id 2 '07'",
         "  ... and 1 more values",
         "  values with several tokens: 1",
-        "  digits without a token: 0, 1, 2, 3, 4, 5, 6, 8, 9",
-        "  other options: space_prefixed=True counts 5",
+        *notes,
     ]
     assert NumberTokens.from_mapping({**dict.fromkeys(range(6), 0.5), 6: -2.0}, 7).describe().splitlines() == [
         "NumberTokens(7 tokens worth -2 to 0.5, vocab_size=7)",

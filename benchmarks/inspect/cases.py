@@ -14,7 +14,7 @@ from ntl_kernels.backends.contract import Merge, num_statistics
 from ntl_kernels.config import NTLConfig
 from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
-from ntl_kernels.tokens import NumberTable, NumberTokens
+from ntl_kernels.tokens import Group, NumberTable, NumberTokens
 
 from .workers import in_processes
 
@@ -34,8 +34,10 @@ LOSSES: dict[str, dict[str, Any]] = {
     "softcap, smoothing": {"softcap": 30.0, "label_smoothing": 0.1, "config": REWEIGHED},
     "label_sigma, smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
     "huber": {"config": replace(REWEIGHED, kind="huber")},
+    "groups": {"config": replace(REWEIGHED, squash_factor=9.0), "width": 1000},  # those of Llama 3, by length
 }
-"""Options that compile to different kernels; combined with reweigh, which takes the most registers."""
+"""Options that compile to different kernels; combined with reweigh, which takes the most registers. ``width`` is the
+size of the largest of several groups of number tokens."""
 
 
 class Case(NamedTuple):
@@ -97,9 +99,11 @@ def arguments_of(case: Case) -> Arguments:
     """The arguments to launch a case with."""
     vocab_size, k, options = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[case.rows], case.numbers, dict(LOSSES[case.loss])
     logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
-    table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), None, k)
-    config = options.pop("config", NTLConfig())
-    spec = LossSpec.resolve(config, NumberTokens.from_mapping({0: 0.0, 1: 1.0}, vocab_size), **options)
+    config, width = options.pop("config", NTLConfig()), options.pop("width", k)
+    groups = [{0: 0.0, 1: 1.0}] if width == k else [{0: 0.0, 1: 1.0}, {2: 0.0}]
+    of_tokens = None if width == k else meta(k, len(Group._fields))
+    table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), of_tokens, width)
+    spec = LossSpec.resolve(config, NumberTokens.from_groups(groups, vocab_size), **options)
     labels, weights = meta(1, 64, dtype=torch.int64), meta(1, 64)
     mean = Problem(labels, weights, meta(), meta(), config.weight, table, spec, "mean", "triton")
     per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")

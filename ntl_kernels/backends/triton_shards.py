@@ -64,7 +64,8 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     row_count, width = problem.labels.numel(), problem.table.ids.numel()
-    columns = torch.empty((row_count, width), dtype=torch.float32, device=logits.device)
+    shape, fill = (row_count, width), torch.empty if problem.table.groups is None else torch.zeros
+    columns = fill(shape, dtype=torch.float32, device=logits.device)
     if row_count:
         arguments = (
             *matrix_of(logits),
@@ -73,7 +74,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
             labels_of(problem),
             numbers_of(problem.table),
             columns,
-            constants_of(problem.spec)[0],
+            *constants_of(problem.spec),
         )
         constants = {"OPTIONS": options_of(problem.spec, logits), "BLOCK": block_of(problem.table)}
         launch(number_columns_kernel, row_count, arguments, constants)

@@ -9,7 +9,15 @@ import triton.language as tl
 from ..problem import Parts, RowResult
 from .arguments import VARYING
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import gather_numbers, number_gradient, number_softmax, number_terms, reweighed, value_offsets
+from .numbers import (
+    gather_numbers,
+    number_gradient,
+    number_softmax,
+    number_terms,
+    own_group,
+    reweighed,
+    value_offsets,
+)
 from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
@@ -81,6 +89,8 @@ def label_terms(
     if label.index >= 0:
         q, number_normaliser = number_softmax(columns.numbers.u, transform)
         absolute_error = tl.abs(dot(q, columns.offsets))
+        if numbers.groups is not None:
+            absolute_error *= numbers.groups.unit
         mass = share_of(number_normaliser, normaliser, transform)
         terms = number_terms(q, columns.offsets, columns.numbers, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
@@ -187,6 +197,7 @@ def row_losses_kernel(
     n, row_count = tl.program_id(0), tl.num_programs(0)
     label = read_labels(labels, numbers, vocab_size, n)
     if label.counts:
+        KIND: tl.constexpr = OPTIONS.kind
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one evicted its lines.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
@@ -195,12 +206,13 @@ def row_losses_kernel(
             a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
         front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
-        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         ce = cross_entropy(normaliser, distance, columns.u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
         is_correct = (columns.u >= normaliser.peak).to(tl.float32)
         row_gradient, number = label_terms(
-            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
@@ -209,7 +221,7 @@ def row_losses_kernel(
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
-            write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         for i in tl.static_range(names_in(RESULTS)):
             tl.store(fields + i * row_count + n, 0.0)
@@ -233,18 +245,20 @@ def row_gradients_kernel(
     label = read_labels(labels, numbers, vocab_size, n)
     target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
     if label.counts:
+        KIND: tl.constexpr = OPTIONS.kind
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
         total = load_named("total", RESULTS, fields, row_count, n)
         normaliser = Normaliser(peak=load_named("peak", RESULTS, fields, row_count, n), total=total)
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         kept = read_kept(row, TILE)
-        columns = read_label_columns(row, label, numbers, transform, OPTIONS.softcap, BLOCK)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         row_gradient, _ = label_terms(
-            row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         tl.debug_barrier()  # wait until all threads have read the columns that others write
-        write_row(row, kept, target, label, numbers, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+        write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         clear_row(target, TILE)
 

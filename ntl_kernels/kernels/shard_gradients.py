@@ -8,7 +8,7 @@ import triton.language as tl
 from .arguments import VARYING
 from .losses import RowGradient, cross_entropy_pulls, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, divisor, value_offsets, value_terms
+from .numbers import NumberTerms, costs, divisor, own_group, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
 from .shards import MERGED, column_in_shard, read_shard_numbers, smooth_terms
 from .softcap import transformed
@@ -73,11 +73,14 @@ def shard_columns(
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
     pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
-    columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+    columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if own_label.index >= 0:
         effect = load_named("effect", MERGED, merged, row_count, n)
-        terms = shard_terms(columns, numbers, number_logits, n, label.index, effect, transform, scalars, KIND, BLOCK)
+        terms = shard_terms(
+            columns, own, number_logits, n, numbers.size, own_label.index, effect, transform, own_scalars, KIND, BLOCK
+        )
         over_numbers = Normaliser(
             peak=load_named("number_peak", MERGED, merged, row_count, n),
             total=load_named("number_total", MERGED, merged, row_count, n),
@@ -86,7 +89,7 @@ def shard_columns(
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
         mass = share_of(over_numbers, normaliser, transform)
         slope, number_gradients = number_row(
-            columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
+            columns, q, terms, mass, own_label, b, pulls, normaliser, exponent, own_scalars, OPTIONS
         )
     else:
         slope = pulls.slope / normaliser.total
@@ -102,11 +105,12 @@ def shard_columns(
 
 @triton.jit
 def shard_terms(
-    columns, numbers, number_logits, n, index, effect, transform, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr
-):
+    columns, numbers, number_logits, n, count, index, effect, transform, scalars,
+    KIND: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """The terms of the rank's columns of a number row, from the merged statistics."""
     if KIND == "cumulative":
-        terms = smooth_terms(number_logits, n, numbers, index, transform, scalars, BLOCK)
+        terms = smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK)
     else:
         offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
         if KIND == "wasserstein":

@@ -18,6 +18,7 @@ from .numbers import (
     gather_numbers,
     number_powers,
     number_softmax,
+    own_group,
     reweighed,
     value_loss,
     value_offsets,
@@ -73,11 +74,11 @@ def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, 
 
 
 @triton.jit
-def smooth_terms(number_logits, n, numbers, index, transform, scalars, BLOCK: tl.constexpr):
-    """The terms of row n with ``label_sigma``, from the logits of all number tokens."""
+def smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK: tl.constexpr):
+    """The terms of row n with ``label_sigma``, from its ``number_logits`` [N, count] and the numbers of its group."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
-    pointer = number_logits + n.to(tl.int64) * numbers.size + lanes
+    pointer = number_logits + n.to(tl.int64) * count + lanes
     q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), transform)
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
 
@@ -92,6 +93,7 @@ def shard_statistics_kernel(
     """One program per row: this rank's statistics."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
+    KIND: tl.constexpr = OPTIONS.kind
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
@@ -103,12 +105,13 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.id, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
-        if label.index >= 0:
-            columns = read_shard_numbers(row.start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
-            offsets = value_offsets(numbers, columns.lanes, columns.inside, label.index)
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        if own_label.index >= 0:
+            columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
+            offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
             powers, over_numbers = number_powers(columns.u, transform)
             number_peak, number_total = over_numbers.peak, over_numbers.total
-            cost = dot(powers, costs(tl.abs(offsets), scalars))
+            cost = dot(powers, costs(tl.abs(offsets), own_scalars))
             offset = dot(powers, offsets)
     found_here = Statistics(
         peak=peak,
@@ -128,20 +131,23 @@ def shard_statistics_kernel(
 def number_columns_kernel(
     logits, logits_stride, length,  # Matrix [B, T, W]
     shard, labels, numbers,
-    number_logits,  # [N, K]
-    transform, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
+    number_logits,  # [N, K]; of several groups, a row holds the label's, from its first entry on
+    transform, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per row: u of its number columns; 0 in columns of other ranks and outside number rows."""
+    KIND: tl.constexpr = OPTIONS.kind
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
+    number_logits += n.to(tl.int64) * numbers.size
+    own, own_label, _ = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if own_label.index >= 0:
         start = logits.pointer + (n // length).to(tl.int64) * logits_stride
         start += (n % length).to(tl.int64) * logits.row_stride
-        columns = read_shard_numbers(start, numbers, shard, transform, OPTIONS.softcap, BLOCK)
+        columns = read_shard_numbers(start, own, shard, transform, OPTIONS.softcap, BLOCK)
         u = tl.where(columns.inside, columns.u, 0.0)
-    tl.store(number_logits + n.to(tl.int64) * numbers.size + lanes, u, mask=lanes < numbers.size)
+    tl.store(number_logits + lanes, u, mask=lanes < own.size)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -155,8 +161,9 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
-    if label.index >= 0:
-        loss = smooth_terms(number_logits, n, numbers, label.index, transform, scalars, BLOCK).loss
+    own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
+    if own_label.index >= 0:
+        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, transform, own_scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -186,16 +193,19 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
 
-    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, scalars, rows, inside, KIND)
+    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
+    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, own_scalars, rows, inside, KIND)
+    if own.groups is not None:
+        error *= own.groups.unit
     mass = share_of(over_numbers, normaliser, transform)
-    counts, is_number = label.counts, label.index >= 0
+    counts, is_number = label.counts, own_label.index >= 0
     result = row_result(
         label,
         ce=tl.where(counts, ce, 0.0),
         is_correct=(counts & (label_u >= peak)).to(tl.float32),
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
-            ntl=tl.where(is_number, reweighed(loss, mass, scalars, OPTIONS.reweigh), 0.0),
+            ntl=tl.where(is_number, reweighed(loss, mass, own_scalars, OPTIONS.reweigh), 0.0),
             absolute_error=tl.where(is_number, tl.abs(error), 0.0),
             mass=tl.where(is_number, mass, 0.0),
         ),

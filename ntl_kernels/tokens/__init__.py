@@ -1,6 +1,5 @@
 """Which token ids are numbers, and their values."""
 
-from .number_tokens import Distances as Distances
 from .number_tokens import Group as Group
 from .number_tokens import NumberTable as NumberTable
 from .number_tokens import NumberTokens as NumberTokens

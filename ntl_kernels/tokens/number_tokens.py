@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -29,7 +30,6 @@ from .texts import (
 )
 from .values import (
     LARGEST_SPAN,
-    check_disjoint,
     check_ignore_index,
     check_row_weights,
     checked_mapping,
@@ -40,22 +40,14 @@ from .values import (
 CPU = torch.device("cpu")
 
 
-class Distances(NamedTuple):
-    """The smallest and the largest distance between two distinct number values of a group, on which options of a loss
-    depend; 0 if all its values are equal."""
-
-    smallest: float
-    largest: float
-
-
 class Group(NamedTuple):
     """What is known of a number token's group: the columns of ``NumberTable.groups``."""
 
     start: Any  # the index of the group's first token in ``ids``
     size: Any  # how many tokens it has
     unit: Any  # what its values are multiplied by for ``number_mae``
-    nearest: Any  # this and the next: its Distances
-    furthest: Any
+    nearest: Any  # the smallest and
+    furthest: Any  # the largest distance between two of its distinct values; 0 if all are equal
 
 
 class NumberTable(NamedTuple):
@@ -99,16 +91,19 @@ class NumberTokens:
         self._vocab_size = checked_size(vocab_size)
         given = [groups] if isinstance(groups, Mapping) else list(groups)
         checked = [checked_mapping(mapping, self._vocab_size) for mapping in given]
-        check_disjoint(checked)
+        if not checked:
+            raise ValueError("no number token found: there is no group")
+        shared = [token for token, count in Counter(chain.from_iterable(checked)).items() if count > 1]
+        if shared:
+            raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
         of_groups = [sorted((value, token) for token, value in mapping.items()) for mapping in checked]
-        distances = list(map(distances_of, of_groups))
-        if not any(each.largest for each in distances):
+        starts = accumulate(map(len, of_groups), initial=0)
+        rest = zip(starts, units or [1.0] * len(given), of_groups)  # noqa: B905 - one start more
+        self._groups = tuple(group_of(start, unit, pairs) for start, unit, pairs in rest)
+        if not any(group.furthest for group in self._groups):
             found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else "each group has only one"
             raise ValueError(f"number tokens need at least two distinct float32 values; {found}")
         self._pairs = tuple((token, value) for pairs in of_groups for value, token in pairs)
-        starts, sizes = accumulate(map(len, of_groups[:-1]), initial=0), map(len, of_groups)
-        rest = zip(starts, sizes, units or [1.0] * len(given), distances, strict=True)
-        self._groups = tuple(Group(start, size, unit, *each) for start, size, unit, each in rest)
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
         self._tables: dict[torch.device, NumberTable] = {}
@@ -218,11 +213,11 @@ class NumberTokens:
         lengths = sorted({length_of(text) for text, _ in found})
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)
-        units = [10.0 ** (before - 1) for before, _ in lengths]
-        groups: list[dict[int, float]] = [{} for _ in lengths]
-        for text, token in found:
-            place = lengths.index(length_of(text))
-            groups[place][token] = values[token] / units[place]
+        units = [10.0 ** min(before - 1, 38) for before, _ in lengths]  # float32 holds no larger power of ten
+        groups = [
+            {token: values[token] / unit for text, token in found if length_of(text) == length}
+            for length, unit in zip(lengths, units, strict=True)
+        ]
         return cls(groups, size, names, notes, units)
 
     @property
@@ -248,24 +243,8 @@ class NumberTokens:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups, in their order in ``ids``."""
+        """The groups in the order of ``ids``, with their sizes and distances."""
         return self._groups
-
-    @property
-    def distances(self) -> Distances:
-        """The smallest and the largest distance between two distinct values of a group."""
-        smallest = min(group.nearest for group in self._groups if group.nearest)
-        return Distances(smallest, max(group.furthest for group in self._groups))
-
-    @property
-    def smallest_distance(self) -> float:
-        """The smallest distance between two distinct values of a group."""
-        return self.distances.smallest
-
-    @property
-    def largest_distance(self) -> float:
-        """The largest distance between the smallest and the largest value of a group."""
-        return self.distances.largest
 
     def is_number(self, labels: Tensor) -> Tensor:
         """Which labels are number tokens.
@@ -417,11 +396,13 @@ class NumberTokens:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NumberTokens):
             return NotImplemented
-        mine, others = ((each._pairs, each._groups, each._vocab_size) for each in (self, other))
-        return mine == others
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((self._pairs, self._groups, self._vocab_size))
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._pairs, self._groups, self._vocab_size
 
     def __reduce__(self) -> tuple[Any, ...]:
         groups = [dict(self._pairs[group.start :][: group.size]) for group in self._groups]
@@ -441,21 +422,20 @@ def copied(table: NumberTable, device: torch.device) -> NumberTable:
     return NumberTable(table.ids.to(device), table.values.to(device), table.lookup.to(device), groups, table.width)
 
 
-def distances_of(pairs: Sequence[tuple[float, int]]) -> Distances:
-    """The distances between the values of one group's (value, token), which are sorted.
+def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Group:
+    """A group from its (value, token), which are sorted.
 
     Raises:
         ValueError: the values are too far apart.
     """
-    low, high = pairs[0][0], pairs[-1][0]
-    if high - low > LARGEST_SPAN:
+    values = sorted({value for value, _ in pairs})
+    if values[-1] - values[0] > LARGEST_SPAN:
         raise ValueError(
             f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
-            f"got {low:g} and {high:g}"
+            f"got {values[0]:g} and {values[-1]:g}"
         )
-    return Distances(
-        min((right - left for (left, _), (right, _) in pairwise(pairs) if right > left), default=0.0), high - low
-    )
+    nearest = min((right - left for left, right in pairwise(values)), default=0.0)
+    return Group(start, len(pairs), unit, nearest, values[-1] - values[0])
 
 
 def span_of(pairs: Sequence[tuple[int, float]]) -> str:

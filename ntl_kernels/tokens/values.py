@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -43,15 +41,6 @@ def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
     if beyond:
         raise ValueError(f"token ids must be in [0, {vocab_size}); got {beyond[:5]}{' ...' if beyond[5:] else ''}")
     return {int(token): to_float32(value, token) for token, value in mapping.items()}
-
-
-def check_disjoint(groups: Sequence[Mapping[int, float]]) -> None:
-    """Raise if there is no group, or a token is in two of them."""
-    if not groups:
-        raise ValueError("no number token found: there is no group")
-    shared = [token for token, count in Counter(chain.from_iterable(groups)).items() if count > 1]
-    if shared:
-        raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
 
 
 def is_integral(tensor: Tensor) -> bool:

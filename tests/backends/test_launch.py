@@ -36,11 +36,16 @@ def at_offset(size: int, dtype: torch.dtype, offset: int) -> Tensor:
     return torch.zeros(size + offset, dtype=dtype)[offset:]
 
 
-NUMBERS = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32), 16)
+def number_tables(groups: Tensor | None = None) -> Numbers:
+    ids, values, lookup = torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32)
+    return Numbers(ids, values, lookup, groups, 16)
+
+
+NUMBERS, GROUPED = number_tables(), number_tables(torch.zeros(16, 5))
 SCALARS = (2.0, None, torch.tensor(3), torch.tensor(3.0), at_offset(1, torch.float32, 1)[0])
 
 
-SHIFTED = Numbers(*(torch.cat([part, part])[1:][: len(part)] for part in NUMBERS[:3]), 16)
+SHIFTED = Numbers(*(torch.cat([part, part])[1:][: len(part)] for part in GROUPED[:4]), 16)
 """The same where no table starts at a multiple of 16 bytes."""
 
 
@@ -49,7 +54,9 @@ def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         (torch.int64, torch.int32), (0, 1), (None, torch.zeros(8), at_offset(8, torch.float32, 3)), (-100, 0, 1)
     ):
         labels = Labels(at_offset(8, dtype, offset), weights, ignored)
-        for numbers in (NUMBERS, SHIFTED, NUMBERS._replace(value=SHIFTED.value), NUMBERS._replace(size=15)):
+        shifted = SHIFTED._replace(groups=None), NUMBERS._replace(value=SHIFTED.value)
+        of_groups = GROUPED, GROUPED._replace(groups=SHIFTED.groups), SHIFTED
+        for numbers in (NUMBERS, *shifted, *of_groups, NUMBERS._replace(size=15)):
             yield (labels, numbers, 64 + offset, 8, torch.zeros(2)), {"BLOCK": 16}
 
 
@@ -95,11 +102,11 @@ def test_calls_of_one_layout_are_one_variant_to_triton(kernel: Any) -> None:
 
 def test_a_layout_keeps_no_table_alive() -> None:
     """Of a vocabulary that nobody uses any more."""
-    numbers = Numbers(torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32), 16)
-    kept = [weakref.ref(part) for part in numbers[:3]]
+    numbers = number_tables(torch.zeros(16, 5))
+    kept = [weakref.ref(part) for part in numbers[:4]]
     layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, -100), numbers, 64, 8, torch.zeros(2)))
     del numbers
-    assert layout and [reference() for reference in kept] == [None] * 3
+    assert layout and [reference() for reference in kept] == [None] * 4
 
 
 def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:

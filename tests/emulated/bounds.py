@@ -203,7 +203,7 @@ class Bounds:
         if config.kind == "wasserstein" and config.label_sigma > 0:
             loss, effects = self.cumulative(q, offsets, values)
         elif config.kind == "wasserstein":
-            offset, line = cost_line(self.problem.numbers.distances, config.squash_factor)
+            offset, line = cost_line(self.problem.numbers.groups[0], config.squash_factor)
             cost = offsets.abs() * rounded(line) + rounded(offset)
             effects = cost.where(offsets.value != 0, exact(torch.zeros_like(offsets.value)))
             loss = (q * effects).sum(self.number_additions)

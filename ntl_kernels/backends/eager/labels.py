@@ -28,14 +28,9 @@ class Labels(NamedTuple):
     is_other: Tensor  # bool [n, 1]: whether the row is not a number row
     num_others: int  # the number of rows that are not number rows
     targets: Tensor  # [n]: the values of the labels of number rows; this and the next are arbitrary for other rows
-    groups: Tensor | None  # [n, 5]: the labels' groups; None if there is one
+    group: Group | None  # the labels' groups, with fields [n, 1]; None if there is one group
     a: Factor = 0.0  # the coefficient of CE in the loss, times the upstream gradient (docs, Mathematics, eq. 19)
     b: Factor = 0.0  # the same of NTL
-
-    @property
-    def group(self) -> Group | None:
-        """The labels' groups, with fields [n, 1]; None if there is one."""
-        return None if self.groups is None else Group(*self.groups.unsqueeze(-1).unbind(1))
 
     def spec_of_rows(self, spec: LossSpec) -> LossSpec:
         """The spec with what depends on the labels' groups."""
@@ -46,8 +41,8 @@ class Labels(NamedTuple):
         groups; None if there is one group."""
         if self.group is None:
             return None
-        every = torch.arange(table.ids.shape[0], device=table.ids.device)
-        return other_groups(self.group, every if places is None else places)
+        places = torch.arange(table.ids.shape[0], device=table.ids.device) if places is None else places
+        return other_groups(self.group, places)
 
     @property
     def has_numbers(self) -> bool:
@@ -68,7 +63,7 @@ class Labels(NamedTuple):
             is_other=is_other,
             num_others=count_true(is_other),
             targets=chosen(self.targets, rows),
-            groups=of_rows(self.groups),
+            group=None if self.group is None else Group(*map(of_rows, self.group)),
             a=of_rows(self.a),
             b=of_rows(self.b),
         )
@@ -118,10 +113,10 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     for out in (None if counts is None else ~counts, is_bad):
         is_other = is_other if out is None else is_other | out
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
-    groups = None if table.groups is None else table.groups.to(dtype).index_select(0, index)
+    group = None if table.groups is None else Group(*table.groups.to(dtype)[index, :, None].unbind(1))
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
-    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets, groups)
+    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets, group)
 
 
 def are_all_kept(labels: Tensor, ignore_index: int) -> bool:

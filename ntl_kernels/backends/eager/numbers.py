@@ -122,9 +122,8 @@ def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec,
     exponents = -(((values - targets[:, None]) / spec.label_sigma) ** 2) / 2
     target = torch.softmax(own(exponents, others, -torch.inf), -1)
     difference = q.cumsum(-1) - target.cumsum(-1)
-    gaps = torch.nn.functional.pad(values.diff(), (0, 1))  # to the next value; 0 after the last of a group
-    if others is not None:
-        gaps = torch.where(others | torch.nn.functional.pad(others, (0, 1), value=True)[:, 1:], 0.0, gaps)
+    gaps = values.diff() if others is None else torch.where(others[:, 1:] | others[:, :-1], 0.0, values.diff())
+    gaps = torch.nn.functional.pad(gaps, (0, 1))  # to the next value; 0 after the last of a group
     effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
     loss = (difference.abs() * gaps).sum(-1, keepdim=True)
     return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)
