@@ -35,8 +35,8 @@ LEGEND = (
     "interval (Student's t; for ratios on their logarithms), followed by the number of seeds that agree with the sign. "
     f"{LOWER} and {HIGHER} mark intervals that exclude 0, given at least three pairs; without any effect, one in "
     "twenty would. Errors are computed over the answers that are numbers. `no number` is the share of the other "
-    "answers, `run on` the share of answers with more digits than the true number. A few wild answers can "
-    "dominate MAE and R2, but not median error and log MAE."
+    "answers, `run on` the share of answers with more digits than the true number, `too short` of those with fewer. A "
+    "few wild answers can dominate MAE and R2, but not median error and log MAE."
 )
 
 
