@@ -21,11 +21,7 @@ DATASETS = {
 """Data set -> display name, in the order of reports; other data sets come last under their own names."""
 EXACT = ("expressions", "arithmetic")
 """Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
-TOKENIZERS = {
-    "llama_plain": "GPT-2-like: any number of digits",
-    "llama_triples": "Llama-3-like: up to three digits",
-    "llama": "digits",
-}
+TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "llama": "digits"}
 """Model -> how its tokenizer writes numbers, in the order of reports."""
 SEVERAL = ("llama_plain", "llama_triples")
 """Models whose tokens have several digits; they have a section of their own."""

@@ -29,9 +29,9 @@ from .tables import (
     decoding_table,
     difference_table,
     markdown,
+    mean_table,
     provenance,
     settings,
-    test_table,
     told,
     yardstick_table,
 )
@@ -86,7 +86,7 @@ def tables_of(dataset: str, groups: Groups) -> list[str]:
     """The figure and tables of a data set."""
     parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
     for split in splits_of(groups):
-        parts.append(f"{split}, after training:\n\n{test_table(groups, split)}")
+        parts.append(f"{split}, after training:\n\n{mean_table(groups, split)}")
         if table := difference_table(groups, split):
             parts.append(f"{split}, after training, paired differences to CE:\n\n{table}")
     if budgets(groups):
@@ -120,11 +120,12 @@ def advice(runs: Sequence[Record]) -> str:
         table = evidence_table(runs, evidence)
         parts += [f"**{filled(sentence, evidence, runs)}**", *filter(None, [details])]
         parts += [folded(f"Evidence: {len(evidence)} differences", table)]
-    if found := several_digits.advice(runs):
+    if datasets := several_digits.with_several(runs):
         told_in = (
             f"Errors are MAE, median error and log MAE. Each difference: {linked('report', several_digits.TITLE)}."
         )
-        parts += [f"**{found}**", told_in, folded("Evidence: how many differences", several_digits.outcome_table(runs))]
+        counts = folded("Evidence: how many differences", several_digits.outcome_table(datasets))
+        parts += [f"**{several_digits.advice(datasets)}**", told_in, counts]
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 
 
