@@ -52,10 +52,8 @@ def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> str:
-    """The display name of a run's loss, with the options that differ from NTL's defaults.
-
-    With several digits in a token, it says which number tokens are compared.
-    """
+    """The display name of a run's loss: what is compared if tokens have several digits, and options with other values
+    than NTL's defaults."""
     if trained_by in PLAIN:
         return PLAIN[trained_by]
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"

@@ -25,16 +25,10 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
 
 
 def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
-    """The share of true numbers whose answer has fewer digits before the decimal point; empty if no truth is a number.
-
-    Args:
-        values: (answer, truth); None if it is not a number.
-    """
+    """The share of numbers in (answer, truth) whose answer has fewer digits before its point; empty without a truth."""
     numeric = [(guess, truth) for guess, truth in values if truth is not None]
-    short = sum(
-        guess is not None and digits_before_point(guess) < digits_before_point(truth) for guess, truth in numeric
-    )
-    return {"too_short": short / len(numeric)} if numeric else {}
+    short = [guess is not None and digits_before_point(guess) < digits_before_point(truth) for guess, truth in numeric]
+    return {"too_short": sum(short) / len(short)} if short else {}
 
 
 def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -> dict[str, float]:

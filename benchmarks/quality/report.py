@@ -15,7 +15,7 @@ from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
-from .names import METRICS, SEVERAL, TOKENIZERS, anchor, in_order, words
+from .names import METRICS, SEVERAL, anchor, in_order, words
 from .records import Groups, Record, by_dataset, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -46,7 +46,7 @@ DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool) -> str:
     """All tables as Markdown; ``advised``: link to the advice, which is based on the committed records."""
-    datasets = with_own_tables(runs)
+    datasets = by_dataset(run for run in runs if run["model"] not in SEVERAL)
     parts = ["# Does the Number Token Loss help?"]
     if advised:
         parts += [f"When to use it and with which options: [advice]({ADVICE_TEXT})."]
@@ -61,11 +61,6 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
     for dataset in in_order(datasets):
         parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"
-
-
-def with_own_tables(runs: Sequence[Record]) -> dict[str, Groups]:
-    """The data sets without the runs of tokenizers that have a section of their own."""
-    return by_dataset(run for run in runs if run["model"] not in SEVERAL)
 
 
 DECODING = (
@@ -121,11 +116,8 @@ def advice(runs: Sequence[Record]) -> str:
         parts += [f"**{filled(sentence, evidence, runs)}**", *filter(None, [details])]
         parts += [folded(f"Evidence: {len(evidence)} differences", table)]
     if datasets := several_digits.with_several(runs):
-        told_in = (
-            f"Errors are MAE, median error and log MAE. Each difference: {linked('report', several_digits.TITLE)}."
-        )
-        counts = folded("Evidence: how many differences", several_digits.outcome_table(datasets))
-        parts += [f"**{several_digits.advice(datasets)}**", told_in, counts]
+        parts += [f"**{several_digits.advice(datasets)}**", several_digits.DETAILS]
+        parts += [folded("Evidence: how many differences", several_digits.outcome_table(datasets))]
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 
 
@@ -139,11 +131,6 @@ SHRINKS = (
     "Paired difference in MAE to CE over training. Left: test answers at the end of three budgets, each with a "
     "learning rate that falls to 0. Right: validation answers during training. Filled dots: the interval excludes 0."
 )
-
-
-def linked(text: str, heading: str) -> str:
-    """A link to a section of the report."""
-    return f"[{text}]({TEXT}#{anchor(heading)})"
 
 
 def folded(title: str, text: str) -> str:
@@ -160,10 +147,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     """The recorded differences behind a sentence."""
     rows = []
     for each in evidence:
-        is_several = each.model in SEVERAL
-        heading = several_digits.TITLE if is_several else words(each.dataset)
-        task = f"{linked(words(each.dataset), heading)}, {each.split}"
-        task += f", {TOKENIZERS[each.model]}" if is_several else ""
+        task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
         beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
         found = told(evidence_of(by_dataset(runs), each), each.metric)
         rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])
@@ -207,7 +191,7 @@ def pages(folder: Path) -> Pages:
     files = folder / TIMING, folder / records.YARDSTICKS
     timing, yardsticks = (json.loads(path.read_text()) if path.exists() else {} for path in files)
     drawn: dict[Path, tuple[str, Draw]] = {}
-    for dataset, groups in with_own_tables(runs).items():
+    for dataset, groups in by_dataset(run for run in runs if run["model"] not in SEVERAL).items():
         source = digest([each for _, each in sorted(groups.items())])
         drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)

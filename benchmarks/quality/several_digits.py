@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from .losses import NTL
-from .names import METRICS, SEVERAL, TOKENIZERS, in_order, words
+from .names import METRICS, SEVERAL, TOKENIZERS, anchor, in_order, words
 from .records import Groups, Record, by_dataset
 from .statistics import Difference, baseline, compare
-from .tables import HIGHER, LOWER, difference_table, markdown, mean_table, settings, to_baseline, told
+from .tables import MARKS, difference_table, markdown, mean_table, settings, to_baseline, told
 
+OF_DIGITS = ("llama", "CE"), ("llama", NTL)
+"""The runs with digits as tokens that are shown beside the others."""
 TITLE = "Tokens of several digits"
 SPLIT = "test"
 ERRORS = ("mae", "median_error", "log_mae")
@@ -23,16 +25,9 @@ READ = (
     'units of the first digit (`group_by="length"`). `all number tokens compared`: by their values '
     "(`group_by=None`). `-`: not recorded."
 )
-COUNTED = (
-    f"Differences to CE with the same tokenizer, one per data set and tokenizer: how many have an interval below 0 "
-    f"({LOWER}) or above 0 ({HIGHER})."
-)
-CERTAIN = {"lower": LOWER, "higher": HIGHER}
-NONE = "no loss reduced errors without increasing others"
-ALONE = (
-    "CE with digits as tokens, compared with CE with the other tokenizers. The pairs share the data and its order, but "
-    "not the initial weights."
-)
+COUNTED = "How many differences to CE, one per data set and tokenizer, have an interval below or above 0:"
+DETAILS = f"Errors are MAE, median error and log MAE. Each difference: [report](report.md#{anchor(TITLE)})."
+ALONE = "CE with digits as tokens compared with CE; the pairs share the data and its order, but not the weights:"
 
 
 def section(runs: Sequence[Record]) -> list[str]:
@@ -43,7 +38,7 @@ def section(runs: Sequence[Record]) -> list[str]:
     parts = [f"## {TITLE}", READ, outcome_table(datasets), f"{ALONE}\n\n{digits_table(datasets)}"]
     for name in in_order(datasets):
         after = f"{words(name)}, {SPLIT}, after training"
-        shown = {key: found for key, found in datasets[name].items() if is_shown(*key)}
+        shown = {key: found for key, found in datasets[name].items() if key[0] in SEVERAL or key in OF_DIGITS}
         groups = {(TOKENIZERS[model], loss): found for (model, loss), found in shown.items()}
         parts.append(f"{after}. {settings(shown)}\n\n{mean_table(groups, SPLIT, MEASURED, 'tokenizer')}")
         if table := difference_table(groups, SPLIT, MEASURED, "tokenizer"):
@@ -54,11 +49,6 @@ def section(runs: Sequence[Record]) -> list[str]:
 def with_several(runs: Iterable[Record]) -> dict[str, Groups]:
     """The data sets with runs of such tokenizers."""
     return {name: groups for name, groups in by_dataset(runs).items() if any(model in SEVERAL for model, _ in groups)}
-
-
-def is_shown(model: str, loss: str) -> bool:
-    """Whether the section shows these runs; with digits as tokens, only those with CE and the recommended loss."""
-    return model in SEVERAL or (model in TOKENIZERS and loss in ("CE", NTL))
 
 
 def outcomes(datasets: dict[str, Groups]) -> dict[str, dict[str, list[Difference]]]:
@@ -75,9 +65,9 @@ def outcome_table(datasets: dict[str, Groups]) -> str:
     """A row per loss: how many of the differences in each metric are certain."""
     rows = []
     for loss, differences in outcomes(datasets).items():
-        counts = [verdicts(differences[metric]) for metric in MEASURED]
-        cells = [" ".join(f"{n[key]}{mark}" for key, mark in CERTAIN.items() if n[key]) or "0" for n in counts]
-        rows.append([loss, str(counts[0].total()), *cells])
+        counts = [Counter(each.verdict for each in differences[metric]) for metric in MEASURED]
+        cells = [" ".join(f"{n[key]}{mark.strip()}" for key, mark in MARKS.items() if mark and n[key]) for n in counts]
+        rows.append([loss, str(counts[0].total()), *(cell or "0" for cell in cells)])
     return f"{COUNTED}\n\n{markdown(['loss', 'differences', *(METRICS[metric] for metric in MEASURED)], rows)}"
 
 
@@ -96,24 +86,18 @@ def digits_beside(groups: Groups, model: str, metric: str) -> Difference | None:
     return compare(baseline(groups, "llama"), baseline(groups, model), SPLIT, metric, models=False)
 
 
-def verdicts(differences: Iterable[Difference | None]) -> Counter[str]:
-    return Counter(each.verdict for each in differences if each)
-
-
 def advice(datasets: dict[str, Groups]) -> str:
     """What the records say about these tokenizers."""
-    helped, harmed = [], []
+    said: dict[str, list[str]] = {"lower": [], "higher": []}
     for loss, differences in outcomes(datasets).items():
-        found = verdicts(each for metric in ERRORS for each in differences[metric])
-        if found["higher"]:
-            harmed.append(f"{found['higher']} of {found.total()} with {loss}")
-        elif found["lower"]:
-            helped.append(f"{found['lower']} of {found.total()} with {loss}")
-    alone = verdicts(digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS))
-    good = f"these losses reduced some errors and increased none: {'; '.join(helped)}" if helped else NONE
-    told = [f"With tokens of several digits, compared with CE, {good}."]
-    told += [f"These increased some: {'; '.join(harmed)}."] if harmed else []
-    told += [
-        f"CE with digits as tokens reduced {alone['lower']} of {alone.total()} errors and increased {alone['higher']}."
-    ]
-    return " ".join(told)
+        found = Counter(each.verdict for metric in ERRORS for each in differences[metric])
+        verdict = "higher" if found["higher"] else "lower"
+        said[verdict] += [f"{found[verdict]} of {found.total()} with {loss}"] if found[verdict] else []
+    helped, harmed = map("; ".join, said.values())
+    beside = [digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS)]
+    alone = Counter(each.verdict for each in beside if each)
+    good = f"these losses reduced some errors and increased none: {helped}" if helped else "no loss only reduced errors"
+    return (
+        f"With tokens of several digits, compared with CE, {good}.{harmed and f' These increased some: {harmed}.'} CE "
+        f"with digits as tokens reduced {alone['lower']} of {alone.total()} errors and increased {alone['higher']}."
+    )
