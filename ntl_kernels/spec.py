@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
 from .tokens import Group, NumberTokens
@@ -19,9 +19,7 @@ WORST_FACTOR = 1.01
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
-Values: TypeAlias = tuple[  # evaluated: no "|"
-    str, bool, str, Union[float, None], float, float, tuple[Group, ...]  # noqa: UP007
-]
+Values: TypeAlias = tuple[str, bool, str, "float | None", float, float, tuple[Group, ...]]
 """What :func:`values_of` returns."""
 
 

@@ -37,8 +37,7 @@ class Labels(NamedTuple):
         return spec if self.group is None else in_groups(spec, self.group)
 
     def others(self, table: NumberTable, places: Tensor | None = None) -> Tensor | None:
-        """bool [n, k]: which number tokens, of all or at some ``places`` [k] of the table, are not in the labels'
-        groups; None if there is one group."""
+        """bool [n, k]: which number tokens (all, or at ``places``) are not in the labels' groups; None for one."""
         if self.group is None:
             return None
         places = torch.arange(table.ids.shape[0], device=table.ids.device) if places is None else places
