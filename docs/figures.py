@@ -11,6 +11,11 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 FOLDER = Path(__file__).parent / "pages" / "figures"
 COLOURS = {
@@ -304,6 +309,57 @@ def comparison() -> str:
     return drawing(336, parts(), width=520)
 
 
+TOKENS = [f"{number:0{length}}" for length in (1, 2, 3) for number in range(10**length)]
+"""As Llama 3 has them."""
+GUESSES, TRUTH, CERTAIN = ("813", "912", "81", "8"), "812", 0.99
+"""What the model may take for the true token, and how certain it is; the rest is on the truth."""
+
+
+def losses_of_guesses() -> dict[str, list[float]]:
+    """CE, and 0.3 NTL by each way to compare tokens of several digits."""
+    tokenizer = SimpleNamespace(get_vocab=lambda: {text: token for token, text in enumerate(TOKENS)})
+    places = torch.tensor([TOKENS.index(guess) for guess in GUESSES])
+    p = torch.zeros(len(GUESSES), len(TOKENS), dtype=torch.float64).scatter(1, places[:, None], CERTAIN)
+    labels = torch.full(places.shape, TOKENS.index(TRUTH))
+    p[:, labels[0]] += 1 - CERTAIN
+    found = {}
+    for name, group_by, squash_factor in (
+        ("by value", None, None),
+        ("squashed", None, 9),
+        ("within a length", "length", None),
+    ):
+        numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False, group_by=group_by)
+        config = NTLConfig(weight=WEIGHT, squash_factor=squash_factor)
+        parts = cross_entropy_ntl(p.log(), labels, numbers, config=config, reduction="none", return_parts=True)
+        found.setdefault("cross-entropy", parts.cross_entropy.tolist())
+        found[name] = [WEIGHT * loss for loss in parts.ntl.tolist()]
+    return found
+
+
+def lengths() -> str:
+    """What the losses say of tokens of other lengths, in letters that can be read at 360 pixels."""
+
+    def parts() -> Iterator[str]:
+        left, top, slot, height, size = 216, 58, 76, 88, 17
+        yield text(10, 28, f"label {TRUTH}, guess:", size=size)
+        middles = [left + (i + 0.5) * slot for i in range(len(GUESSES))]
+        for middle, guess in zip(middles, GUESSES, strict=True):
+            yield text(middle, 28, guess, "middle", size, bold=True)
+        for row, (name, losses) in enumerate(losses_of_guesses().items()):
+            bottom = top + (row + 1) * height - 14
+            words = [name] if row == 0 else [f"{WEIGHT:g} NTL,", name]
+            for line, word in enumerate(reversed(words)):
+                yield text(10, bottom - 20 * line, word, size=size)
+            for middle, loss in zip(middles, losses, strict=True):
+                above = bottom - round(50 * loss / max(losses), 1)
+                yield bar(middle, above, bottom, ORANGE if row else BLUE)
+                yield text(middle, above - 6, f"{loss:.3g}", "middle", size)
+            yield path([(left, bottom), (left + len(GUESSES) * slot, bottom)], FAINT, 1)
+        yield text(10, bottom + 38, "The bars of each row have a scale of their own.", size=size, fill=FAINT)
+
+    return drawing(450, parts(), width=530)
+
+
 def bar(middle: float, top: float, bottom: float, colour: str) -> str:
     return f'<rect x="{middle - 15:g}" y="{top:g}" width="30" height="{bottom - top:g}" fill="{colour}"/>'
 
@@ -356,6 +412,7 @@ FIGURES = {
     "traffic": traffic,
     "device": device,
     "transport": transport,
+    "lengths": lengths,
     "layers": layers,
 }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .spec import LossSpec
+from .spec import WORST_FACTOR, LossSpec
 from .tokens import Group
+from .value_losses import VALUE_LOSSES
 
 
 def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
@@ -17,6 +19,19 @@ def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
     if not isinstance(spec.cost_offset, Tensor) and spec.cost_offset == 0:
         return distance if spec.cost_slope == 1 else spec.cost_slope * distance
     return torch.where(distance > 0, spec.cost_offset + spec.cost_slope * distance, 0.0)
+
+
+def in_groups(spec: LossSpec, group: Group) -> LossSpec:
+    """The spec of rows whose labels are in groups with fields [n, 1]."""
+    offset, slope = spec.cost_offset, spec.cost_slope
+    if offset != 0:
+        slope = divide(slope, group.furthest - group.nearest)
+        offset = offset - slope * group.nearest
+    if spec.kind == "wasserstein":
+        largest = torch.where(group.furthest > 0, offset + slope * group.furthest, 0.0)
+    else:
+        largest = VALUE_LOSSES[spec.kind].loss(group.furthest, spec.huber_delta)
+    return replace(spec, cost_offset=offset, cost_slope=slope, worst_loss=WORST_FACTOR * largest)
 
 
 def other_groups(group: Group, places: Tensor) -> Tensor:

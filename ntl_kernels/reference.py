@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, other_groups
+from .formulas import costs, in_groups, other_groups
 from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
 from .tokens import Group, NumberTable
@@ -49,7 +49,7 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     targets, unit = values[index, None], 1.0
     if table.groups is not None:
         group = Group(*table.groups.to(x.dtype)[index, :, None].unbind(1))
-        spec, unit = spec.in_groups(group.nearest, group.furthest), group.unit
+        spec, unit = in_groups(spec, group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
     error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":

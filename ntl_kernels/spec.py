@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias, Union
-
-import torch
-from torch import Tensor
+from typing import Any, TypeAlias
 
 from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
 from .tokens import Group, NumberTokens
@@ -22,9 +19,7 @@ WORST_FACTOR = 1.01
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
 WORD = 2**32
-Values: TypeAlias = tuple[  # evaluated: no "|"
-    str, bool, str, Union[float, None], float, float, tuple[Group, ...]  # noqa: UP007
-]
+Values: TypeAlias = tuple[str, bool, str, "float | None", float, float, tuple[Group, ...]]
 """What :func:`values_of` returns."""
 
 
@@ -76,14 +71,14 @@ class LossSpec(RowOptions):
     The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
     for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line. With several
     groups of number tokens, that is a line over the distance's place from the nearest (0) to the furthest (1) of the
-    label's group, and ``worst_loss`` is the largest of all groups; :meth:`in_groups` gives those of each row.
+    label's group, and ``worst_loss`` is the largest of all groups; ``formulas.in_groups`` gives those of each row.
     """
 
     kind: str
     reweigh: bool
     mean_over: str
     """What reduction "mean" takes the mean of NTL over: one of config.MEANS."""
-    cost_offset: Any  # float; this, the next and worst_loss are tensors [n, 1] in a spec of :meth:`in_groups`
+    cost_offset: Any  # float; this, the next and worst_loss are tensors [n, 1] in a spec of ``in_groups``
     cost_slope: Any
     label_sigma: float
     huber_delta: float
@@ -136,19 +131,6 @@ class LossSpec(RowOptions):
             softcap=None if options.softcap is None else float(options.softcap),
             logit_scale=float(options.logit_scale),
         )
-
-    def in_groups(self, nearest: Tensor, furthest: Tensor) -> LossSpec:
-        """The spec of rows whose labels' groups have these distances [n, 1]."""
-        offset, slope = self.cost_offset, self.cost_slope
-        if offset != 0:
-            span = furthest - nearest
-            slope = torch.where(span > 0, slope / span, 0.0)
-            offset = offset - slope * nearest
-        if self.kind == "wasserstein":
-            largest = torch.where(furthest > 0, offset + slope * furthest, 0.0)
-        else:
-            largest = VALUE_LOSSES[self.kind].loss(furthest, self.huber_delta)
-        return replace(self, cost_offset=offset, cost_slope=slope, worst_loss=WORST_FACTOR * largest)
 
     @property
     def largest_weight(self) -> float:

@@ -15,7 +15,7 @@ TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "mse": "MSE"}
 """Losses without options of NTL, and their titles."""
-EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0, "group_by": "length"}
+EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
 """Options besides the weight, with their defaults."""
 
 
@@ -51,11 +51,14 @@ def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in loss.items() if key not in ("name", "group_by")}
 
 
-def title(trained_by: str, loss: Mapping[str, Any]) -> str:
-    """The display name of a run's loss, with the options that differ from NTL's defaults."""
+def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> str:
+    """The display name of a run's loss: what is compared if tokens have several digits, and options with other values
+    than NTL's defaults."""
     if trained_by in PLAIN:
         return PLAIN[trained_by]
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
+    if trained_by in KINDS and codec != "digits":
+        name += ", same length" if loss.get("group_by", "length") else ", all number tokens compared"
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
     extras = ", ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()
@@ -63,9 +66,9 @@ def title(trained_by: str, loss: Mapping[str, Any]) -> str:
     return f"{name} ({extras})" if extras else name
 
 
-def was(weight: float, **options: Any) -> str:
+def was(weight: float, codec: str = "digits", **options: Any) -> str:
     """The display name of runs with NTL-WAS."""
-    return title("ntl_was", {"weight": weight, **options})
+    return title("ntl_was", {"weight": weight, **options}, codec)
 
 
 NTL = was(0.3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scipy.stats import pearsonr, spearmanr
 
-from ntl_kernels.evaluation import number_metrics, number_pairs
+from ntl_kernels.evaluation import digits_before_point, number_metrics, number_pairs
 
 from .data.pairs import FINAL, final_value
 
@@ -22,6 +22,13 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
         metrics.update(number_metrics(predictions, truths, behind=FINAL))
         metrics.update(correlations(*zip(*numeric, strict=True)))
     return metrics
+
+
+def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
+    """The share of numbers in (answer, truth) whose answer has fewer digits before its point; empty without a truth."""
+    numeric = [(guess, truth) for guess, truth in values if truth is not None]
+    short = [guess is not None and digits_before_point(guess) < digits_before_point(truth) for guess, truth in numeric]
+    return {"too_short": sum(short) / len(short)} if short else {}
 
 
 def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -> dict[str, float]:

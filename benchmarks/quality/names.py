@@ -21,6 +21,10 @@ DATASETS = {
 """Data set -> display name, in the order of reports; other data sets come last under their own names."""
 EXACT = ("expressions", "arithmetic")
 """Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
+TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "llama": "digits"}
+"""Model -> how its tokenizer writes numbers, in the order of reports."""
+SEVERAL = ("llama_plain", "llama_triples")
+"""Models whose tokens have several digits; they have a section of their own."""
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "right numbers",
@@ -33,6 +37,7 @@ METRICS = {
     "log_r2": "log R2",
     "no_number": "no number",
     "run_on": "run on",
+    "too_short": "too short",
     "token_accuracy": "token accuracy",
     "ce": "cross-entropy",
     "perplexity": "perplexity",

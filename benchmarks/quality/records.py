@@ -21,6 +21,7 @@ from ..environment import without_paths
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .losses import title
+from .metrics import too_short
 from .names import split_of_medians
 
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
@@ -37,47 +38,54 @@ def record_of(run: Record, folder: Path) -> Record:
     """The record of a run, from its ``metrics.json`` and the predictions next to it."""
     log, config = run["log"], run["config"]
     points = [entry for entry in log if "eval_loss" in entry]
+    answers = {split: answered(folder / f"predictions-{split}.jsonl") for split in run["metrics"]}
     return {
         "dataset": config["dataset"]["name"],
         "model": config["model"]["name"],
-        "loss": title(run["loss"], config["loss"]),
+        "loss": title(run["loss"], config["loss"], config["model"].get("codec", "digits")),
         "seed": config["seed"],
         "parameters": run["parameters"],
         "sizes": run["sizes"],
         "seconds": run["seconds"],
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
-        "metrics": run["metrics"],
-        "errors": {split: error_histogram(folder / f"predictions-{split}.jsonl") for split in run["metrics"]},
+        "metrics": {split: measured | too_short(answers[split]) for split, measured in run["metrics"].items()},
+        "errors": {split: error_histogram(values) for split, values in answers.items()},
         "config": without_paths(config),
         "environment": run["environment"],
     }
 
 
-def error_histogram(path: Path) -> list[int]:
+def answered(path: Path) -> list[tuple[float | None, float | None]]:
+    """(answer, truth) as numbers, for every question of a file of predictions."""
+    entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [(final_value(entry["answer"]), final_value(entry["truth"])) for entry in entries]
+
+
+def error_histogram(values: Iterable[tuple[float | None, float | None]]) -> list[int]:
     """A histogram of the errors of answers that are numbers, over :data:`ERROR_BINS`."""
-    errors = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        guess, truth = final_value(entry["answer"]), final_value(entry["truth"])
-        if guess is not None and truth is not None:
-            errors.append(min(math.log10(1 + abs(guess - truth)), ERROR_BINS[-1]))
-    return np.histogram(errors, ERROR_BINS)[0].tolist()
+    errors = [abs(guess - truth) for guess, truth in values if guess is not None and truth is not None]
+    return np.histogram([min(math.log10(1 + error), ERROR_BINS[-1]) for error in errors], ERROR_BINS)[0].tolist()
 
 
 def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
     """All runs: every ``metrics.json`` in or below the folders, and the ``runs.jsonl`` of a folder.
 
-    Records already in ``output``, where records will be written, are only read if there is nothing else.
+    The records already in ``output``, where records will be written, are only read if no run is below it; those made
+    from a run in another folder are read once.
     """
-    records = []
+    records: list[Record] = []
+    written: list[Record] = []
     for folder in folders:
         found = [read_run(path) for path in sorted(folder.rglob(METRICS))]
         path = folder / FILE
-        if path.is_file() and not (found and output is not None and folder.resolve() == output.resolve()):
-            found += read_records(path)
-        if not found:
+        is_output = output is not None and folder.resolve() == output.resolve()
+        known = read_records(path) if path.is_file() and not (found and is_output) else []
+        if not found and not known:
             raise InputError(f"{folder}: no {METRICS} in or below it and no {FILE} in it")
         records += found
+        (written if is_output else records).extend(known)
+    made = [(key_of(record), record["environment"]) for record in records]
+    records += [record for record in written if (key_of(record), record["environment"]) not in made]
     records.sort(key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):

@@ -12,10 +12,10 @@ from .. import published
 from ..commands import InputError, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
-from . import headlines, plots, records
+from . import headlines, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
-from .names import METRICS, anchor, in_order, words
+from .names import METRICS, SEVERAL, anchor, in_order, words
 from .records import Groups, Record, by_dataset, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -29,9 +29,9 @@ from .tables import (
     decoding_table,
     difference_table,
     markdown,
+    mean_table,
     provenance,
     settings,
-    test_table,
     told,
     yardstick_table,
 )
@@ -46,7 +46,7 @@ DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool) -> str:
     """All tables as Markdown; ``advised``: link to the advice, which is based on the committed records."""
-    datasets = by_dataset(runs)
+    datasets = by_dataset(run for run in runs if run["model"] not in SEVERAL)
     parts = ["# Does the Number Token Loss help?"]
     if advised:
         parts += [f"When to use it and with which options: [advice]({ADVICE_TEXT})."]
@@ -57,6 +57,7 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
         parts += ["## What tables allow", YARDSTICKS, table]
+    parts += several_digits.section(runs)
     for dataset in in_order(datasets):
         parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"
@@ -80,7 +81,7 @@ def tables_of(dataset: str, groups: Groups) -> list[str]:
     """The figure and tables of a data set."""
     parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
     for split in splits_of(groups):
-        parts.append(f"{split}, after training:\n\n{test_table(groups, split)}")
+        parts.append(f"{split}, after training:\n\n{mean_table(groups, split)}")
         if table := difference_table(groups, split):
             parts.append(f"{split}, after training, paired differences to CE:\n\n{table}")
     if budgets(groups):
@@ -114,6 +115,9 @@ def advice(runs: Sequence[Record]) -> str:
         table = evidence_table(runs, evidence)
         parts += [f"**{filled(sentence, evidence, runs)}**", *filter(None, [details])]
         parts += [folded(f"Evidence: {len(evidence)} differences", table)]
+    if datasets := several_digits.with_several(runs):
+        parts += [f"**{several_digits.advice(datasets)}**", several_digits.DETAILS]
+        parts += [folded("Evidence: how many differences", several_digits.outcome_table(datasets))]
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 
 
@@ -187,7 +191,7 @@ def pages(folder: Path) -> Pages:
     files = folder / TIMING, folder / records.YARDSTICKS
     timing, yardsticks = (json.loads(path.read_text()) if path.exists() else {} for path in files)
     drawn: dict[Path, tuple[str, Draw]] = {}
-    for dataset, groups in by_dataset(runs).items():
+    for dataset, groups in by_dataset(run for run in runs if run["model"] not in SEVERAL).items():
         source = digest([each for _, each in sorted(groups.items())])
         drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)

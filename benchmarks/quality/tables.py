@@ -35,8 +35,8 @@ LEGEND = (
     "interval (Student's t; for ratios on their logarithms), followed by the number of seeds that agree with the sign. "
     f"{LOWER} and {HIGHER} mark intervals that exclude 0, given at least three pairs; without any effect, one in "
     "twenty would. Errors are computed over the answers that are numbers. `no number` is the share of the other "
-    "answers, `run on` the share of answers with more digits than the true number. A few wild answers can "
-    "dominate MAE and R2, but not median error and log MAE."
+    "answers, `run on` the share of answers with more digits than the true number, `too short` of those with fewer. A "
+    "few wild answers can dominate MAE and R2, but not median error and log MAE."
 )
 
 
@@ -85,24 +85,24 @@ def signed(value: float) -> str:
     return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
 
 
-def test_table(groups: Groups, split: str) -> str:
-    """All metrics of a test split after training: mean and standard deviation, with marks from paired differences."""
-    metrics = [metric for metric in METRICS if any(values_of(runs, split, metric) for runs in groups.values())]
+def mean_table(groups: Groups, split: str, metrics: Iterable[str] = METRICS, first: str = "model") -> str:
+    """Metrics of a test split after training: mean and standard deviation, with marks from paired differences."""
+    metrics = [metric for metric in metrics if any(values_of(runs, split, metric) for runs in groups.values())]
     rows = [
         [*key, str(len(runs)), *(marked(groups, key, split, metric) for metric in metrics)]
         for key, runs in sorted(groups.items())
     ]
-    return markdown(["model", "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
+    return markdown([first, "loss", "seeds", *(METRICS[metric] for metric in metrics)], rows)
 
 
-def difference_table(groups: Groups, split: str) -> str:
+def difference_table(groups: Groups, split: str, metrics: Sequence[str] = COMPARED, first: str = "model") -> str:
     """Paired differences to CE of the same model after training; empty without CE runs."""
     rows = []
     for key in sorted(groups):
-        cells = [told(to_baseline(groups, key, split, metric), metric) for metric in COMPARED]
+        cells = [told(to_baseline(groups, key, split, metric), metric) for metric in metrics]
         if set(cells) != {"-"}:
             rows.append([*key, *cells])
-    return markdown(["model", "loss", *(METRICS[metric] for metric in COMPARED)], rows) if rows else ""
+    return markdown([first, "loss", *(METRICS[metric] for metric in metrics)], rows) if rows else ""
 
 
 def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> str:

@@ -17,10 +17,6 @@ MOST_LETTERS = 1000
 """Of a sentence: some errors quote whole files."""
 LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's: a table of that many tokens is made."""
-WIDE = 100.0
-"""A span of values at which NTL outweighs cross-entropy."""
-SQUASH_FACTOR = 9
-"""What the documentation recommends for such values."""
 
 
 class Options(NamedTuple):
@@ -132,20 +128,17 @@ def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
     counted = {options: count_numbers(labels, *options) for options in nearest}
     best = max(counted, key=lambda options: counted[options])
     try:
-        values = NumberTokens.from_tokenizer(tokenizer, None, *best).values.tolist()
+        values = NumberTokens.from_tokenizer(tokenizer, None, *best, group_by=None).values.tolist()
     except ValueError:
         return None
     most, left_out = counted[best], counted[best] - counted[chosen]
-    words, call = f"All {most:,} number tokens get NTL.", best.call()
+    words = f"All {most:,} number tokens count."
     if left_out:
         words = f"{left_out:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
     missing = [f"{digit}" for digit in range(10) if digit not in values]
     if missing:
         words += f" No token is worth {', '.join(missing)}."
-    if values[-1] - values[0] >= WIDE:
-        words += f" Values go up to {values[-1]:g}: squash their distances, or NTL outweighs cross-entropy."
-        call += f"\nNTLConfig(squash_factor={SQUASH_FACTOR})"
-    return Verdict(not left_out and not missing, words, call)
+    return Verdict(not left_out and not missing, words, best.call())
 
 
 def short(words: str) -> str:

@@ -49,8 +49,7 @@ class NTLArgs(BaseModel):
         ntl_mean_over: what ``ntl_weight`` multiplies: the mean of NTL over the ``numbers`` or over all ``tokens``. The
             loss is that of ``NTLConfig(mean_over="tokens")`` in both cases, because Axolotl's Trainer averages over the
             tokens of each batch; ``numbers`` converts the weight with the tokens per number of the training labels.
-        ntl_digits_only, ntl_space_prefixed: as in :meth:`NumberTokens.from_tokenizer`. With ``ntl_digits_only: false``
-            set ``ntl_squash_factor: 9``.
+        ntl_digits_only, ntl_space_prefixed, ntl_group_by: as in :meth:`NumberTokens.from_tokenizer`.
     """
 
     ntl_weight: float = Field(default=float(DEFAULT_CONFIG.weight), ge=0)
@@ -60,6 +59,7 @@ class NTLArgs(BaseModel):
     ntl_mean_over: Literal[MEANS] = DEFAULT_CONFIG.mean_over  # type: ignore[valid-type]
     ntl_digits_only: bool = True
     ntl_space_prefixed: bool = False
+    ntl_group_by: Literal["length"] | None = "length"
 
     @model_validator(mode="before")
     @classmethod
@@ -106,6 +106,7 @@ class NTLPlugin(BasePlugin):
             vocab_size=head.out_features,
             digits_only=cfg.ntl_digits_only,
             space_prefixed=cfg.ntl_space_prefixed,
+            group_by=cfg.ntl_group_by,
         )
         ratio = 1.0 if cfg.ntl_mean_over == "tokens" else tokens_per_number(numbers, trainer.train_dataset)
         config = ntl_config(cfg, ratio)

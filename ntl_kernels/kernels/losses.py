@@ -8,16 +8,9 @@ import triton.language as tl
 
 from ..problem import Parts, RowResult
 from .arguments import VARYING
+from .groups import own_group
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import (
-    gather_numbers,
-    number_gradient,
-    number_softmax,
-    number_terms,
-    own_group,
-    reweighed,
-    value_offsets,
-)
+from .numbers import gather_numbers, number_gradient, number_softmax, number_terms, reweighed, value_offsets
 from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient

@@ -5,15 +5,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..spec import WORST_FACTOR
-from ..tokens import Group
-from .arguments import Numbers, Scalars
 from .normaliser import Normaliser, dot, exponent_at, powers, product
-from .rows import Label, divide, load_named, names_in
 from .softcap import transformed
-
-GROUP = tl.constexpr(Group._fields)
-WORST = tl.constexpr(WORST_FACTOR)
 
 
 class NumberLogits(NamedTuple):
@@ -32,51 +25,6 @@ class NumberTerms(NamedTuple):
     mean_effect: Any  # sum_k q_k e_k
     slope: Any
     loss: Any  # L before reweighing
-
-
-@triton.jit
-def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """(numbers, label, scalars) of the label's group alone, for one row or a block; as they are if there is one group.
-
-    The label's index and the size become those within the group: no number tokens outside number rows.
-    """
-    if numbers.groups is None:
-        return numbers, label, scalars
-    else:
-        at, is_number = label.index * names_in(GROUP), inside & (label.index >= 0)
-        group = Group(
-            start=load_named("start", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
-            size=load_named("size", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
-            unit=load_named("unit", GROUP, numbers.groups, 1, at, is_number),
-            nearest=load_named("nearest", GROUP, numbers.groups, 1, at, is_number),
-            furthest=load_named("furthest", GROUP, numbers.groups, 1, at, is_number),
-        )
-        ids, value = numbers.ids + group.start, numbers.value + group.start
-        own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
-        own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=label.index - group.start)
-        return own, own_label, group_scalars(group, scalars, KIND)
-
-
-@triton.jit
-def group_scalars(group, scalars, KIND: tl.constexpr):
-    """The scalars for rows of a group: the line of squashed costs, and the worst loss."""
-    is_squashed = scalars.cost_offset != 0.0
-    slope = tl.where(is_squashed, divide(scalars.cost_slope, group.furthest - group.nearest), scalars.cost_slope)
-    offset = tl.where(is_squashed, scalars.cost_offset - slope * group.nearest, 0.0)
-    if (KIND == "wasserstein") | (KIND == "cumulative"):
-        largest = tl.where(group.furthest > 0.0, offset + slope * group.furthest, 0.0)
-    else:
-        largest, _ = value_loss(group.furthest, scalars, KIND)
-    return Scalars(
-        ce_weight=scalars.ce_weight,
-        label_smoothing=scalars.label_smoothing,
-        z_loss=scalars.z_loss,
-        cost_offset=offset,
-        cost_slope=slope,
-        label_sigma=scalars.label_sigma,
-        huber_delta=scalars.huber_delta,
-        worst_loss=WORST * largest,
-    )
 
 
 @triton.jit

@@ -6,9 +6,10 @@ import triton
 import triton.language as tl
 
 from .arguments import VARYING
+from .groups import own_group
 from .losses import RowGradient, cross_entropy_pulls, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, divisor, own_group, value_offsets, value_terms
+from .numbers import NumberTerms, costs, divisor, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
 from .shards import MERGED, column_in_shard, read_shard_numbers, smooth_terms
 from .softcap import transformed

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ..problem import Header, Merged, Statistics
 from .arguments import VARYING
+from .groups import own_group
 from .losses import RESULTS, NumberResult, cross_entropy, row_result
 from .normaliser import Normaliser, dot, exponent_at, moved_distance, rescale, share_of
 from .numbers import (
@@ -18,7 +19,6 @@ from .numbers import (
     gather_numbers,
     number_powers,
     number_softmax,
-    own_group,
     reweighed,
     value_loss,
     value_offsets,

@@ -68,9 +68,9 @@ class NumberTable(NamedTuple):
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
-    Build one with :meth:`from_tokenizer` or :meth:`from_mapping`. Values are rounded to float32, the dtype of the
-    losses: two values that round to the same float32 become one value with two tokens. Two objects are equal if they
-    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
+    Build one with :meth:`from_tokenizer`, :meth:`from_mapping` or :meth:`from_groups`. Values are rounded to float32,
+    the dtype of the losses: two that round to the same float32 become one value with two tokens. Two objects are equal
+    if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
@@ -78,7 +78,7 @@ class NumberTokens:
         units: what the values of each group are multiplied by for ``number_mae``; default: 1.
     """
 
-    __slots__ = ("__weakref__", "_groups", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
+    __slots__ = ("__weakref__", "_groups", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
 
     def __init__(
         self,
@@ -91,8 +91,6 @@ class NumberTokens:
         self._vocab_size = checked_size(vocab_size)
         given = [groups] if isinstance(groups, Mapping) else list(groups)
         checked = [checked_mapping(mapping, self._vocab_size) for mapping in given]
-        if not checked:
-            raise ValueError("no number token found: there is no group")
         shared = [token for token, count in Counter(chain.from_iterable(checked)).items() if count > 1]
         if shared:
             raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
@@ -101,11 +99,13 @@ class NumberTokens:
         rest = zip(starts, units or [1.0] * len(given), of_groups)  # noqa: B905 - one start more
         self._groups = tuple(group_of(start, unit, pairs) for start, unit, pairs in rest)
         if not any(group.furthest for group in self._groups):
-            found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else "each group has only one"
+            found = "each group has only one" if given else "there is no group"
+            found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else found
             raise ValueError(f"number tokens need at least two distinct float32 values; {found}")
         self._pairs = tuple((token, value) for pairs in of_groups for value, token in pairs)
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
+        self._key = self._pairs, self._groups, self._vocab_size
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
 
@@ -128,9 +128,8 @@ class NumberTokens:
     def from_groups(cls, groups: Sequence[Mapping[int, float]], vocab_size: int) -> NumberTokens:
         """Number tokens of several kinds, such as coordinates beside digits, or velocity and duration in music.
 
-        A label is only compared with the tokens of its own group: the softmax, the expected value, all distances and
-        the options that depend on them (``squash_factor``, ``label_sigma``, ``reweigh``) are those of the group. A
-        label alone in its group has a loss of 0. One group is the same as :meth:`from_mapping`.
+        A label is only compared with its own group: softmax, expected value, probability, all distances and the
+        options that depend on them are those of the group. A label alone in its group has a loss of 0.
 
         Args:
             groups: for each group, token id -> finite value. No token may be in two groups.
@@ -167,8 +166,7 @@ class NumberTokens:
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
                 Default: the number of ids of the tokenizer.
             digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
-                ``"42"``, ``"007"`` and ``"3.14"``. ``NTLConfig(squash_factor=9)`` keeps the loss of such large
-                distances on the scale of digits.
+                ``"42"``, ``"007"`` and ``"3.14"``.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
             group_by: "length" compares a label only with the tokens of as many digits (before and after a point), in
@@ -397,13 +395,10 @@ class NumberTokens:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NumberTokens):
             return NotImplemented
-        return self._key() == other._key()
+        return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[Any, ...]:
-        return self._pairs, self._groups, self._vocab_size
+        return hash(self._key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         groups = [dict(self._pairs[group.start :][: group.size]) for group in self._groups]
@@ -441,7 +436,8 @@ def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Gro
 
 def span_of(pairs: Sequence[tuple[int, float]]) -> str:
     """The range of the values of some (token, value), which are sorted, in words."""
-    return f"{pairs[0][1]:g} to {pairs[-1][1]:g}"
+    (_, low), (_, high) = pairs[0], pairs[-1]
+    return f"{low:g} to {high:g}" if low < high else f"{low:g}"
 
 
 def is_faking() -> bool:

@@ -135,10 +135,9 @@ def most_left_out(counted: int, wider: list[tuple[str, int]]) -> list[str]:
     if 2 * counted >= count:
         return []
     call = f"NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')})"
-    scale = ", and NTLConfig(squash_factor=9) keeps their loss on the scale of digits"
     return [
         f"only {counted} of the vocabulary's {count} number tokens count, and labels with the others get no number "
-        f"loss; {call} counts them all{scale if 'digits_only' in option else ''}"
+        f"loss; {call} counts them all"
     ]
 
 

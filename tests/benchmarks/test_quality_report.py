@@ -17,10 +17,10 @@ from scipy.stats import ttest_rel
 from benchmarks import published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, describe, without_paths
-from benchmarks.quality import advice, headlines, names, plots, records, report, tables
+from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import WITHOUT_EFFECT, differences, plain
-from benchmarks.quality.losses import NTL, title
+from benchmarks.quality.losses import NTL, title, was
 from benchmarks.quality.records import ERROR_BINS, Record, by_dataset, record_of, steps_of, values_of
 from benchmarks.quality.statistics import Difference, compare
 
@@ -126,23 +126,26 @@ def test_a_record_keeps_what_tables_and_plots_need(tmp_path: Path) -> None:
     assert sum(histogram) == 2 and histogram[0] == 1
     (place,) = [index for index, count in enumerate(histogram) if count and index]
     assert ERROR_BINS[place] <= math.log10(11) < ERROR_BINS[place + 1]
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"answer": "9" * 30, "truth": "1"}) + "\n")
-    assert records.error_histogram(path)[-1] == 1, "errors beyond the last bin count in it"
+    assert found["metrics"]["test"]["too_short"] == 0 and found["metrics"]["test"]["mae"] == 2
+    assert records.error_histogram([(1e30, 1.0)])[-1] == 1, "errors beyond the last bin count in it"
 
 
 @pytest.mark.parametrize(
-    ("trained_by", "changes", "expected"),
+    ("trained_by", "codec", "changes", "expected"),
     [
-        ("ce", {"reweigh": True}, "CE"),
-        ("ntl_mse", {"weight": 1.5}, "CE + 1.5 NTL-MSE"),
-        ("ntl_was", {"reweigh": True, "squash_factor": 2.0}, "CE + 0.3 NTL-WAS (reweigh=True, squash_factor=2)"),
-        ("mse", {}, "MSE"),
+        ("ce", "plain", {"reweigh": True}, "CE"),
+        ("ntl_mse", "digits", {"weight": 1.5}, "CE + 1.5 NTL-MSE"),
+        ("ntl_was", "digits", {"reweigh": True, "squash_factor": 2.0}, f"{NTL} (reweigh=True, squash_factor=2)"),
+        ("ntl_was", "plain", {}, f"{NTL}, same length"),
+        ("ntl_was", "triples", {"group_by": None}, f"{NTL}, all number tokens compared"),
+        ("mse", "digits", {}, "MSE"),
     ],
 )
-def test_losses_say_what_differs_from_the_defaults(trained_by: str, changes: dict[str, Any], expected: str) -> None:
+def test_losses_say_what_differs_from_the_defaults(
+    trained_by: str, codec: str, changes: dict[str, Any], expected: str
+) -> None:
     config = {"weight": 0.3, "reweigh": False, "squash_factor": None}
-    assert title(trained_by, {**config, **changes}) == expected
+    assert title(trained_by, {**config, **changes}, codec) == expected
 
 
 def test_runs_that_cannot_be_told_apart_are_refused(runs: Path) -> None:
@@ -163,11 +166,28 @@ def test_a_report_does_not_read_its_own_output(out: str, runs: Path, tmp_path: P
     assert texts[0] == texts[1] and records.read([tmp_path / out], tmp_path / out) == found and len(found) == 6
 
 
+def test_committed_records_are_joined_with_new_runs(runs: Path, tmp_path: Path) -> None:
+    """A run that has become a record is read once; another run in its place is refused."""
+    out, more = tmp_path / "out", tmp_path / "more"
+    assert report.main([str(runs), "--out", str(out)]) == 0
+    written = (out / records.FILE).read_text()
+    write_run(more / "a", run_of("ce", 4, 9.5, 0.1))
+    (more / "unfinished").mkdir()
+    texts = []
+    for _ in range(2):
+        assert report.main([str(out), str(more), "--out", str(out)]) == 0
+        texts.append((out / records.FILE).read_text())
+    assert texts[0] == texts[1] and set(written.splitlines()) < set(texts[0].splitlines())
+    write_run(more / "b", {**run_of("ce", 1, 9.0, 0.1), "environment": {**ENVIRONMENT, "date": "2026-02-02"}})
+    with pytest.raises(InputError, match="two runs of diamonds, llama, CE, 1"):
+        records.read([out, more], out)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
         ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
-        ("ce1/metrics.json", '{"log": [], "config": {}}', "ce1/metrics.json: not the metrics .*'dataset'"),
+        ("ce1/metrics.json", '{"log": [], "config": {}}', "ce1/metrics.json: not the metrics .*'metrics'"),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
         ("runs.jsonl", "{}\n", "runs.jsonl: not a file of records: .*'dataset'"),
         ("runs.jsonl", "{", "runs.jsonl: not a file of records"),
@@ -240,9 +260,9 @@ def test_differences_are_told_with_their_interval() -> None:
 
 def test_tables_have_losses_by_rows(runs: Path) -> None:
     groups = by_dataset(records.read([runs]))["diamonds"]
-    rows = tables.test_table(groups, "test").splitlines()
-    assert rows[0] == "| model | loss | seeds | exact match | MAE | median error | R2 | no number |"
-    assert rows[2] == "| llama | CE | 3 | 0.5 ± 0 | 10 ± 1 | 10 ± 1 | 0.1 ± 0 | 0 ± 0 |"
+    rows = tables.mean_table(groups, "test").splitlines()
+    assert rows[0] == "| model | loss | seeds | exact match | MAE | median error | R2 | no number | too short |"
+    assert rows[2] == "| llama | CE | 3 | 0.5 ± 0 | 10 ± 1 | 10 ± 1 | 0.1 ± 0 | 0 ± 0 | 0 ± 0 |"
     assert rows[3].startswith("| llama | CE + 0.3 NTL-WAS | 3 | 0.5 ± 0 | 5 ± 1 ▼ | 5 ± 1 ▼ | 0.62 ± 0.01 ▲ |")
     rows = tables.difference_table(groups, "test").splitlines()
     change = "-50.5 % [-68.7, -21.7] ▼ 3/3"
@@ -284,6 +304,55 @@ def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
     assert f"(report.md#house-values), test_median_of_16 | CE vs {NTL}, test | MAE | -13.2 %" in written
     told = report.report(runs, {}, {}, advised=False)
     assert "## What decoding does" in told and "## house values\n\n`housing`: llama" in told and "advice" not in told
+
+
+@pytest.fixture
+def several() -> list[Record]:
+    """Digits as tokens, and a tokenizer of triples for which one form of NTL is better and another worse than CE."""
+    found = both("diamonds")
+    for seed in SEEDS:
+        found.append(record("diamonds", "CE", seed, 20 + 0.1 * seed, "llama_triples"))
+        found.append(record("diamonds", was(0.1, "triples"), seed, 19 + 0.1 * seed, "llama_triples"))
+        found.append(record("diamonds", was(0.3, "triples", group_by=None), seed, 40 + 0.2 * seed, "llama_triples"))
+    return found
+
+
+def test_tokens_of_several_digits_have_a_section_of_their_own(several: list[Record]) -> None:
+    told = report.report(several, {}, {}, advised=False)
+    own = "\n\n".join(several_digits.section(several))
+    digits = [run for run in several if run["model"] == "llama"]
+    assert told.replace(f"{own}\n\n", "") == report.report(digits, {}, {}, advised=False) != told
+    better, worse = "CE + 0.1 NTL-WAS, same length", f"{NTL}, all number tokens compared"
+    triples = "Llama-3-like"
+    for row in (
+        f"| {better} | 1 | 1▼ | 1▼ | 1▼ | 0 | 0 | 0 |",
+        f"| {worse} | 1 | 1▲ | 1▲ | 1▲ | 0 | 0 | 0 |",
+        f"| prices of diamonds | {triples} | -49.4 % [-49.9, -48.9] ▼ 4/4 | ",
+        f"| {triples} | CE | 4 | 20.2 ± 0.13 | 10.1 ± 0.065 | 4.1 ± 0.052 |",
+        f"| {triples} | {better} | 4 | 19.2 ± 0.13 ▼ | 9.62 ± 0.065 ▼ | 3.71 ± 0.05 ▼ |",
+        f"| {triples} | {better} | -4.9 % [-5, -4.9] ▼ 4/4 | ",
+        "| digits | CE | 4 | 10.2 ± 0.13 |",
+        f"| digits | {NTL} | -9.8 % [",
+    ):
+        assert row in own
+    assert own.count("| CE + ") == 2 + 2 * 3 and several_digits.section(digits) == []
+
+
+def test_the_advice_on_several_digits_follows_the_records(several: list[Record]) -> None:
+    """A loss that reduced two errors and increased one is told by the one."""
+    for seed in SEEDS:
+        mixed = record("diamonds", was(1, "triples"), seed, 19 + 0.1 * seed, "llama_triples")
+        mixed["metrics"]["test"]["median_error"] *= 2
+        several.append(mixed)
+    found = several_digits.advice(by_dataset(several))
+    assert found == (
+        "With tokens of several digits, compared with CE, these losses reduced some errors and increased none: "
+        f"3 of 3 with CE + 0.1 NTL-WAS, same length. These increased some: 3 of 3 with {NTL}, all number tokens "
+        "compared; 1 of 3 with CE + 1 NTL-WAS, same length. CE with digits as tokens reduced 3 of 3 errors and "
+        "increased 0."
+    )
+    without = by_dataset(run for run in several if "0.1" not in run["loss"])
+    assert "no loss only reduced errors. These increased some: 3 of 3" in several_digits.advice(without)
 
 
 @pytest.mark.parametrize(("error", "met"), [(9.0, True), (11.0, False)])
@@ -355,7 +424,7 @@ def test_answers_without_a_number_leave_gaps(tmp_path: Path) -> None:
     groups = by_dataset(records.read([tmp_path]))["diamonds"]
     plots.draw(groups, "title", tmp_path / "a.png", "source")
     assert published.source_of(tmp_path / "a.png") == "source"
-    assert "nan" in tables.test_table(groups, "test")
+    assert "nan" in tables.mean_table(groups, "test")
 
 
 # The report
@@ -452,7 +521,8 @@ def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
     for (_, config), key in zip(configurations([], seeds=1), reversed(RECORDED), strict=True):
         recorded = next(run for run in groups[key] if run["seed"] == 1)
         unlike = differences(json.loads(json.dumps(plain(config))), recorded["config"])
-        assert [option for option in unlike if option not in WITHOUT_EFFECT] == []
+        of_digits = "loss.group_by"  # digits are one group
+        assert [option for option in unlike if option not in (*WITHOUT_EFFECT, of_digits)] == []
 
 
 def test_committed_results_name_no_place_of_a_machine() -> None:

@@ -196,7 +196,7 @@ def test_uploads_good_bad_and_too_large(page: Page, tmp_path: Path) -> None:
     expect_numbers(False, False)
     page.find("#space_prefixed").click()
     expect_numbers(False, True)
-    assert page.find(".verdict.good").text.startswith("✓\nAll 31 number tokens get NTL.\nNumberTokens.from_tokenizer(")
+    assert page.find(".verdict.good").text.startswith("✓\nAll 31 number tokens count.\nNumberTokens.from_tokenizer(")
     page.find("#vocab_size").send_keys("20\n")
     expect_problem("13 number tokens have ids beyond vocab_size=20")
     page.find("#vocab_size").clear()

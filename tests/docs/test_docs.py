@@ -246,9 +246,10 @@ def test_diagrams_bring_their_own_colours(figures: Any) -> None:
         assert "var(--figure-paper)" in svg
 
 
-def test_first_figure_is_legible_as_an_image() -> None:
-    """In the README it is 800 pixels wide, or 360 on a phone."""
-    svg = (DOCS / "pages" / "figures" / "comparison.svg").read_text()
+@pytest.mark.parametrize("name", ["comparison", "lengths"])
+def test_figures_of_losses_are_legible_on_a_phone(name: str) -> None:
+    """The first is an image in the README, 800 pixels wide, or 360 on a phone."""
+    svg = (DOCS / "pages" / "figures" / f"{name}.svg").read_text()
     width = float(re.search(r'viewBox="0 0 (\d+)', svg)[1])
     smallest = min(float(size) for size in re.findall(r'font-size="(\d+)"', svg))
     assert smallest * 800 / width >= 12 and smallest * 360 / width >= 11
@@ -272,6 +273,13 @@ def test_compared_losses_are_the_librarys(figures: Any) -> None:
     for name, weight in {"CE": 0.0, "CE + 0.3 NTL-WAS": figures.WEIGHT}.items():
         losses = cross_entropy_ntl(p.log(), labels, numbers, config=NTLConfig(weight=weight), reduction="none")
         assert figures.compared_losses()[name] == pytest.approx(losses.tolist())
+
+
+def test_alternative_text_has_the_losses_of_the_figure(figures: Any) -> None:
+    page = (DOCS / "pages" / "number-tokens.md").read_text()
+    said = re.search(r"!\[[^\]]* by value is ([^\]]*)\]\(figures/lengths\.svg\)", page)[1]
+    _, *rows = figures.losses_of_guesses().values()
+    assert re.findall(r"[\d.]*\d", said) == [f"{loss:.3g}" for losses in rows for loss in losses]
 
 
 def test_the_site_links_the_repository_once_it_has_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def keys(plugin: Any, **given: Any) -> Any:
         ({"ntl_kind": "l2"}, "ntl_kind\n.*'wasserstein', 'mse', 'mae' or 'huber'.*input_value='l2'"),
         ({"ntl_kind": "mse", "ntl_squash_factor": 2.0}, "squash_factor"),
         ({"ntl_squash_factor": 0.5}, "squash_factor"),
+        ({"ntl_group_by": "value"}, "ntl_group_by\n.*'length'.*input_value='value'"),
         ({"ntl_mean_over": "rows"}, "ntl_mean_over\n.*'numbers' or 'tokens'.*input_value='rows'"),
         ({"chunked_cross_entropy": True}, "cannot be combined with chunked_cross_entropy"),
         ({"rl": "dpo"}, "cannot be combined with rl"),
@@ -161,6 +162,17 @@ def test_gradients_are_those_of_the_mean_over_tokens(mean_over: str, plugin: Any
     ratio = len(labels) / int(((labels >= 10) & (labels < 20)).sum())
     assert ratio > 1.5
     assert error(grads, expected(stock, 0.3 * (ratio if mean_over == "numbers" else 1.0))) < 2e-6
+
+
+@pytest.mark.parametrize("group_by", ["length", None])
+def test_keys_choose_the_number_tokens(group_by: str | None, plugin: Any, tmp_path: Path) -> None:
+    trainer, options = make_trainer(tmp_path), {"digits_only": False, "space_prefixed": True, "group_by": group_by}
+    trainer.processing_class = make_tokenizer(VOCAB - 2)
+    trainer.processing_class.add_tokens(["42", "Ġ43"])
+    given = {f"ntl_{name}": value for name, value in options.items()}
+    plugin.NTLPlugin().post_trainer_create(keys(plugin, ntl_mean_over="tokens", **given), trainer)
+    numbers = NumberTokens.from_tokenizer(trainer.processing_class, VOCAB, **options)
+    assert trainer.model._ntl_installed.options.numbers == numbers and len(numbers) == 12
 
 
 def test_evenly_spaced_rows_of_much_data_are_counted(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:

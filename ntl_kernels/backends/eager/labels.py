@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import divide, other_groups
+from ...formulas import divide, in_groups, other_groups
 from ...problem import Problem, is_kept
 from ...spec import LossSpec
 from ...tokens import Group, NumberTable
@@ -34,11 +34,10 @@ class Labels(NamedTuple):
 
     def spec_of_rows(self, spec: LossSpec) -> LossSpec:
         """The spec with what depends on the labels' groups."""
-        return spec if self.group is None else spec.in_groups(self.group.nearest, self.group.furthest)
+        return spec if self.group is None else in_groups(spec, self.group)
 
     def others(self, table: NumberTable, places: Tensor | None = None) -> Tensor | None:
-        """bool [n, k]: which number tokens, of all or at some ``places`` [k] of the table, are not in the labels'
-        groups; None if there is one group."""
+        """bool [n, k]: which number tokens (all, or at ``places``) are not in the labels' groups; None for one."""
         if self.group is None:
             return None
         places = torch.arange(table.ids.shape[0], device=table.ids.device) if places is None else places

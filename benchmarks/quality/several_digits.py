@@ -1,0 +1,103 @@
+"""Tokenizers that write several digits in a token: losses compared with CE, and digits as tokens beside them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from .losses import NTL
+from .names import METRICS, SEVERAL, TOKENIZERS, anchor, in_order, words
+from .records import Groups, Record, by_dataset
+from .statistics import Difference, baseline, compare
+from .tables import MARKS, difference_table, markdown, mean_table, settings, to_baseline, told
+
+OF_DIGITS = ("llama", "CE"), ("llama", NTL)
+"""The runs with digits as tokens that are shown beside the others."""
+TITLE = "Tokens of several digits"
+SPLIT = "test"
+ERRORS = ("mae", "median_error", "log_mae")
+MEASURED = (*ERRORS, "run_on", "too_short", "no_number")
+READ = (
+    "The same models with tokenizers that write several digits in a token. `GPT-2-like`: any number of digits, merged "
+    "like letters. `Llama-3-like`: up to three; runs of digits are split after every third. `digits`: every digit is a "
+    "token, as in all other tables. `same length`: NTL compares a label only with number tokens of as many digits, in "
+    'units of the first digit (`group_by="length"`). `all number tokens compared`: by their values '
+    "(`group_by=None`). `-`: not recorded."
+)
+COUNTED = "How many differences to CE, one per data set and tokenizer, have an interval below or above 0:"
+DETAILS = f"Errors are MAE, median error and log MAE. Each difference: [report](report.md#{anchor(TITLE)})."
+ALONE = "CE with digits as tokens compared with CE; the pairs share the data and its order, but not the weights:"
+
+
+def section(runs: Sequence[Record]) -> list[str]:
+    """The section of the report; empty without such runs."""
+    datasets = with_several(runs)
+    if not datasets:
+        return []
+    parts = [f"## {TITLE}", READ, outcome_table(datasets), f"{ALONE}\n\n{digits_table(datasets)}"]
+    for name in in_order(datasets):
+        after = f"{words(name)}, {SPLIT}, after training"
+        shown = {key: found for key, found in datasets[name].items() if key[0] in SEVERAL or key in OF_DIGITS}
+        groups = {(TOKENIZERS[model], loss): found for (model, loss), found in shown.items()}
+        parts.append(f"{after}. {settings(shown)}\n\n{mean_table(groups, SPLIT, MEASURED, 'tokenizer')}")
+        if table := difference_table(groups, SPLIT, MEASURED, "tokenizer"):
+            parts.append(f"{after}, paired differences to CE with the same tokenizer:\n\n{table}")
+    return parts
+
+
+def with_several(runs: Iterable[Record]) -> dict[str, Groups]:
+    """The data sets with runs of such tokenizers."""
+    return {name: groups for name, groups in by_dataset(runs).items() if any(model in SEVERAL for model, _ in groups)}
+
+
+def outcomes(datasets: dict[str, Groups]) -> dict[str, dict[str, list[Difference]]]:
+    """Loss -> metric -> its differences to CE, one per data set and tokenizer."""
+    found: dict[str, dict[str, list[Difference]]] = defaultdict(lambda: defaultdict(list))
+    for groups in datasets.values():
+        for key, metric in product((key for key in groups if key[0] in SEVERAL), MEASURED):
+            if each := to_baseline(groups, key, SPLIT, metric):
+                found[key[1]][metric].append(each)
+    return {loss: found[loss] for loss in sorted(found)}
+
+
+def outcome_table(datasets: dict[str, Groups]) -> str:
+    """A row per loss: how many of the differences in each metric are certain."""
+    rows = []
+    for loss, differences in outcomes(datasets).items():
+        counts = [Counter(each.verdict for each in differences[metric]) for metric in MEASURED]
+        cells = [" ".join(f"{n[key]}{mark.strip()}" for key, mark in MARKS.items() if mark and n[key]) for n in counts]
+        rows.append([loss, str(counts[0].total()), *(cell or "0" for cell in cells)])
+    return f"{COUNTED}\n\n{markdown(['loss', 'differences', *(METRICS[metric] for metric in MEASURED)], rows)}"
+
+
+def digits_table(datasets: dict[str, Groups]) -> str:
+    """A row per data set and tokenizer that digits as tokens are compared with."""
+    rows = []
+    for name, model in product(in_order(datasets), SEVERAL):
+        cells = [told(digits_beside(datasets[name], model, metric), metric) for metric in MEASURED]
+        if set(cells) != {"-"}:
+            rows.append([words(name), TOKENIZERS[model], *cells])
+    return markdown(["task", "compared with", *(METRICS[metric] for metric in MEASURED)], rows)
+
+
+def digits_beside(groups: Groups, model: str, metric: str) -> Difference | None:
+    """CE with digits as tokens, compared with CE with another tokenizer."""
+    return compare(baseline(groups, "llama"), baseline(groups, model), SPLIT, metric, models=False)
+
+
+def advice(datasets: dict[str, Groups]) -> str:
+    """What the records say about these tokenizers."""
+    said: dict[str, list[str]] = {"lower": [], "higher": []}
+    for loss, differences in outcomes(datasets).items():
+        found = Counter(each.verdict for metric in ERRORS for each in differences[metric])
+        verdict = "higher" if found["higher"] else "lower"
+        said[verdict] += [f"{found[verdict]} of {found.total()} with {loss}"] if found[verdict] else []
+    helped, harmed = map("; ".join, said.values())
+    beside = [digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS)]
+    alone = Counter(each.verdict for each in beside if each)
+    good = f"these losses reduced some errors and increased none: {helped}" if helped else "no loss only reduced errors"
+    return (
+        f"With tokens of several digits, compared with CE, {good}.{harmed and f' These increased some: {harmed}.'} CE "
+        f"with digits as tokens reduced {alone['lower']} of {alone.total()} errors and increased {alone['higher']}."
+    )
