@@ -826,9 +826,9 @@ def test_descriptions() -> None:
     notes = ["  digits without a token: 0, 1, 2, 3, 4, 5, 6, 8, 9", "  other options: space_prefixed=True counts 5"]
     assert numbers.describe(most=1).splitlines() == [
         repr(numbers),
-        "  group 1: 1 tokens worth 7 to 7",
+        "  group 1: 1 tokens worth 7",
         "  7  id 1 '7'",
-        "  group 2: 1 tokens worth 3.5 to 3.5",
+        "  group 2: 1 tokens worth 3.5",
         "  3.5  id 3 '3.5'",
         "  group 3: 2 tokens worth 0.7 to 1.2, in units of 10",
         "  0.7  id 2 '07'",
