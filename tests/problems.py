@@ -72,7 +72,7 @@ def moved(problem: Problem, device: str) -> Problem:
 
 def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
     """1 to 4 groups of 1 to 300 number tokens anywhere in the vocabulary, mostly one group of up to 40: digits,
-    fractions, negatives, duplicates. A group but the first may have no two values; some have units."""
+    fractions, negatives, duplicates. All values of a group may be equal, but for one group; several have units."""
     pool: list[Callable[[int], float]] = [float, lambda i: round(rng.uniform(-5, 5), 2), lambda i: float(i // 2)]
     tokens, groups = rng.sample(range(vocab_size), vocab_size), []
     for number in range(rng.choice([1, 1, 1, 2, 3, 4])):
@@ -89,9 +89,11 @@ def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
     return NumberTokens(groups, vocab_size, units=units)
 
 
-def largest_value(numbers: NumberTokens) -> float:
-    """The largest absolute value, in the units of the losses or of ``number_mae``."""
-    units = torch.tensor([max(group.unit, 1.0) for group in numbers.groups for _ in range(group.size)])
+def largest_value(numbers: NumberTokens, are_units_undone: bool = True) -> float:
+    """The largest absolute value; by default of the tokens' own values, as in ``number_mae``."""
+    units = torch.tensor(
+        [group.unit if are_units_undone else 1.0 for group in numbers.groups for _ in range(group.size)]
+    )
     return (numbers.values.abs() * units).max().item()
 
 
@@ -234,7 +236,8 @@ def check(answer: Answer, problem: Problem, extra: float = 0.0, tanh: float = 0.
             continue  # a softcap makes ties, and which logits tie depends on the precision
         # yhat - v_y may cancel to much less than the values it is made of; the CE of a confident row is the
         # logarithm of a sum near 1
-        cancelled = largest_value(problem.numbers) if name in ("loss", "ntl", "number_mae") else 0.0
+        is_of_values = name in ("loss", "ntl", "number_mae")
+        cancelled = largest_value(problem.numbers, name == "number_mae") if is_of_values else 0.0
         cancelled = max(cancelled, 1.0) if name in ("loss", "cross_entropy") else cancelled
         # A tanh's error moves the logits by the softcap's multiple of it, and its own derivative by twice as much.
         more = 2 * tanh * problem.options["softcap"] * max(cancelled, magnitude(truth[name])) if tanh else 0.0

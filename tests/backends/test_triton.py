@@ -19,9 +19,9 @@ from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from ..gradient_cases import GradientCases
 from ..graphs import captured, warm_up
-from ..problems import check, random_problem, solve
+from ..problems import check, moved, random_problem, solve
 from ..versions import has
-from .triton_cases import DIGITS, DTYPES, TritonCases, moved
+from .triton_cases import DIGITS, DTYPES, TritonCases
 
 ROOT = Path(__file__).parents[2]
 FEWEST = 85

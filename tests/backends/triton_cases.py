@@ -26,52 +26,38 @@ from ntl_kernels.problem import NUM_FIELDS, RowResult
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 
-from ..impossible_labels import (
-    SMOOTHINGS,
-    UNMEASURED_CONFIGS,
-    check_impossible,
-    check_unmeasured,
-    impossible_problem,
-    unmeasured_problem,
-)
-from ..large_logits import (
-    OFFSET_PROBLEMS,
-    check_large,
-    check_offsets,
-    large_problem,
-    masked_start_problem,
-    offset_problem,
-)
 from ..parallel.shards import checked
 from ..problems import (
     Answer,
     Problem,
     assert_as_good_as_plain,
     check,
+    moved,
     random_numbers,
     random_problem,
     solve,
     tanh_error,
 )
+from ..row_cases import InfiniteRows
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class TritonCases:
+class TritonCases(InfiniteRows):
     """Tests for the device of the subclass."""
 
-    device: str
-    every = 1
-    """Of the random problems, run every so many."""
     is_compiled = True
     """For an NVIDIA GPU, whose tanh a softcap takes."""
 
-    def check(self, answer: Answer, problem: Problem) -> None:
-        check(answer, problem, tanh=tanh_error(problem) if self.is_compiled else 0.0)
+    def tanh_error(self, problem: Problem) -> float:
+        return tanh_error(problem) if self.is_compiled else 0.0
 
-    def check_large(self, answer: Answer, problem: Problem) -> None:
-        check_large(answer, problem, tanh=tanh_error(problem) if self.is_compiled else 0.0)
+    def solve(self, problem: Problem) -> Answer:
+        return solve(problem, "triton")
+
+    def check(self, answer: Answer, problem: Problem) -> None:
+        check(answer, problem, tanh=self.tanh_error(problem))
 
     @pytest.mark.parametrize("first_seed", range(0, 500, 50))
     def test_equals_the_reference(self, first_seed: int) -> None:
@@ -156,20 +142,6 @@ class TritonCases:
             assert gradient.isnan().any(-1).tolist() == gradient.isnan().all(-1).tolist() == [True] * 5 + [False] * 4
             assert loss.isnan().tolist() == (True if reduction == "sum" else [True] * 5 + [False] * 4)
 
-    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_an_ignore_index_is_no_other_label(self, reduction: str, dtype: torch.dtype) -> None:
-        """One that int32 does not hold would wrap around to a label there."""
-        labels = torch.tensor([0, 4, 20, 49, 0, 4])
-        for ignore_index in (4, 2**31, 2**32, 2**32 + 4, -(2**32) + 20, 2**53 + 1, 2**63 - 1, -(2**63)):
-            options = {"reduction": reduction, "ignore_index": ignore_index}
-            problem = Problem(torch.randn(6, 50), labels.to(dtype), DIGITS, options, torch.ones(6))
-            problem.upstream = problem.upstream if reduction == "none" else torch.tensor(1.0)
-            problem = moved(problem, self.device)
-            answer = solve(problem, "triton")
-            self.check(answer, problem)
-            assert ((answer.gradient == 0).all(-1).cpu() == (labels == ignore_index)).all()
-
     def test_the_largest_factors_of_logits(self) -> None:
         """float32 holds them times log2(e), too; and what is beyond raises."""
         labels = torch.tensor([4, 20, 30, 5])
@@ -236,39 +208,6 @@ class TritonCases:
             answer = solve(problem, "triton")
             assert answer.gradient.isfinite().all()
             self.check(answer, problem)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_large_logits_lose_no_more_than_torch(self, reduction: str, dtype: torch.dtype) -> None:
-        more = ({"logit_scale": 0.7}, {"softcap": 30.0}, {"label_smoothing": 0.5})
-        for options in ({}, *(more if reduction == "sum" else ())):
-            problem = moved(large_problem(dtype, reduction, **options), self.device)
-            self.check_large(solve(problem, "triton"), problem)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_impossible_labels_have_the_loss_that_torch_gives_them(self, reduction: str, dtype: torch.dtype) -> None:
-        for label_smoothing in SMOOTHINGS if dtype == torch.float32 else SMOOTHINGS[1::3]:
-            problem = moved(impossible_problem(dtype, reduction, label_smoothing), self.device)
-            check_impossible(solve(problem, "triton"), problem)
-
-    @pytest.mark.parametrize("vocab_size", [203, 32_000])
-    def test_label_smoothing_of_rows_that_start_with_a_mask(self, vocab_size: int) -> None:
-        problem = moved(masked_start_problem(vocab_size), self.device)
-        check_large(solve(problem, "triton"), problem)
-
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_number_tokens_without_probability_have_no_number_loss(self, reduction: str) -> None:
-        for config in UNMEASURED_CONFIGS:
-            # A gradient of the forward pass, and one of the backward pass
-            for dtype, are_grouped in ((torch.float32, False), (torch.float32, True), (torch.float16, True)):
-                problem = moved(unmeasured_problem(dtype, reduction, config, are_grouped), self.device)
-                check_unmeasured(solve(problem, "triton"), problem)
-
-    def test_a_common_offset_costs_no_digits(self) -> None:
-        for options in OFFSET_PROBLEMS:
-            problem = moved(offset_problem(*options), self.device)
-            check_offsets(solve(problem, "triton"), problem)
 
     def test_float16_survives_loss_scaling(self) -> None:
         """The upstream gradient is applied before rounding: a mean over many rows would underflow without it."""
@@ -365,21 +304,6 @@ def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, de
     assert isinstance(output, NTLOutput)
     upstream = see(weights if reduction == "none" else upstream)
     return [*(part.detach() for part in output), *torch.autograd.grad(output.loss, leaf, upstream)]
-
-
-def move(tensor: Tensor, device: str) -> Tensor:
-    """The same strides, offset and gaps on another device (``Tensor.to`` would close the gaps)."""
-    if tensor.device.type == device:
-        return tensor
-    everything = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()).to(device)
-    return everything.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-def moved(problem: Problem, device: str) -> Problem:
-    options = {k: move(v, device) if isinstance(v, Tensor) else v for k, v in problem.options.items()}
-    tensors = (move(tensor, device) for tensor in (problem.logits, problem.labels, problem.upstream))
-    logits, labels, upstream = tensors
-    return dataclasses.replace(problem, logits=logits, labels=labels, upstream=upstream, options=options)
 
 
 def summed(problem: Problem) -> Problem:

@@ -42,7 +42,7 @@ def digits(vocab_size: int, count: int, seed: int = 0) -> NumberTokens:
 
 
 def groups_of(vocab_size: int, sizes: Sequence[int], seed: int = 0) -> NumberTokens:
-    """Groups of 0, 1, 2, ... on tokens anywhere; several groups have units, of which ten or fewer are in a group."""
+    """The values 0, 1, 2, ... of each group on tokens anywhere; several groups are in units that keep them below 10."""
     ids = random.Random(seed).sample(range(vocab_size), sum(sizes))
     units = [max(1.0, size / 10) if len(sizes) > 1 else 1.0 for size in sizes]
     groups = [{ids.pop(0): value / unit for value in range(size)} for size, unit in zip(sizes, units, strict=True)]
