@@ -25,7 +25,7 @@ READ = (
     'units of the first digit (`group_by="length"`). `all number tokens compared`: by their values '
     "(`group_by=None`). `-`: not recorded."
 )
-COUNTED = "How many differences to CE, one per data set and tokenizer, have an interval below or above 0:"
+COUNTED = "How many differences to CE, one per task, have an interval below or above 0:"
 DETAILS = f"Errors are MAE, median error and log MAE. Each difference: [report](report.md#{anchor(TITLE)})."
 ALONE = "CE with digits as tokens compared with CE; the pairs share the data and its order, but not the weights:"
 
@@ -51,24 +51,25 @@ def with_several(runs: Iterable[Record]) -> dict[str, Groups]:
     return {name: groups for name, groups in by_dataset(runs).items() if any(model in SEVERAL for model, _ in groups)}
 
 
-def outcomes(datasets: dict[str, Groups]) -> dict[str, dict[str, list[Difference]]]:
-    """Loss -> metric -> its differences to CE, one per data set and tokenizer."""
-    found: dict[str, dict[str, list[Difference]]] = defaultdict(lambda: defaultdict(list))
+def outcomes(datasets: dict[str, Groups]) -> dict[tuple[str, str], dict[str, list[Difference]]]:
+    """(tokenizer, loss) -> metric -> the differences to CE, one per data set."""
+    found: dict[tuple[str, str], dict[str, list[Difference]]] = defaultdict(lambda: defaultdict(list))
     for groups in datasets.values():
         for key, metric in product((key for key in groups if key[0] in SEVERAL), MEASURED):
             if each := to_baseline(groups, key, SPLIT, metric):
-                found[key[1]][metric].append(each)
-    return {loss: found[loss] for loss in sorted(found)}
+                found[TOKENIZERS[key[0]], key[1]][metric].append(each)
+    return {key: found[key] for key in sorted(found)}
 
 
 def outcome_table(datasets: dict[str, Groups]) -> str:
-    """A row per loss: how many of the differences in each metric are certain."""
+    """A row per tokenizer and loss: how many of the differences in each metric are certain."""
     rows = []
-    for loss, differences in outcomes(datasets).items():
+    for (tokenizer, loss), differences in outcomes(datasets).items():
         counts = [Counter(each.verdict for each in differences[metric]) for metric in MEASURED]
         cells = [" ".join(f"{n[key]}{mark.strip()}" for key, mark in MARKS.items() if mark and n[key]) for n in counts]
-        rows.append([loss, str(counts[0].total()), *(cell or "0" for cell in cells)])
-    return f"{COUNTED}\n\n{markdown(['loss', 'differences', *(METRICS[metric] for metric in MEASURED)], rows)}"
+        rows.append([tokenizer, loss, str(counts[0].total()), *(cell or "0" for cell in cells)])
+    header = ["tokenizer", "loss", "tasks", *(METRICS[metric] for metric in MEASURED)]
+    return f"{COUNTED}\n\n{markdown(header, rows)}"
 
 
 def digits_table(datasets: dict[str, Groups]) -> str:
@@ -89,10 +90,13 @@ def digits_beside(groups: Groups, model: str, metric: str) -> Difference | None:
 def advice(datasets: dict[str, Groups]) -> str:
     """What the records say about these tokenizers."""
     said: dict[str, list[str]] = {"lower": [], "higher": []}
-    for loss, differences in outcomes(datasets).items():
+    for (tokenizer, loss), differences in outcomes(datasets).items():
         found = Counter(each.verdict for metric in ERRORS for each in differences[metric])
         verdict = "higher" if found["higher"] else "lower"
-        said[verdict] += [f"{found[verdict]} of {found.total()} with {loss}"] if found[verdict] else []
+        empty = sum(each.verdict == "higher" for each in differences["no_number"])
+        aside = f" (more answers without a number in {empty} of {len(differences['no_number'])})" if empty else ""
+        if found[verdict]:
+            said[verdict].append(f"{found[verdict]} of {found.total()} with {loss} ({tokenizer}){aside}")
     helped, harmed = map("; ".join, said.values())
     beside = [digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS)]
     alone = Counter(each.verdict for each in beside if each)
