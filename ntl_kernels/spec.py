@@ -69,9 +69,8 @@ class LossSpec(RowOptions):
     """Everything a backend needs to know about a row's loss besides tensors and lambda (docs, Mathematics).
 
     The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
-    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line. With several
-    groups of number tokens, that is a line over the distance's place from the nearest (0) to the furthest (1) of the
-    label's group, and ``worst_loss`` is the largest of all groups; ``formulas.in_groups`` gives those of each row.
+    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line, with several
+    groups one over (d - nearest) / (furthest - nearest) of the label's group. ``formulas.in_groups`` has each row's.
     """
 
     kind: str
@@ -112,9 +111,7 @@ class LossSpec(RowOptions):
                 f"the number values are up to {furthest:g} apart; the loss {kind!r} of that distance{cause}, "
                 f"or its gradient, is beyond float32; rescale the values"
             )
-        offset, slope = lines[0]
-        if len(groups) > 1 and squash_factor is not None:
-            offset, slope = 1.0, squash_factor - 1.0
+        offset, slope = lines[0] if len(groups) == 1 or squash_factor is None else (1.0, squash_factor - 1.0)
         return cls(
             kind=kind,
             reweigh=reweigh,

@@ -15,39 +15,33 @@ WORST = tl.constexpr(WORST_FACTOR)
 
 @triton.jit
 def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """(numbers, label, scalars) of the label's group alone, for one row or a block; as they are if there is one group.
-
-    Index and size are those within the group, of which other rows have none; the scalars follow ``formulas.in_groups``.
-    """
-    if numbers.groups is None:
-        return numbers, label, scalars
+    """(numbers, label, scalars) of the label's group alone, as in ``formulas.in_groups``; empty outside number rows."""
+    at, is_number = label.index * names_in(GROUP), inside & (label.index >= 0)
+    group = Group(
+        start=load_named("start", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
+        size=load_named("size", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
+        unit=load_named("unit", GROUP, numbers.groups, 1, at, is_number),
+        nearest=load_named("nearest", GROUP, numbers.groups, 1, at, is_number),
+        furthest=load_named("furthest", GROUP, numbers.groups, 1, at, is_number),
+    )
+    ids, value = numbers.ids + group.start, numbers.value + group.start
+    own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
+    own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=label.index - group.start)
+    is_squashed = scalars.cost_offset != 0.0
+    slope = tl.where(is_squashed, divide(scalars.cost_slope, group.furthest - group.nearest), scalars.cost_slope)
+    offset = tl.where(is_squashed, scalars.cost_offset - slope * group.nearest, 0.0)
+    if (KIND == "wasserstein") | (KIND == "cumulative"):
+        largest = tl.where(group.furthest > 0.0, offset + slope * group.furthest, 0.0)
     else:
-        at, is_number = label.index * names_in(GROUP), inside & (label.index >= 0)
-        group = Group(
-            start=load_named("start", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
-            size=load_named("size", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
-            unit=load_named("unit", GROUP, numbers.groups, 1, at, is_number),
-            nearest=load_named("nearest", GROUP, numbers.groups, 1, at, is_number),
-            furthest=load_named("furthest", GROUP, numbers.groups, 1, at, is_number),
-        )
-        ids, value = numbers.ids + group.start, numbers.value + group.start
-        own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
-        own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=label.index - group.start)
-        is_squashed = scalars.cost_offset != 0.0
-        slope = tl.where(is_squashed, divide(scalars.cost_slope, group.furthest - group.nearest), scalars.cost_slope)
-        offset = tl.where(is_squashed, scalars.cost_offset - slope * group.nearest, 0.0)
-        if (KIND == "wasserstein") | (KIND == "cumulative"):
-            largest = tl.where(group.furthest > 0.0, offset + slope * group.furthest, 0.0)
-        else:
-            largest, _ = value_loss(group.furthest, scalars, KIND)
-        own_scalars = Scalars(
-            ce_weight=scalars.ce_weight,
-            label_smoothing=scalars.label_smoothing,
-            z_loss=scalars.z_loss,
-            cost_offset=offset,
-            cost_slope=slope,
-            label_sigma=scalars.label_sigma,
-            huber_delta=scalars.huber_delta,
-            worst_loss=WORST * largest,
-        )
-        return own, own_label, own_scalars
+        largest, _ = value_loss(group.furthest, scalars, KIND)
+    own_scalars = Scalars(
+        ce_weight=scalars.ce_weight,
+        label_smoothing=scalars.label_smoothing,
+        z_loss=scalars.z_loss,
+        cost_offset=offset,
+        cost_slope=slope,
+        label_sigma=scalars.label_sigma,
+        huber_delta=scalars.huber_delta,
+        worst_loss=WORST * largest,
+    )
+    return own, own_label, own_scalars

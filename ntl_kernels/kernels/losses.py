@@ -199,7 +199,9 @@ def row_losses_kernel(
             a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
         front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
-        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        own, own_label, own_scalars = numbers, label, scalars
+        if numbers.groups is not None:
+            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
         columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         ce = cross_entropy(normaliser, distance, columns.u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
@@ -245,7 +247,9 @@ def row_gradients_kernel(
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         kept = read_kept(row, TILE)
-        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        own, own_label, own_scalars = numbers, label, scalars
+        if numbers.groups is not None:
+            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
         columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
         row_gradient, _ = label_terms(
             row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK

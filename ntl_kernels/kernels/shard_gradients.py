@@ -74,7 +74,9 @@ def shard_columns(
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
     pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
-    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+    own, own_label, own_scalars = numbers, label, scalars
+    if numbers.groups is not None:
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
     columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:

@@ -105,7 +105,9 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.id, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
-        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        own, own_label, own_scalars = numbers, label, scalars
+        if numbers.groups is not None:
+            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
         if own_label.index >= 0:
             columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
             offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
@@ -139,7 +141,9 @@ def number_columns_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     number_logits += n.to(tl.int64) * numbers.size
-    own, own_label, _ = own_group(numbers, label, scalars, KIND)
+    own, own_label = numbers, label
+    if numbers.groups is not None:
+        own, own_label, _ = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
@@ -161,7 +165,9 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
-    own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
+    own, own_label, own_scalars = numbers, label, scalars
+    if numbers.groups is not None:
+        own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
     if own_label.index >= 0:
         loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, transform, own_scalars, BLOCK).loss
     tl.store(losses + n, loss)
@@ -193,7 +199,9 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
 
-    own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
+    own, own_label, own_scalars = numbers, label, scalars
+    if numbers.groups is not None:
+        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
     loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, own_scalars, rows, inside, KIND)
     if own.groups is not None:
         error *= own.groups.unit

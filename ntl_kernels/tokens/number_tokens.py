@@ -170,9 +170,8 @@ class NumberTokens:
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
             group_by: "length" compares a label only with the tokens of as many digits (before and after a point), in
-                units of their first digit: "812" is 8.12 among the numbers of three digits, "42" is 4.2 among those of
-                two. A step of the first digit then costs as much as it does between single digits. None compares all
-                number tokens, by their values.
+                units of their first digit, so that a step of it costs what a step of a digit costs: "812" is 8.12,
+                "42" is 4.2. None compares all number tokens by value.
 
         Raises:
             TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
@@ -419,11 +418,7 @@ def copied(table: NumberTable, device: torch.device) -> NumberTable:
 
 
 def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Group:
-    """A group from its (value, token), which are sorted.
-
-    Raises:
-        ValueError: the values are too far apart.
-    """
+    """A group from its (value, token), which are sorted; raises if the values are too far apart."""
     values = sorted({value for value, _ in pairs})
     if values[-1] - values[0] > LARGEST_SPAN:
         raise ValueError(
