@@ -116,7 +116,7 @@ def advice(runs: Sequence[Record]) -> str:
         parts += [f"**{filled(sentence, evidence, runs)}**", *filter(None, [details])]
         parts += [folded(f"Evidence: {len(evidence)} differences", table)]
     if datasets := several_digits.with_several(runs):
-        parts += [f"**{several_digits.advice(datasets)}**", several_digits.DETAILS]
+        parts += [several_digits.advice(datasets), several_digits.DETAILS]
         parts += [folded("Evidence: how many differences", several_digits.outcome_table(datasets))]
     return "\n\n".join([*parts, f"All tables: [report]({TEXT}). All commands: [commands]({COMMANDS})."]) + "\n"
 

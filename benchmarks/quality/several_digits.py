@@ -88,7 +88,7 @@ def digits_beside(groups: Groups, model: str, metric: str) -> Difference | None:
 
 
 def advice(datasets: dict[str, Groups]) -> str:
-    """What the records say about these tokenizers."""
+    """What the records say about these tokenizers: as everywhere, an interval that excludes 0 decides."""
     said: dict[str, list[str]] = {"lower": [], "higher": []}
     for (tokenizer, loss), differences in outcomes(datasets).items():
         found = Counter(each.verdict for metric in ERRORS for each in differences[metric])
@@ -96,12 +96,19 @@ def advice(datasets: dict[str, Groups]) -> str:
         empty = sum(each.verdict == "higher" for each in differences["no_number"])
         aside = f" (more answers without a number in {empty} of {len(differences['no_number'])})" if empty else ""
         if found[verdict]:
-            said[verdict].append(f"{found[verdict]} of {found.total()} with {loss} ({tokenizer}){aside}")
-    helped, harmed = map("; ".join, said.values())
+            said[verdict].append(f"- {tokenizer}, {loss}: {found[verdict]} of {found.total()} errors{aside}")
+    helped, harmed = map("\n".join, said.values())
     beside = [digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS)]
     alone = Counter(each.verdict for each in beside if each)
-    good = f"these losses reduced some errors and increased none: {helped}" if helped else "no loss only reduced errors"
-    return (
-        f"With tokens of several digits, compared with CE, {good}.{harmed and f' These increased some: {harmed}.'} CE "
-        f"with digits as tokens reduced {alone['lower']} of {alone.total()} errors and increased {alone['higher']}."
+    fewer, more = alone["lower"], alone["higher"]
+    parts = [
+        f"**With digits as tokens, {fewer} of {alone.total()} errors of CE are smaller than with tokens of several digits, "
+        f"and {more} are larger.**"
+    ]
+    parts += (
+        [f"**With tokens of several digits, NTL reduced these errors and increased none:**\n\n{helped}"]
+        if helped
+        else []
     )
+    parts += [f"**It increased these:**\n\n{harmed}"] if harmed else []
+    return "\n\n".join(parts)
