@@ -100,15 +100,9 @@ def advice(datasets: dict[str, Groups]) -> str:
     helped, harmed = map("\n".join, said.values())
     beside = [digits_beside(*each) for each in product(datasets.values(), SEVERAL, ERRORS)]
     alone = Counter(each.verdict for each in beside if each)
-    fewer, more = alone["lower"], alone["higher"]
-    parts = [
-        f"**With digits as tokens, {fewer} of {alone.total()} errors of CE are smaller than with tokens of several digits, "
-        f"and {more} are larger.**"
-    ]
-    parts += (
-        [f"**With tokens of several digits, NTL reduced these errors and increased none:**\n\n{helped}"]
-        if helped
-        else []
-    )
+    counts = f"{alone['lower']} of {alone.total()} errors of CE are smaller than with tokens of several digits"
+    parts = [f"**With digits as tokens, {counts}, and {alone['higher']} are larger.**"]
+    good = "With tokens of several digits, NTL reduced these errors and increased none:"
+    parts += [f"**{good}**\n\n{helped}"] if helped else []
     parts += [f"**It increased these:**\n\n{harmed}"] if harmed else []
     return "\n\n".join(parts)
