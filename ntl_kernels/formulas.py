@@ -27,11 +27,12 @@ def in_groups(spec: LossSpec, group: Group) -> LossSpec:
     if offset != 0:
         slope = divide(slope, group.furthest - group.nearest)
         offset = offset - slope * group.nearest
+    spec = replace(spec, cost_offset=offset, cost_slope=slope)
     if spec.kind == "wasserstein":
-        largest = torch.where(group.furthest > 0, offset + slope * group.furthest, 0.0)
+        largest = costs(group.furthest, torch.zeros_like(group.furthest[:, 0]), spec)
     else:
         largest = VALUE_LOSSES[spec.kind].loss(group.furthest, spec.huber_delta)
-    return replace(spec, cost_offset=offset, cost_slope=slope, worst_loss=WORST_FACTOR * largest)
+    return replace(spec, worst_loss=WORST_FACTOR * largest)
 
 
 def other_groups(group: Group, places: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .formulas import costs, in_groups, other_groups
 from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
-from .tokens import Group, NumberTable
+from .tokens import NumberTable
 from .value_losses import VALUE_LOSSES
 
 
@@ -46,9 +46,8 @@ def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor,
 def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
     """(NTL_i, |yhat - v_y|, m), each [n, 1], of number rows x [n, V] with the number tokens ``index`` [n] as labels."""
     values, own, ids = table.values.to(x.dtype), own_group(index, table), table.ids.long()
-    targets, unit = values[index, None], 1.0
-    if table.groups is not None:
-        group = Group(*table.groups.to(x.dtype)[index, :, None].unbind(1))
+    targets, unit, group = values[index, None], 1.0, table.groups_of(index, x.dtype)
+    if group is not None:
         spec, unit = in_groups(spec, group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
     error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
@@ -67,10 +66,8 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
 
 def own_group(index: Tensor, table: NumberTable) -> Tensor:
     """bool [n, K]: which number tokens are in the groups of the labels, the number tokens ``index`` [n]."""
-    places = torch.arange(table.ids.numel(), device=index.device)
-    if table.groups is None:
-        return (places >= 0).expand(index.numel(), -1)
-    return ~other_groups(Group(*table.groups[index, :, None].unbind(1)), places)
+    places, group = torch.arange(table.ids.numel(), device=index.device), table.groups_of(index, torch.float32)
+    return (places >= 0).expand(index.numel(), -1) if group is None else ~other_groups(group, places)
 
 
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:

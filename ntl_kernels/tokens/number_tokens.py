@@ -28,14 +28,7 @@ from .texts import (
     wider_options,
     without_mark,
 )
-from .values import (
-    LARGEST_SPAN,
-    check_ignore_index,
-    check_row_weights,
-    checked_mapping,
-    checked_size,
-    is_integral,
-)
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
 
 CPU = torch.device("cpu")
 
@@ -63,6 +56,10 @@ class NumberTable(NamedTuple):
     """float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group."""
     width: int
     """The size of the largest group."""
+
+    def groups_of(self, index: Tensor, dtype: torch.dtype) -> Group | None:
+        """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""
+        return None if self.groups is None else Group(*self.groups.to(dtype)[index, :, None].unbind(1))
 
 
 class NumberTokens:

@@ -112,7 +112,7 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     for out in (None if counts is None else ~counts, is_bad):
         is_other = is_other if out is None else is_other | out
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
-    group = None if table.groups is None else Group(*table.groups.to(dtype)[index, :, None].unbind(1))
+    group = table.groups_of(index, dtype)
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
     return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets, group)
