@@ -83,7 +83,7 @@ $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
 	$(if $(ACTIVE),,@$(RUN) -m pip install --quiet $(TORCH))
 	$(call say,installation: ntl_kernels with the extra $* into $(ENVIRONMENT))
 	@constraint=$$(mktemp) && trap 'rm -f $$constraint' EXIT \
-		&& $(RUN) -c 'import torch; print("torch==" + torch.__version__)' > $$constraint \
+		&& $(RUN) -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $$constraint \
 		&& $(RUN) -m pip install --quiet -e ".[$*]" -c $$constraint
 	$(if $(ACTIVE),,@touch $@)
 
