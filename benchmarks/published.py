@@ -99,7 +99,7 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int | 
 
 
 def is_number(cell: str) -> bool:
-    return not cell or cell.lstrip("≤≥- ")[:1].isdigit() or cell == "-"
+    return not cell or cell.lstrip("≤≥-\N{MINUS SIGN} ")[:1].isdigit() or cell == "-"
 
 
 def pyplot() -> Any:

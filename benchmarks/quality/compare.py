@@ -109,7 +109,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
     if seeds < 3:
         parts.append(f"{seeds} seed{'s' * (seeds > 1)}: too few for a meaningful interval (try --seeds 5).")
     else:
-        parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; n/m: seeds that agree.")
+        parts.append("Brackets: 95% interval over the pairs; ▼ ▲: it excludes 0; n/m: seeds with a lower value.")
     if is_main_job:
         groups = by_dataset(records.read([FOLDER]))[SHORT]
         ours, plain = (groups[key] for key in RECORDED)

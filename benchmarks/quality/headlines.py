@@ -7,13 +7,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from ..commands import InputError
 from . import plots
 from .advice import REWEIGHED
 from .losses import NTL
-from .names import EXACT, LONG, METRICS, RENTS, SHORT, in_order, words
+from .names import BOOSTED, BUDGETS, EXACT, LONG, METRICS, RENTS, SHORT, UNITS, in_order, words
 from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
 from .statistics import Difference, baseline, compare, pairs_of
-from .tables import markdown, rounded, told, told_as_factor
+from .tables import MARKS, brief, in_words, markdown, rounded, told, told_as_factor
 
 
 class Headline(NamedTuple):
@@ -36,6 +37,13 @@ HEADLINES = (
     Headline("expressions", REWEIGHED, split="interpolate"),
     Headline("arithmetic", model="llama_pretrained", split="interpolate"),
 )
+"""The rows of the plot of differences."""
+IN_TABLE = (SHORT, LONG, "housing", "taxis", "diamonds", "arithmetic")
+"""The data sets of the table's rows."""
+CHOSEN = "†"
+"""Marks the rows on whose data the setting was chosen."""
+SHOWN = "median_error"
+"""The table's measure: wild answers do not dominate it, and every task has it."""
 TRAINED = ("housing", "taxis", "diamonds", RENTS)
 """The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
@@ -53,34 +61,79 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
     return (row, [one for one, _ in both], [other for _, other in both]) if both else None
 
 
+def in_table(runs: Sequence[Record]) -> list[Pair]:
+    return [pair for pair in pairs(runs) if pair[0].dataset in IN_TABLE]
+
+
 def table(runs: Sequence[Record]) -> str:
-    """A row per task: a typical measure with CE and with CE + NTL, and how its errors change."""
-    header = ["task", "measure", "CE → with NTL", "change", "change in MAE (exact tasks: log MAE)"]
-    rows = [table_row(*pair) for pair in pairs(runs)]
-    return markdown(header, rows) if rows else ""
+    """A row per task: the median error with CE and with CE + NTL, and how it changes."""
+    header = ["task", "CE", NTL, "change [95% interval]", "seeds with a smaller error"]
+    rows = [table_row(*pair) for pair in in_table(runs)]
+    return markdown(header, rows, words=1) if rows else ""
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
-    """Tasks with exact answers show right numbers and log MAE, all others the median error and MAE."""
-    typical, wild = ("number_accuracy", "log_mae") if row.dataset in EXACT else ("median_error", "mae")
-    scale, unit = (100, " %") if row.dataset in EXACT else (1, "")
-    means = [rounded(scale * fmean(values_of(side, row.split, typical)), 3) for side in (plain, ours)]
-    changes = [told(compare(ours, plain, row.split, metric), metric) for metric in (typical, wild)]
-    return [task(row), METRICS[typical], " → ".join(means) + unit, *changes]
+    unit = f", {UNITS[row.dataset]}" if row.dataset in UNITS else ""
+    means = [rounded(fmean(values_of(side, row.split, SHOWN)), 3) for side in (plain, ours)]
+    found = compare(ours, plain, row.split, SHOWN)
+    mark = MARKS[found.verdict] if found else ""
+    seeds = f"{found.lower} of {found.pairs}" if found else ""
+    return [task(row) + unit + CHOSEN * (row.dataset in BUDGETS), *means, brief(found, SHOWN) + mark, seeds]
+
+
+def scope(runs: Sequence[Record], yardsticks: Record) -> str:
+    """The two sentences above the table: which models these are, and what a method for tables achieves."""
+    found = in_table(runs)
+    if not found:
+        return ""
+    trained = [run for _, ours, plain in found for run in (*ours, *plain)]
+    sizes = [run["parameters"] / 1e6 for run in trained]
+    steps = [run["config"]["trainer"]["arguments"]["max_steps"] for run in trained]
+    models = (
+        f"These are small models, of {min(sizes):.2f} to {max(sizes):.2f} million parameters, trained from scratch for "
+        f"{min(steps):,} to {max(steps):,} steps (for sums, after training on expressions); rents and sums are "
+        "generated data, the others are real tables."
+    )
+    return f"{models} {beyond(runs, yardsticks)}".strip()
+
+
+def beyond(runs: Sequence[Record], yardsticks: Record) -> str:
+    """The sentence on gradient boosting; raises ``InputError`` if a language model has a smaller error."""
+    datasets = by_dataset(run for run in runs if run["model"] != "regression_head")
+    errors = {name: yardsticks[name]["metrics"][BOOSTED][SHOWN] for name in in_order(set(yardsticks) & set(datasets))}
+    for name, error in errors.items():
+        if error >= min(fmean(values_of(group, "test", SHOWN)) for group in datasets[name].values()):
+            raise InputError(f"{name}: a language model has a smaller {METRICS[SHOWN]} than {BOOSTED}")
+    found = ", ".join(f"{rounded(error, 3)} for {words(name)}" for name, error in errors.items())
+    return found and f"On these tables, {BOOSTED} has a smaller {METRICS[SHOWN]} than every language model: {found}."
+
+
+def harm(runs: Sequence[Record]) -> str:
+    """The sentence on readings, whose errors NTL increases; empty without such runs."""
+    pair = pair_of(Headline("readings"), by_dataset(runs).get("readings", {}))
+    found = compare(pair[1], pair[2], pair[0].split, "log_mae") if pair else None
+    measured = "On generated sensor readings, where CE alone comes close to the smallest possible error, the log MAE"
+    return f"{measured} {in_words(found)}." if found else ""
+
+
+def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
+    """Plot the rows' relative changes of errors."""
+    label = f"change in error with {NTL}, relative to CE (95% interval)"
+    plots.draw_differences(errors(runs), label, path, source)
+
+
+def errors(runs: Sequence[Record]) -> dict[str, dict[str, Difference | None]]:
+    """Row -> metric -> the relative change."""
+    rows = {}
+    for row, ours, plain in pairs(runs):
+        metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae", "log_mae")
+        rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
+    return rows
 
 
 def task(row: Headline) -> str:
     """The display name of the row's data set, with any option in which its loss differs from the usual one."""
     return words(row.dataset) + row.loss.removeprefix(NTL)
-
-
-def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
-    """Plot the rows' relative changes of errors."""
-    rows = {}
-    for row, ours, plain in pairs(runs):
-        metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae")
-        rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
-    plots.draw_differences(rows, f"change in error with {NTL}, relative to CE (95 % interval)", path, source)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:
@@ -94,7 +147,7 @@ def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
     return [
         (ours[0]["config"]["trainer"]["arguments"]["max_steps"], difference)
         for row, difference, ours in found
-        if row.dataset in (SHORT, RENTS, LONG) and difference
+        if row.dataset in BUDGETS and difference
     ]
 
 

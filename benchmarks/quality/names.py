@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+MINUS = "\N{MINUS SIGN}"
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
+BUDGETS = (SHORT, RENTS, LONG)
 """The training budgets of rents; each has its own learning-rate schedule."""
 DATASETS = {
     SHORT: "rents, 300 steps",
@@ -19,15 +21,19 @@ DATASETS = {
     "arithmetic": "sums",
 }
 """Data set -> display name, in the order of reports; other data sets come last under their own names."""
+UNITS = {"housing": "dollars", "taxis": "dollars", "diamonds": "dollars"}
+"""The units of answers; those of generated data have none."""
 EXACT = ("expressions", "arithmetic")
 """Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
+BOOSTED = "gradient boosting"
+"""The method for tables that models are compared with."""
 TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "llama": "digits"}
 """Model -> how its tokenizer writes numbers, in the order of reports."""
 SEVERAL = ("llama_plain", "llama_triples")
 """Models whose tokens have several digits; they have a section of their own."""
 METRICS = {
     "exact_match": "exact match",
-    "number_accuracy": "right numbers",
+    "number_accuracy": "correct answers",
     "mae": "MAE",
     "median_error": "median error",
     "log_mae": "log MAE",

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..published import pyplot, save
 from .losses import NTL
-from .names import EXACT, METRICS
+from .names import EXACT, METRICS, MINUS
 from .records import ERROR_BINS, Groups, Record, splits_of, steps_of, values_of
 from .statistics import Difference
 
@@ -128,7 +128,7 @@ def draw_seeds(axis: Any, styled: Styled, split: str, metric: str) -> None:
 
 
 def draw_differences(rows: dict[str, dict[str, Difference | None]], label: str, path: Path, source: str) -> None:
-    """Relative changes with their 95 % intervals on a ratio axis: a line per row, a colour per metric."""
+    """Relative changes with their 95% intervals on a ratio axis: a line per row, a colour per metric."""
     with pyplot().rc_context(FONT):
         figure, axis = pyplot().subplots(figsize=(WIDTH, 0.55 * len(rows) + 1.4), layout="constrained")
         axis.axvline(1, color="black", linewidth=0.8)
@@ -172,7 +172,7 @@ def changes_axis(axis: Any, which: str, changes: Sequence[float]) -> None:
     bound = getattr(axis, f"{which}axis")
     getattr(axis, f"set_{which}scale")("log")
     getattr(axis, f"set_{which}lim")(as_ratio(low) / 1.05, as_ratio(high) * 1.05)
-    bound.set_ticks([as_ratio(tick) for tick in thinned], [f"{tick:+d} %" if tick else "0" for tick in thinned])
+    bound.set_ticks([as_ratio(tick) for tick in thinned], [f"{tick:+d}%".replace("-", MINUS) if tick else "0" for tick in thinned])
     bound.set_minor_locator(pyplot().NullLocator())
 
 

@@ -19,19 +19,19 @@ FEWEST_PAIRS = 3
 DECIMALS = 12
 """Digits to which differences are rounded; smaller ones are rounding errors."""
 AS_RATIOS = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
-"""Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below -100 %."""
+"""Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below −100%."""
 IN_POINTS = ("exact_match", "number_accuracy", "no_number", "run_on", "too_short", "token_accuracy")
 """Shares: differences are in percentage points. For all other metrics they are plain differences."""
 
 
 class Difference(NamedTuple):
-    """The mean of paired differences between ours and theirs, and its 95 % interval; NaN if undefined."""
+    """The mean of paired differences between ours and theirs, and its 95% interval; NaN if undefined."""
 
     mean: float
     low: float
     high: float
-    agree: int
-    """The number of pairs whose difference has the sign of the mean."""
+    lower: int
+    """The number of pairs in which ours is lower."""
     pairs: int
     gap: str = ""
     """Why there is no mean."""
@@ -75,11 +75,11 @@ def mean_of(each: Sequence[float]) -> Difference:
         return nothing("no number in some runs", len(each))
     each = [round(value, DECIMALS) for value in each]
     mean = round(fmean(each), DECIMALS) + 0.0  # no minus 0
-    agree = sum(value * mean > 0 for value in each)
+    lower = sum(value < 0 for value in each)
     if len(each) == 1:
-        return Difference(mean, math.nan, math.nan, agree, 1)
+        return Difference(mean, math.nan, math.nan, lower, 1)
     margin = float(student.ppf((1 + CONFIDENCE) / 2, len(each) - 1)) * stdev(each) / math.sqrt(len(each))
-    return Difference(mean, mean - margin, mean + margin, agree, len(each))
+    return Difference(mean, mean - margin, mean + margin, lower, len(each))
 
 
 def nothing(gap: str, pairs: int) -> Difference:

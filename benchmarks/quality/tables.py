@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import fmean, stdev
 
 from .. import published
 from ..published import commit_of
 from .losses import NTL
-from .names import METRICS, in_order, words
+from .names import METRICS, MINUS, in_order, words
 from .records import Groups, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, baseline, compare
 
@@ -25,14 +25,15 @@ CURVES = {metric: METRICS[metric] for metric in ("mae", "median_error", "r2")}
 MOST_BUDGETS = 6
 markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
+SPACE = "\N{NO-BREAK SPACE}"
 MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
 
 LEGEND = (
     "Mean ± standard deviation over seeds. Runs with the same seed share initial weights and data order, so "
     "differences to CE, with the same model, are computed in pairs. Errors and likelihoods: geometric mean of the "
-    "pairs' ratios, as a change in per cent. Shares: mean difference in percentage points. Brackets contain the 95 % "
-    "interval (Student's t; for ratios on their logarithms), followed by the number of seeds that agree with the sign. "
+    "pairs' ratios, as a change in per cent. Shares: mean difference in percentage points. Brackets contain the 95% "
+    "interval (Student's t; for ratios on their logarithms), followed by the number of seeds with a lower value. "
     f"{LOWER} and {HIGHER} mark intervals that exclude 0, given at least three pairs; without any effect, one in "
     "twenty would. Errors are computed over the answers that are numbers. `no number` is the share of the other "
     "answers, `run on` the share of answers with more digits than the true number, `too short` of those with fewer. A "
@@ -51,25 +52,37 @@ def spread(values: Sequence[float]) -> str:
 
 
 def rounded(value: float, digits: int) -> str:
-    """A number with this many significant digits; without an exponent below a million."""
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
+    """A number with this many significant digits and a real minus sign; without an exponent below a million."""
+    text = f"{value:#.{digits}g}".rstrip(".") if value else "0"
+    is_long = abs(value) < 1e6 and ("e+" in text or abs(float(text)) >= 1000)
+    return (f"{float(text):,.0f}" if is_long else text).replace("-", MINUS)
 
 
 def told(found: Difference | None, metric: str) -> str:
-    """A difference with its interval, its mark and the seeds that agree; "-" and the reason if there is none."""
+    """A difference with interval, mark and the number of seeds with a lower value; "-" and the reason if undefined."""
     if found is None or found.gap:
         return brief(found, metric)
-    return f"{brief(found, metric)}{MARKS[found.verdict]} {found.agree}/{found.pairs}"
+    return f"{brief(found, metric)}{MARKS[found.verdict]} {found.lower}/{found.pairs}"
 
 
 def brief(found: Difference | None, metric: str) -> str:
     """A difference with its interval."""
     if found is None or found.gap:
         return f"- ({found.gap})" if found else "-"
-    unit = " %" if metric in AS_RATIOS else " points" if metric in IN_POINTS else ""
-    interval = "" if math.isnan(found.low) else f" [{signed(found.low)}, {signed(found.high)}]"
-    return f"{signed(found.mean)}{unit}{interval}"
+    unit = "%" if metric in AS_RATIOS else f"{SPACE}points" if metric in IN_POINTS else ""
+    return f"{signed(found.mean)}{unit}{interval(found.low, found.high, signed)}"
+
+
+def in_words(found: Difference) -> str:
+    """A change in per cent, after the name of what changed: "fell by 7.0% [3.9, 9.9]"."""
+    if found.mean < 0:
+        return f"fell by {plain(-found.mean)}%{interval(-found.high, -found.low, plain)}"
+    return f"rose by {plain(found.mean)}%{interval(found.low, found.high, plain)}"
+
+
+def interval(low: float, high: float, write: Callable[[float], str]) -> str:
+    """An interval in brackets that does not break over lines; empty for a single pair."""
+    return "" if math.isnan(low) else f" [{write(low)},{SPACE}{write(high)}]"
 
 
 def told_as_factor(found: Difference) -> str:
@@ -77,12 +90,18 @@ def told_as_factor(found: Difference) -> str:
     if found.gap:
         return f"- ({found.gap})"
     mean, low, high = (f"{1 + value / 100:.3f}" for value in (found.mean, found.low, found.high))
-    interval = "" if math.isnan(found.low) else f" [{low}, {high}]"
-    return f"{mean}{interval} over {found.pairs} seed{'s' * (found.pairs > 1)}"
+    between = "" if math.isnan(found.low) else f" [{low},{SPACE}{high}]"
+    return f"{mean}{between} over {found.pairs} seed{'s' * (found.pairs > 1)}"
+
+
+def plain(value: float) -> str:
+    """A change with one decimal, or with two digits below 1 and three from 100 on."""
+    value = round(value, 1) if abs(value) >= 1 else value
+    return rounded(value, 2 if abs(value) < 10 else 3)
 
 
 def signed(value: float) -> str:
-    return ("+" if value > 0 else "") + rounded(value, 2 if abs(value) < 10 else 3)
+    return ("+" if value > 0 else "") + plain(value)
 
 
 def mean_table(groups: Groups, split: str, metrics: Iterable[str] = METRICS, first: str = "model") -> str:
