@@ -172,7 +172,8 @@ def changes_axis(axis: Any, which: str, changes: Sequence[float]) -> None:
     bound = getattr(axis, f"{which}axis")
     getattr(axis, f"set_{which}scale")("log")
     getattr(axis, f"set_{which}lim")(as_ratio(low) / 1.05, as_ratio(high) * 1.05)
-    bound.set_ticks([as_ratio(tick) for tick in thinned], [f"{tick:+d}%".replace("-", MINUS) if tick else "0" for tick in thinned])
+    labels = [f"{tick:+d}%".replace("-", MINUS) if tick else "0" for tick in thinned]
+    bound.set_ticks([as_ratio(tick) for tick in thinned], labels)
     bound.set_minor_locator(pyplot().NullLocator())
 
 
