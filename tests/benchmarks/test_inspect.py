@@ -1,4 +1,4 @@
-"""What the kernels compile to, without a GPU. A share of the cases; `python -m benchmarks.inspect` has them all."""
+"""What the kernels compile to, without a GPU: a share of the cases of `python -m benchmarks.inspect`."""
 
 from __future__ import annotations
 

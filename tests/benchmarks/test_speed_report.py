@@ -1,4 +1,4 @@
-"""The report: the committed one agrees with its results, and what it says of results is right."""
+"""The report: the committed one agrees with its results, and its tables follow from results."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_ratios_of_targets(records: dict[str, Any]) -> None:
     assert share.is_met(0.95) and not share.is_met(0.5)
     memory = Target("cpu", "t", "logits-fp32", 1.1, measure="memory")
     assert memory.value(records) == pytest.approx(1.1)
-    beside = Target("cpu", "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
-    assert beside.value(records) == pytest.approx(0.5)
+    relative = Target("cpu", "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
+    assert relative.value(records) == pytest.approx(0.5)
     beyond = Target("cpu", "t", "logits-fp32", 1.0, measure="memory", size="logits_bytes", beyond_gradients=True)
     assert beyond.value(records) == pytest.approx(0.1)
     other = Target("cpu", "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
@@ -97,7 +97,7 @@ def test_targets_without_measurement_have_no_value(records: dict[str, Any]) -> N
     assert Target("cpu", "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
 
 
-def test_target_table_says_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_table_shows_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     met = Target("cpu", "fast", "logits-fp32", 0.6, ("torch_ce",))
     missed = Target("cpu", "faster", "logits-fp32", 0.4, ("torch_ce",))
     unknown = Target("cpu", "fastest", "logits-fp32", 0.4, ("liger_ce",))
@@ -135,7 +135,7 @@ def both_ways(records: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_both_ways_of_memory_are_told(both_ways: dict[str, Any]) -> None:
+def test_both_ways_of_memory_are_shown(both_ways: dict[str, Any]) -> None:
     text = report.device_report(both_ways, Path("some-processor"))
     assert text.count("\n## logits-fp32: ") == 1
     _, kept, fresh = text.partition("\n## Machine")[0].partition("\n## logits-fp32: ")[2].split(" memory**\n\n")[:3]
@@ -145,12 +145,12 @@ def test_both_ways_of_memory_are_told(both_ways: dict[str, Any]) -> None:
     assert row == "| logits: N = 10, V = 100, float32, K = 10 | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |"
 
 
-def test_a_workload_stands_in_several_tables(records: dict[str, Any]) -> None:
+def test_a_workload_appears_in_several_tables(records: dict[str, Any]) -> None:
     records["logits-fp32"] |= {"also": ["vocabulary-fp32"], "vocab": 110}
     del records["vocab-32000-fp32"]["providers"]["torch_ce"], records["vocab-50304-fp32"]["providers"]["torch_ce"]
     header, _, *rows = tables.group_table(records, "vocabulary-fp32").splitlines()
     assert [row.split(":")[0] for row in rows] == ["| vocab-32000-fp32", "| logits-fp32", "| vocab-50304-fp32"]
-    assert "F.cross_entropy" not in header  # which none of the others has
+    assert "F.cross_entropy" not in header  # timed on none of the others
 
 
 def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
@@ -167,14 +167,14 @@ def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None
     device = Path("some-processor")
     assert tables.host_bound(records) == "" and "host-bound" not in report.device_report(records, device)
     timed = [found["providers"] for found in records.values()]
-    for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # beside 2 ms measured
+    for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # of 2 ms measured
         providers["ours"] |= {"host_s": host_ms * 1e-3, "launches": 3, "copies": 1}
     assert tables.host_bound(records) == "- ours: logits-fp32, vocab-50304-fp32"
     assert f"\n\n{report.HOST_BOUND_TEXT}\n\n- ours: logits-fp32" in report.device_report(records, device)
     table = tables.provider_table(records["logits-fp32"])
     assert "| host ms | operators | launches | copies |" in table and "| 1.7 | 7 | 3 | 1 |" in table
     for found in records.values():
-        found["clock"] = "host"  # there the host's time is what is measured
+        found["clock"] = "host"  # the host's time is what is measured
     assert tables.host_bound(records) == ""
 
 
@@ -235,7 +235,7 @@ def test_every_group_has_a_heading() -> None:
         assert {workload.group for workload in suite} <= {"main", *tables.GROUPS}
 
 
-def test_headlines_are_of_workloads_and_providers_that_there_are() -> None:
+def test_headlines_name_existing_workloads_and_providers() -> None:
     cpu = [*workloads.cpu_workloads(), *workloads.host_workloads(), *workloads.eager_workloads()]
     for kind, suite in {"cpu": cpu, "gpu": workloads.gpu_workloads(2**37)}.items():
         known = {w.name: {p.name for p in providers_of(w.family)} for w in suite}
@@ -284,7 +284,7 @@ def test_every_missed_target_has_a_cause_and_no_cause_is_stale(device: Path) -> 
     assert set(causes) == tables.missed(found, report.kind_of(found))
 
 
-def test_targets_stand_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "targets_of", lambda kind: [Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))])
     before, _, after = report.device_report(records, Path("some-processor")).partition("\n## Targets\n")
     assert "| t |" in after and "| t |" not in before
