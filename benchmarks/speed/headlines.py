@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from .results import Record, Records, medians, of_way, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
 
 NOT_TIMED = "not timed"
+UNBROKEN = re.compile(r" (?=[mu]?s\b|=)|(?<==) ")
+"""The spaces before a unit and around an equals sign."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Headline:
 
 LINEAR = {"plain": "torch_linear", "compiled": "torch_linear_compiled", "package": "torch_linear_ntloss"}
 STEP = {"plain": "stock", "compiled": "", "package": "stock_ntloss"}
-MANY = "as many number tokens as Llama 3 has, every label a number"
+MANY = "as many number tokens as Llama 3, every label a number"
 GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "cce_linear_all", "quack_linear")
 HEADLINES = {
     "gpu": (
@@ -87,8 +90,8 @@ HEADER = [
     "CE alone, compiled",
     "CE + `ntloss`",
     "fused CE without NTL",
-    "fresh memory: ours / CE alone, ours / compiled",
-    "peak memory: ours / CE alone, ours / compiled",
+    "time with fresh memory: ours / CE, ours / compiled",
+    "peak memory: ours / CE, ours / compiled",
 ]
 
 
@@ -106,4 +109,4 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
         return ""
     columns = zip(HEADER, *rows, strict=True)
     header, *filled = zip(*(column for column in columns if {*column[1:]} - {"", NOT_TIMED}), strict=True)
-    return markdown(header, filled, words=1)
+    return UNBROKEN.sub("\N{NO-BREAK SPACE}", markdown(header, filled, words=1))
