@@ -33,8 +33,8 @@ CAPTION = (
     "faster or smaller.**"
 )
 WAYS_TEXT = (
-    "Times are with kept memory, which the process reuses from step to step; fresh memory is mapped anew at every "
-    "step, the default of PyTorch on Linux for large tensors. "
+    "Times are with kept memory, which the process reuses from step to step; fresh memory is requested anew from the "
+    "system at every step, the default of PyTorch on Linux for large tensors. "
 )
 SMALL_TEXT = "Very small problems are dominated by the cost of calling operations."
 MEMORY_TEXT = (

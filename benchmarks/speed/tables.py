@@ -171,8 +171,8 @@ def time_cell(times: dict[str, float], name: str) -> str:
 
 def host_table(record: Record) -> str:
     """Host time, launches and waits of each provider on one workload."""
-    ours = next(entry for name, entry in timed(record).items() if name.startswith("ours"))
-    columns = times(record, "us", microseconds) | compared(ours)
+    ours = next((entry for name, entry in timed(record).items() if name.startswith("ours")), None)
+    columns = times(record, "us", microseconds) | (compared(ours) if ours else {})
     counts = {"Triton launches": "launches", "waits for the device": "host_waits", "torch operators": "operators"}
     for heading, field in counts.items():
         columns[heading] = lambda _, found, field=field: str(found[field])

@@ -268,6 +268,8 @@ def test_host_and_eager_tables(records: dict[str, Any]) -> None:
     entries = {"torch_ce": entry(0.02) | counts, "ours": entry(0.05) | counts}
     idle = record("host-logits", entries, family="host", group="host")
     assert "| F.cross_entropy | CE | 20 | 19.6 to 20.8 | 2.50 | 3 | 0 | 7 |" in tables.host_table(idle)
+    del entries["ours"]
+    assert tables.RATIO not in tables.host_table(idle)
     small = record("eager-4x64-fp32", {"ours": entry(0.6), "torch_ce": entry(0.2)}, group="eager")
     table = tables.eager_table({small["name"]: small})
     assert table.endswith("| 10 x 100 | float32 | 600 | 200 | 3.00 |")
