@@ -27,7 +27,7 @@ def describe(
     """Everything that is needed to repeat a measurement of ``benchmarks.<program>``.
 
     ``threads`` defaults to torch's setting and ``command`` to that of this process. In a copy of the project without
-    git, the environment variable COMMIT gives the commit.
+    git, the environment variable COMMIT provides the commit.
     """
     return {
         "device": device_name(device),

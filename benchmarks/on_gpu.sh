@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# What waits for a GPU, in parts that each end within eight minutes: benchmarks/on_gpu.sh PART [FOLDER]
+# Everything that needs a GPU, in parts that each end within eight minutes: benchmarks/on_gpu.sh PART [FOLDER]
 #
-#   tests                                   the tests marked gpu; one that is skipped counts as failed
+#   tests                                   the tests marked gpu; a skipped test counts as failed
 #   sanitizer-memcheck sanitizer-racecheck  the kernels' tests on small shapes, under a tool of compute-sanitizer
-#   speed-logits speed-hidden               the speed suite beside the peers, a family each
+#   speed-logits speed-hidden               the speed suite with all peers, one family each
 #   tune                                    our kernels under other launch settings
 #   speed-ntl speed-step                    more of the speed suite
-#   quality-t5 quality-llama                CE and CE + NTL-WAS with a model of 60M on the mathematics data
+#   quality-t5 quality-llama                CE and CE + NTL-WAS with a 60M model on the mathematics data
 #
-# They do not fit into half an hour together. Run them in this order, which is that of their worth, and stop where the
-# time ends: tests say whether the rest means anything, the sanitizer finds what they miss, and the two large families
-# of the speed suite are what all claims are about. `tests` leaves compiled kernels behind that the next parts use.
+# Together they take more than half an hour. Run them in this order, most important first, and stop when time runs out:
+# unless the tests pass, the rest means nothing; the sanitizer finds what they miss; and the claims about speed concern
+# the two large families of the speed suite. The next parts reuse the kernels that `tests` compiles.
 #
-# FOLDER (default: runs/gpu) gets the results and PART.log; the last ten lines printed say what happened. Settings:
+# FOLDER (default: runs/gpu) receives the results and PART.log; the last ten lines printed are a summary. Settings:
 #   WHEELS=FOLDER       wheels to use, for a machine without a network; a missing peer is reported
 #   MATHEMATICS=FOLDER  the prepared mathematics data        SEEDS="1 2 3"  one after the other, while time is left
 #   STEPS=500           training steps of a run              LIMIT=460      seconds for a part
-#   COMMIT=HASH         where git cannot say it              DRY=1          tiny and on the CPU: tries this script
+#   COMMIT=HASH         for a copy without .git              DRY=1          tiny, on the CPU: tests this script
 #   PYTHON=COMMAND      default: python3
 #
 # Every part needs torch, triton, transformers with tokenizers and accelerate, numpy, scipy, hypothesis, matplotlib, tqdm,
-# pytest, pytest-benchmark and pytest-xdist; quality-* scikit-learn and tensorboard, too. What a machine that
-# has these still lacks, and wheels have to bring:
+# pytest, pytest-benchmark and pytest-xdist; quality-* also needs scikit-learn and tensorboard. What such a machine
+# still lacks has to be provided as wheels:
 #
 #   tests, sanitizer-*, tune  nothing
 #   speed-logits              ntloss loguru liger-kernel
@@ -29,9 +29,9 @@
 #   speed-ntl, speed-step     ntloss loguru
 #   quality-*                 hydra-core omegaconf==2.3.1 antlr4-python3-runtime==4.9.3
 #
-# `pip download --no-deps --only-binary=:all: -d wheels NAMES` fetches them; with another Python than the machine's, as
-# benchmarks/speed/README.md says. Of antlr4-python3-runtime the index has no wheel:
-# `pip wheel --no-deps -w wheels NAME` builds one, which serves any Python and system.
+# `pip download --no-deps --only-binary=:all: -d wheels NAMES` fetches them; benchmarks/speed/README.md has the command
+# for another version of Python. The index has no wheel of antlr4-python3-runtime: `pip wheel --no-deps -w wheels NAME`
+# builds one, which works with any Python and system.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -63,10 +63,10 @@ fi
 
 left() { echo $((limit - SECONDS)); }
 
-# Run a command within what is left of the time.
+# Run a command within the remaining time.
 within_limit() { timeout "$(($(left) > 1 ? $(left) : 1))" "$@"; }
 
-# The same into the log, and remember the first thing that goes wrong.
+# The same with output into the log; remembers the first failure.
 run() {
     printf '\n$ %s\n' "$*" >> "$log"
     within_limit "$@" >> "$log" 2>&1
@@ -85,14 +85,14 @@ tests() {
     fi
 }
 
-# The tool is told of our kernels alone: torch's are not on trial, and each launch under it is slow.
+# The tool checks our kernels only: torch's are not under test, and each launch under it is slow.
 sanitizer() {
     local chosen="any_length or impossible_labels" wanted=0
     local tool=(compute-sanitizer --tool "$1" --target-processes application-only --report-api-errors no
         --kernel-name 'regex=^[a-z_]+_kernel$' --error-exitcode 9)
     if [[ $1 == memcheck ]]; then
         chosen+=" or every_row or bad_labels or scaling or shards_equal"
-        wanted=9 # of a planted fault
+        wanted=9 # after the planted fault
     fi
     local tests=(-m pytest -q -x -rfE -m gpu -k "TestOnTheGpu and ($chosen)" --gpu-limit 0
         tests/backends/test_triton.py tests/parallel/test_shards.py)
@@ -100,16 +100,16 @@ sanitizer() {
         run "$python" "${tests[@]}"
         return
     fi
-    export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # torch's own cache would hide what lies outside a tensor
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # torch's cache would hide accesses outside a tensor
     within_limit "${tool[@]}" "$python" -m benchmarks.planted "$1" > "$scratch/planted" 2>&1
     local code=$?
     cat "$scratch/planted" >> "$log"
     if [[ $code != "$wanted" ]]; then
-        status="not run: compute-sanitizer does not work on this machine, $code instead of $wanted of benchmarks.planted:"
+        status="not run: compute-sanitizer does not work on this machine: $code instead of $wanted from benchmarks.planted:"
         status+=" $(grep -iE 'error|support|no such' "$scratch/planted" | head -n 1)"
         return
     fi
-    OMP_NUM_THREADS=2 run "$python" "${tests[@]}" --require-gpu -n 12 || return # compiles, which would take the tool's time
+    OMP_NUM_THREADS=2 run "$python" "${tests[@]}" --require-gpu -n 12 || return # compiles, which is slow under the tool
     run "${tool[@]}" "$python" "${tests[@]}" --require-gpu
 }
 
@@ -127,12 +127,12 @@ tune() {
     if [[ -n ${DRY:-} ]]; then
         run "$python" -m benchmarks.speed tune --dry --device cpu --workloads vocab-32000-fp32 --out "$folder"
     else
-        # The vocabularies, of which one is that of the workload logits-bf16
+        # The vocabularies; one of them is that of the workload logits-bf16
         run "$python" -m benchmarks.speed tune --device cuda --seconds 40 --workloads '[lv]o*-bf16' --out "$folder"
     fi
 }
 
-# Seeds are outermost, so that what fits into the time is pairs of CE and CE + NTL; the report's time is kept for it.
+# Seeds are the outer loop, so what fits into the time is pairs of CE and CE + NTL. Time for the report is reserved.
 quality() {
     local runs=$scratch/runs longest=0 reserve=40 started settings
     limit=$((limit - reserve))

@@ -31,8 +31,8 @@ LOSSES: dict[str, dict[str, Any]] = {
     "default": {},
     "reweighed": {"config": REWEIGHED},
     "softcap": {"softcap": 30.0},
-    "softcap, smoothing": {"softcap": 30.0, "label_smoothing": 0.1, "config": REWEIGHED},
-    "label_sigma, smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
+    "softcap-smoothing": {"softcap": 30.0, "label_smoothing": 0.1, "config": REWEIGHED},
+    "label_sigma-smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
     "huber": {"config": replace(REWEIGHED, kind="huber")},
     "groups": {"config": replace(REWEIGHED, squash_factor=9.0), "width": 1000},  # those of Llama 3, by length
 }

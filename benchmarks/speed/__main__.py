@@ -16,7 +16,7 @@ from ..published import verdict
 from . import memory, neighbours, results, workloads
 
 SCRATCH = ROOT / "runs" / "speed"
-"""Where results go that are not to be committed."""
+"""The folder for results that are not committed."""
 
 
 @in_one_line
@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
-    run.add_argument("--quick", action="store_true", help="every family once, small: some minutes on two cores")
-    run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its workloads also without one")
+    run.add_argument("--quick", action="store_true", help="every family once, small: a few minutes on two cores")
+    run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its suite (on a CPU: --dry only)")
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
     add_choice(run, "*", f"{committed}; quick and dry: {scratch}")
     run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
@@ -40,38 +40,34 @@ def parser() -> argparse.ArgumentParser:
     add_memory(run)
     add_device(run)
 
-    host = commands.add_parser(
-        "host", help="time what the host does where nothing runs on a device, and small problems"
-    )
+    host = commands.add_parser("host", help="time the host's work without running kernels, and small problems")
     host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
     add_choice(host, "*", f"{committed}; dry: {scratch}")
     host.add_argument("--providers", default="*", metavar="PATTERN")
-    host.add_argument("--seconds", type=seconds, default=10.0, help="as of run: each workload takes a fifth")
+    host.add_argument("--seconds", type=seconds, default=10.0, help="as for run; each workload gets a fifth")
     add_memory(host)
 
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
     report.add_argument("--results", type=Path, default=results.FOLDER, help="a folder of results")
-    report.add_argument(
-        "--check", action="store_true", help="write nothing; fail where anything differs from the results"
-    )
+    report.add_argument("--check", action="store_true", help="write nothing; fail if anything differs from the results")
 
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
     tune.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
     add_choice(tune, "vocab-*", str(scratch))
-    tune.add_argument("--seconds", type=seconds, default=20.0, help="as of run: each workload takes a fifth")
+    tune.add_argument("--seconds", type=seconds, default=20.0, help="as for run; each workload gets a fifth")
     add_device(tune)
     return top
 
 
 def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> None:
-    """What is measured, and where results go."""
+    """The options that choose workloads and the folder of results."""
     command.set_defaults(command=measure)
     command.add_argument(
         "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
     )
-    command.add_argument("--dry", action="store_true", help="every workload tiny and once: measures nothing")
-    command.add_argument("--busy", action="store_true", help="measure although other processes keep the CPU busy")
+    command.add_argument("--dry", action="store_true", help="run every workload once at a tiny size; measures nothing")
+    command.add_argument("--busy", action="store_true", help="measure even if other processes keep the CPU busy")
     command.add_argument("--out", type=Path, help=f"default: {folder}")
 
 
@@ -80,7 +76,7 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         "--memory",
         choices=(*memory.WAYS, memory.BOTH),
         default=memory.BOTH,
-        help="on a CPU: freed memory is mapped anew at every step, as by default, or kept (both)",
+        help="on a CPU: map memory anew at every step, as by default, or keep freed memory (default: both)",
     )
 
 
@@ -101,7 +97,7 @@ def device_here(name: str) -> torch.device:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """What `run`, `host` and `tune` do: measure, write the results and say where."""
+    """`run`, `host` and `tune`: measure, write the results and print their folder."""
     if options.name == "run":
         if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
             raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")

@@ -40,7 +40,7 @@ def idle_driver() -> SimpleNamespace:
         launched=launched,
         launcher_cls=lambda source, metadata: lambda *arguments: launched.append(metadata.name),
         utils=SimpleNamespace(
-            load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # the rest: registers, spills, most threads
+            load_binary=lambda *binary: (MODULE, FUNCTION, 0, 0, 1024),  # and registers, spills, most threads
             unload_module=lambda module: None,
             get_device_properties=lambda device: PROPERTIES,
         ),
@@ -53,7 +53,7 @@ def idle_driver() -> SimpleNamespace:
 
 @contextmanager
 def idle_device() -> Iterator[list[str]]:
-    """Make CPU tensors take the GPU path without running kernels; yields the names of the launched kernels."""
+    """Send CPU tensors through the GPU path without running kernels; yields the names of the launched kernels."""
     from triton.runtime import driver
 
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -68,5 +68,5 @@ def idle_device() -> Iterator[list[str]]:
 
 
 def cpu_as_device() -> AbstractContextManager[object]:
-    """Make CPU tensors take the GPU path, where values must not be read."""
+    """Send CPU tensors through the GPU path, where values must not be read."""
     return patch.multiple(backends, TRITON_DEVICES=(*backends.TRITON_DEVICES, "cpu"), HOST_DEVICES=())

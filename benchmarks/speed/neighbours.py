@@ -1,4 +1,4 @@
-"""What other processes take of the CPU, which would disturb a measurement, and one of ours that keeps it busy."""
+"""The CPU time of other processes, which disturbs measurements, and a process that keeps all cores busy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read() -> Reading:
     import psutil  # comes with accelerate; only measurements on a CPU need it
 
     cores, process = psutil.cpu_times(), psutil.Process()
-    guests = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)  # which user and nice contain, too
+    guests = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)  # also part of user and nice
     idle = cores.idle + getattr(cores, "iowait", 0.0)
     ours = 0.0
     for member in (process, *process.children(recursive=True)):
@@ -84,7 +84,7 @@ def all_cores_busy() -> Iterator[None]:
         assert process.stdout is not None
         try:
             if process.stdout.readline() != "busy\n":
-                raise RuntimeError("the process that should keep all cores busy has ended")
+                raise RuntimeError("the process that keeps all cores busy has ended")
             yield
         finally:
             process.kill()

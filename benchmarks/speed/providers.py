@@ -236,7 +236,7 @@ hidden = partial(of_loss, "hidden")
 HIDDEN = (
     Provider("matmuls", "three matmuls", "hidden", None, matmuls_step),
     hidden("ours", "ours", BOTH, ours),
-    # Ignored rows are computed, too, so that nothing waits for the device.
+    # Ignored rows are also computed, so nothing waits for the device.
     hidden("ours_all_rows", "ours, skip_ignored=False", BOTH, partial(ours, skip_ignored=False)),
     hidden("ours_of_logits", "F.linear, then ours", BOTH, ours_of_logits),
     hidden("torch_linear", "F.linear, F.cross_entropy", CE, torch_ce),

@@ -12,9 +12,10 @@ from ..commands import InputError
 from ..environment import ROOT
 from ..published import README, Draw, Pages, commit_of, digest
 from . import plots, tables
-from .headlines import headline_table, ratio_lines
+from .headlines import headline_table
+from .memory import KEPT
 from .neighbours import LIMIT
-from .results import FOLDER, Records, devices, load, of_group
+from .results import FOLDER, Records, devices, load, of_group, of_way
 
 SECTION = "speed"
 CAUSES = "causes.json"
@@ -26,6 +27,16 @@ IDLE = (
     "almost no time. A wait is a call that on a GPU returns only after all previous work is done."
 )
 
+CAPTION = (
+    "One forward and backward pass of cross-entropy (CE) with or without NTL, for N tokens and a vocabulary of V, of "
+    f"which K are number tokens. **All ratios, including those in brackets, are {tables.RATIO}: below 1, ours is "
+    "faster or smaller.**"
+)
+WAYS_TEXT = (
+    "Times are with kept memory, which the process reuses from step to step; fresh memory is requested anew from the "
+    "system at every step, the default of PyTorch on Linux for large tensors. "
+)
+SMALL_TEXT = "Very small problems are dominated by the cost of calling operations."
 MEMORY_TEXT = (
     "Kept memory: memory that a step frees stays with the process and is reused by the next step (with "
     "`MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592` in the environment). Fresh memory: the "
@@ -67,12 +78,12 @@ def pages(folder: Path) -> Pages:
 def section(found: dict[Path, Records]) -> str:
     """The README's text on speed: a table, its source, and links to the rest."""
     ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
-    parts = [headline_table([(title(records), kind_of(records), records) for _, records in ordered])]
-    for device, records in ordered:
-        parts += [ratio_lines(records), sources(device, records)]
+    ways = WAYS_TEXT if any(of_way(records, KEPT) for records in found.values()) else ""
+    table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
+    parts = [CAPTION, table, ways + SMALL_TEXT, *(sources(device, records) for device, records in ordered)]
     if kind_of(ordered[0][1]) != "gpu":
         parts.append(
-            "**GPU timings are missing**: no GPU has run the kernels yet. `benchmarks/on_gpu.sh` will make them."
+            "**GPU timings are missing**: no GPU has run the kernels yet. `benchmarks/on_gpu.sh` measures them."
         )
     return joined(parts) + "\n"
 
@@ -91,7 +102,7 @@ def sources(device: Path, records: Records) -> str:
     where = device.resolve().relative_to(ROOT)
     versions = environments(records)[-1]["versions"]
     return (
-        f"{title(records)}, torch {versions['torch']}: medians of interleaved steps; in brackets, multiples of ours. "
+        f"{title(records)}, torch {versions['torch']}: medians of interleaved steps. "
         f"All tables, spreads, versions and commands: [report]({where}/report.md), made from the [JSON]({where})."
     )
 
@@ -104,9 +115,9 @@ def device_report(records: Records, device: Path) -> str:
     hosts = of_group(records, "host")
     parts = [
         f"# Speed: {title(records)}",
-        "Times are for one forward and backward pass. Peak memory is the maximum that a step allocates beyond its "
-        "inputs, including gradients. The gradient error is relative to float64, in the Frobenius norm. Commands, "
-        "commits and versions are [at the end](#machine).",
+        f"Times are for one forward and backward pass. Ratios are {tables.RATIO}: below 1, ours is faster. Peak memory "
+        "is the maximum that a step allocates beyond its inputs, including gradients. The gradient error is relative "
+        "to float64, in the Frobenius norm. Commands, commits and versions are [at the end](#machine).",
         MEMORY_TEXT + "A page has 4 KiB." if has_ways(records) else "",
         headed(DISTURBED_TEXT, tables.disturbed(records)),
         *(f"## {name}: {tables.problem(record)}\n\n{main_tables(records, name)}" for name, record in mains.items()),

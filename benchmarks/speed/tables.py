@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from ..published import markdown
 from . import neighbours
@@ -19,6 +18,7 @@ HOST_BOUND = 0.8
 """Share of the measured time; if the host needs more to issue a step, the device may wait for it."""
 MARK = " †"
 """Printed after the name of a workload that other processes disturbed."""
+RATIO = "ours / theirs"
 MEMORY = {KEPT: "Kept memory", FRESH: "Fresh memory"}
 GROUPS = {
     "load": "While another process keeps all cores busy",
@@ -104,13 +104,20 @@ def times(record: Record, unit: str, written: Callable[[float], str]) -> Columns
         MARK.strip() * is_disturbed(record): lambda name, _: label(record, name),
         "computes": lambda name, _: objective(record, name),
         f"median {unit}": lambda _, found: written(median(found)),
-        "20 to 80 %": lambda _, found: "{} to {}".format(*map(written, percentiles(found["samples_s"])[::2])),
+        "20th to 80th percentile": lambda _, found: "{} to {}".format(
+            *map(written, percentiles(found["samples_s"])[::2])
+        ),
     }
 
 
-def time_over(other: Record, _: str, found: Record) -> str:
-    """A provider's time divided by that of another."""
-    return f"{median(found) / median(other):.2f}"
+def over(ours: float, theirs: float) -> str:
+    """Ours / theirs: below 1, ours is faster or smaller."""
+    return f"{ours / theirs:.2f}"
+
+
+def compared(ours: Record) -> Columns:
+    """The column of our time divided by that of each provider."""
+    return {RATIO: lambda _, found: over(median(ours), median(found))}
 
 
 def provider_table(record: Record) -> str:
@@ -118,13 +125,13 @@ def provider_table(record: Record) -> str:
     entries = timed(record)
     columns = times(record, "ms", milliseconds)
     if "ours" in entries:
-        columns["time / ours"] = partial(time_over, entries["ours"])
+        columns |= compared(entries["ours"])
     if record["family"] == "logits":
         columns["GB/s"] = lambda _, found: f"{rate(record, found):.1f}"
         if "copy" in entries:
             columns["of copy"] = lambda _, found: f"{rate(record, found) / rate(record, entries['copy']):.0%}"
     if "matmuls" in entries:
-        columns["time / matmuls"] = partial(time_over, entries["matmuls"])
+        columns["time / matmuls"] = lambda _, found: over(median(found), median(entries["matmuls"]))
     columns["pages mapped"] = lambda _, found: str(found.get("faults", ""))
     columns["peak MiB"] = lambda _, found: mebibytes(found["peak_bytes"])
     columns["host ms"] = lambda _, found: milliseconds(found["host_s"]) if "host_s" in found else ""
@@ -140,7 +147,7 @@ def rate(record: Record, found: Record) -> float:
 
 
 def group_table(records: Records, group: str) -> str:
-    """Median times of a group's workloads side by side, and as multiples of ours; empty if there are none.
+    """Median times of a group's workloads side by side, with ours / theirs; empty if there are none.
 
     A workload with its own table appears here with the providers of the other workloads.
     """
@@ -151,22 +158,21 @@ def group_table(records: Records, group: str) -> str:
     for record in members if first else []:
         workload = f"{named(record)}: {problem(record)}"
         rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
-    return markdown(["median ms (time / ours)", *labels.values()], rows) if rows else ""
+    return markdown([f"median ms ({RATIO})", *labels.values()], rows) if rows else ""
 
 
 def time_cell(times: dict[str, float], name: str) -> str:
-    """A provider's time, if there is one, and the time as a multiple of ours."""
+    """A provider's time, if there is one, and ours / theirs."""
     if name not in times:
         return ""
-    ratio = f" ({times[name] / times['ours']:.2f})" if "ours" in times and name != "ours" else ""
+    ratio = f" ({over(times['ours'], times[name])})" if "ours" in times and name != "ours" else ""
     return milliseconds(times[name]) + ratio
 
 
 def host_table(record: Record) -> str:
-    """Host time, launches and waits of each provider on one workload, compared with the first of them."""
-    first, entry = next(iter(timed(record).items()))
-    columns = times(record, "us", microseconds)
-    columns[f"time / {label(record, first)}"] = partial(time_over, entry)
+    """Host time, launches and waits of each provider on one workload."""
+    ours = next((entry for name, entry in timed(record).items() if name.startswith("ours")), None)
+    columns = times(record, "us", microseconds) | (compared(ours) if ours else {})
     counts = {"Triton launches": "launches", "waits for the device": "host_waits", "torch operators": "operators"}
     for heading, field in counts.items():
         columns[heading] = lambda _, found, field=field: str(found[field])
@@ -179,10 +185,10 @@ def eager_table(records: Records) -> str:
     for record in of_group(records, "eager"):
         times = medians(record)
         cells = [microseconds(times[name]) if name in times else "" for name in ("ours", "torch_ce")]
-        ratio = f"{times['ours'] / times['torch_ce']:.2f}" if all(cells) else ""
+        ratio = over(times["ours"], times["torch_ce"]) if all(cells) else ""
         size = f"{record['rows']} x {record['vocab']}" + MARK * is_disturbed(record)
         rows.append([size, record["dtype"], *cells, ratio])
-    header = ["logits", "dtype", "ours, us", "F.cross_entropy, us", "ours / F.cross_entropy"]
+    header = ["logits", "dtype", "ours, us", "F.cross_entropy, us", RATIO]
     return markdown(header, rows) if rows else ""
 
 
@@ -206,7 +212,14 @@ def target_row(target: Target, records: Records, causes: dict[str, str]) -> list
     if value is None:
         return [*start, "-", "not measured", ""]
     is_met = target.is_met(value)
-    return [*start, f"{value:.3g}", "met" if is_met else "**missed**", "" if is_met else causes.get(target.key, "")]
+    chosen = target.other(records) if len(target.others) > 1 else None
+    fastest = f" ({label(records[target.record], chosen[1])})" if chosen else ""
+    return [
+        *start,
+        f"{value:.3g}{fastest}",
+        "met" if is_met else "**missed**",
+        "" if is_met else causes.get(target.key, ""),
+    ]
 
 
 def not_timed(records: Records) -> str:

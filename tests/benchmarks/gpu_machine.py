@@ -1,4 +1,4 @@
-"""A Python like that of a machine with a GPU: what such a machine lacks cannot be imported."""
+"""A Python like that of a machine with a GPU: packages missing there cannot be imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PACKAGES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split()
-"""What such a machine holds, this project aside."""
+"""The packages of such a machine, without this project."""
 SITE = """
 import importlib.metadata
 from importlib.machinery import PathFinder
@@ -31,14 +31,14 @@ def find_distributions(cls, *context):
 PathFinder.find_spec = classmethod(find_spec)
 importlib.metadata.MetadataPathFinder.find_distributions = classmethod(find_distributions)
 """
-"""It hides modules, and the packages that have them: pytest imports the plugins of all packages it finds."""
+"""Hides modules and their packages, because pytest imports the plugins of all packages that it finds."""
 COMMAND = """#!/usr/bin/env bash
 PYTHONPATH={folder}:${{PYTHONPATH:-}} exec {python} "$@"
 """
 
 
 def make_python(folder: Path, carried: Iterable[str] = ()) -> Path:
-    """A command like ``python`` for which nothing is installed but what the machine has and what is carried there."""
+    """A command like ``python`` that sees only the packages of the machine and those carried there."""
     site = folder / "site"
     site.mkdir(parents=True)
     packages = absent_packages(carried)
@@ -53,7 +53,7 @@ def make_python(folder: Path, carried: Iterable[str] = ()) -> Path:
 
 
 def absent_packages(carried: Iterable[str]) -> set[str]:
-    """What is installed here and not there, apart from what the packages there need in their versions from here."""
+    """Packages installed only here, except the dependencies that the machine's packages have in their versions here."""
     installed = {normalised(found.name): found for found in importlib.metadata.distributions()}
     present: set[str] = set()
     waiting = [*PACKAGES, "ntl-kernels"]
@@ -67,7 +67,7 @@ def absent_packages(carried: Iterable[str]) -> set[str]:
 
 
 def needs_of(package: importlib.metadata.Distribution) -> list[str]:
-    """What it cannot do without here."""
+    """The package's required dependencies here."""
     needs = [Requirement(text) for text in package.requires or ()]
     return [normalised(need.name) for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
 

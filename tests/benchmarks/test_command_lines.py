@@ -85,13 +85,13 @@ def test_errors_of_input_and_ctrl_c_end_a_command_in_one_line(capsys: Any) -> No
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_workload_is_measured(tmp_path: Path) -> None:
-    """Which a process of its own does: it says nothing and ends, too."""
+    """In a separate process, which ends quietly with the command."""
     options = ["--quick", "--busy", "--device", "cpu", "--workloads", "logits-fp32", "--out", str(tmp_path)]
     options += ["--seconds", "60"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "benchmarks.speed", "run", *options]
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a job in the background ignores
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, preexec_fn=heeds, **pipes)
     assert process.stdout is not None and process.stdout.readline().startswith("[1/1] logits-fp32")
     time.sleep(3.0)

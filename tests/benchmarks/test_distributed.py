@@ -1,4 +1,4 @@
-"""The example on several devices, and that the page on scale says what was counted."""
+"""The example on several devices; the page on scale contains the recorded counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["fused", "logits"])
 def test_the_example_equals_one_process(loss: str, tmp_path: Path) -> None:
-    """As its README starts it, with fewer steps; it stops with an error where the gradients differ."""
+    """The command of its README with fewer steps; it stops with an error if the gradients differ."""
     out = tmp_path / "result.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += ["-m", "benchmarks.distributed", "--steps", "3", "--loss", loss, "--out", str(out)]
@@ -37,11 +37,11 @@ def test_the_example_equals_one_process(loss: str, tmp_path: Path) -> None:
     assert result["sent_per_step_and_process"]["collectives"]["all-reduce"] > 0
 
 
-def test_the_page_says_what_was_counted() -> None:
+def test_the_page_contains_the_recorded_counts() -> None:
     counted = {call["call"]: call for call in json.loads((RESULTS / "bytes.json").read_text())["calls"]}
     for name, line in LINES.items():
         assert line.format(forward=counted[name]["forward_bytes_per_row"]) in PAGE, name
         assert counted[name]["backward"] == {}
     for name in ("fused", "logits"):
         result = json.loads((RESULTS / f"step-{name}.json").read_text())["result"]
-        assert result["loss_error"] < 1.5e-7 and result["largest_gradient_error"] < 8.4e-7  # as the page has it
+        assert result["loss_error"] < 1.5e-7 and result["largest_gradient_error"] < 8.4e-7  # as on the page

@@ -1,4 +1,4 @@
-"""The model of a row: counts from machine code that is written here, and from what the kernel compiles to."""
+"""The model of a row: counts from machine code written here, and from the compiled kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def code(*lines: str) -> str:
 
 
 def loop(label: str, *body: str) -> list[str]:
-    """A loop that is not entered where it has no trip."""
+    """A loop that is skipped if it has no trips."""
     return [f"@!P1 BRA `(.L_{label}_end)", f".L_{label}:", *body, f"@P0 BRA `(.L_{label})", f".L_{label}_end:"]
 
 
@@ -175,7 +175,7 @@ def test_every_logit_needs_two_exponentials(compiled: Compiled) -> None:
     assert 2 * vocab_size <= 32 * counts.passes["xu"] <= 3 * vocab_size
 
 
-def test_a_walk_that_is_gone_is_noticed(compiled: Compiled) -> None:
+def test_a_missing_walk_is_an_error(compiled: Compiled) -> None:
     for access in ("LDG", "STG"):
         gone = [line for line in compiled.code.splitlines() if not (f"{access}.E.E" in line and ".128" in line)]
         with pytest.raises(Unrecognised):

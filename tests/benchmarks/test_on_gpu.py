@@ -1,4 +1,4 @@
-"""The script for a machine with a GPU: what it calls exists and understands it; and tried on a CPU, part by part."""
+"""The script for a machine with a GPU: its commands exist and accept its arguments, and each part runs on a CPU."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PARTS = re.search(r'^parts="(.*)"$', TEXT, re.MULTILINE)[1].split()  # type: ign
 GPU_TESTS = re.search(r'^gpu_tests="(.*?)"', TEXT, re.MULTILINE | re.DOTALL)[1].split()  # type: ignore[index]
 COMMIT = "c0ffee" * 6 + "c0de"
 
-# With commands that only say how they were called, on a machine where torch sees a GPU
+# With commands that only record their arguments, on a machine where torch sees a GPU
 
 STAND_IN = """#!/usr/bin/env bash
-if [[ $1 == - ]]; then echo "$3"; exit; fi  # the summary: what became of the part
+if [[ $1 == - ]]; then echo "$3"; exit; fi  # the summary: how the part ended
 [[ $1 == -c ]] || printf '%q ' python "$@" >> {calls}; echo >> {calls}
 [[ "$*" != *"-m pip"* ]]
 """
@@ -40,7 +40,7 @@ if [[ "$*" == *benchmarks.planted* ]]; then echo "Error: Device not supported"; 
 
 
 def called(part: str, folder: Path, code: int = 9, **settings: str) -> tuple[str, list[list[str]]]:
-    """(what became of a part, the commands that it ran); ``code`` is the sanitizer's answer to the planted fault."""
+    """(how a part ended, the commands that it ran); ``code``: the sanitizer's exit code for the planted fault."""
     calls = folder / "calls"
     for name, text in (("python", STAND_IN), ("compute-sanitizer", TOOL)):
         (folder / name).write_text(text.format(calls=calls, code=code))
@@ -55,7 +55,7 @@ def called(part: str, folder: Path, code: int = 9, **settings: str) -> tuple[str
 
 
 def check_command(words: list[str]) -> None:
-    """Raise unless the program understands its arguments."""
+    """Raise unless the program accepts its arguments."""
     program, arguments = words[words.index("-m") + 1], words[words.index("-m") + 2 :]
     if program == "benchmarks.speed":
         speed.parser().parse_args(["cpu" if word == "cuda" else word for word in arguments])
@@ -72,7 +72,7 @@ def check_command(words: list[str]) -> None:
 
 @pytest.mark.parametrize("dry", ["", "1"])
 @pytest.mark.parametrize("part", PARTS)
-def test_every_command_of_a_part_is_understood(part: str, dry: str, tmp_path: Path) -> None:
+def test_every_command_of_a_part_is_accepted(part: str, dry: str, tmp_path: Path) -> None:
     status, commands = called(part, tmp_path, code=9 if part == "sanitizer-memcheck" else 0, DRY=dry)
     assert status == "ok" and commands
     for words in commands:
@@ -87,14 +87,14 @@ def test_every_gpu_test_is_run_and_none_may_be_skipped(tmp_path: Path) -> None:
 
 
 def has_mark(path: Path, name: str) -> bool:
-    """Whether code, not only a string, says ``mark.NAME``."""
+    """Whether ``mark.NAME`` occurs in code, not only in a string."""
     attributes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
     return any(
         node.attr == name and isinstance(node.value, ast.Attribute) and node.value.attr == "mark" for node in attributes
     )
 
 
-def test_the_sanitizer_gets_warm_kernels_of_ours_alone(tmp_path: Path) -> None:
+def test_the_sanitizer_checks_only_our_kernels_once_compiled(tmp_path: Path) -> None:
     _, (planted, warm, checked) = called("sanitizer-memcheck", tmp_path)
     assert warm[:3] == ["python", "-m", "pytest"] and "-n" in warm
     options = ["--tool", "memcheck", "--target-processes", "application-only"]
@@ -108,13 +108,13 @@ def test_the_sanitizer_gets_warm_kernels_of_ours_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tool", "code"), [("memcheck", 0), ("memcheck", 1), ("racecheck", 255)])
-def test_a_sanitizer_that_does_not_work_is_said(tool: str, code: int, tmp_path: Path) -> None:
+def test_a_sanitizer_that_does_not_work_is_reported(tool: str, code: int, tmp_path: Path) -> None:
     status, commands = called(f"sanitizer-{tool}", tmp_path, code=code)
     assert len(commands) == 1 and status.startswith("not run: compute-sanitizer does not work on this machine")
     assert status.endswith("Error: Device not supported")
 
 
-def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
+def test_failures_are_reported(tmp_path: Path) -> None:
     for name in ("a", "b", "wheels"):
         (tmp_path / name).mkdir()
     (tmp_path / "wheels" / "broken-1.0-py3-none-any.whl").write_text("no wheel")
@@ -123,11 +123,11 @@ def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
     assert nowhere.returncode == 2 and "PART is one of: tests sanitizer-memcheck" in nowhere.stderr
 
 
-# With the programs themselves, in a Python that has what such a machine has and what is carried there
+# With the programs themselves, in a Python with the packages of such a machine and those provided as wheels
 
 
 def carried(part: str) -> list[str]:
-    """The packages that the script's header says to carry for a part."""
+    """The packages that the script's header lists as wheels for a part."""
     (names,) = (names for parts, names in table("still lacks") if any(fnmatch(part, one) for one in parts.split(", ")))
     return [] if names == "nothing" else [name.partition("==")[0] for name in names.split()]
 
@@ -140,7 +140,7 @@ def table(after: str) -> list[list[str]]:
     return [re.split("  +", line.removeprefix("#   "), maxsplit=1) for line in rows]
 
 
-def test_every_part_says_what_it_needs_and_stands_in_its_place() -> None:
+def test_the_header_lists_every_part_in_order_with_its_packages() -> None:
     for part in PARTS:
         carried(part)
     assert [part for parts, _ in table("PART [FOLDER]") for part in parts.split()] == PARTS
@@ -157,26 +157,26 @@ def test_every_part_says_what_it_needs_and_stands_in_its_place() -> None:
         ("quality-llama", "quality-llama/runs.jsonl"),
     ],
 )
-def test_a_part_leaves_its_results_and_says_what_happened(part: str, result: str, tmp_path: Path) -> None:
-    """In ten lines, where git knows no commit."""
+def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_path: Path) -> None:
+    """Of ten lines, without git."""
     python, folder = make_python(tmp_path / "machine", carried(part)), tmp_path / "results"
     settings = {"PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
     environment = {**os.environ, **settings, "GIT_DIR": str(tmp_path / "nowhere")}
     command = [str(SCRIPT), part, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     lines = done.stdout.splitlines()
-    said = {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines)}
-    assert said["part"] == f"{part}: ok", (folder / f"{part}.log").read_text()
+    summary = {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines)}
+    assert summary["part"] == f"{part}: ok", (folder / f"{part}.log").read_text()
     assert len(lines) == 10 and done.returncode == 0
-    assert "torch" in said["versions"] and said["commit"] == COMMIT
-    assert ("ntloss MISSING" in said["peers"]) == ("ntloss" not in carried(part))
+    assert "torch" in summary["versions"] and summary["commit"] == COMMIT
+    assert ("ntloss MISSING" in summary["peers"]) == ("ntloss" not in carried(part))
     (found,) = folder.glob(result)
     assert COMMIT in found.read_text() or part.startswith(("tests", "sanitizer"))
 
 
 @pytest.mark.slow
 def test_every_file_with_gpu_tests_imports_there(tmp_path: Path) -> None:
-    """There nothing is installed that the tests of `tests` do not need, ntloss least of all."""
+    """With only the packages that `tests` needs installed, so without ntloss."""
     command = [str(make_python(tmp_path, carried("tests"))), "-m", "pytest", "-q", "--collect-only", "-m", "gpu"]
     run = subprocess.run([*command, *GPU_TESTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout
@@ -188,7 +188,7 @@ def test_every_file_with_gpu_tests_imports_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="hides GPUs by a variable of CUDA's")
+@pytest.mark.skipif(sys.platform != "linux", reason="hides GPUs with CUDA_VISIBLE_DEVICES")
 def test_no_gpu_is_a_failure(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([str(SCRIPT), "tests", str(tmp_path)], env=environment, capture_output=True, text=True)

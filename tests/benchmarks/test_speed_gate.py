@@ -1,4 +1,4 @@
-"""The gate: the truth is right, and what differs from it does not pass."""
+"""The gate: the truth is correct, and results that differ from it do not pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host times: kernels are compiled and launched into nothing, every launch is counted, and nothing stays behind."""
+"""Host times: kernels are compiled but not run, every launch is counted, and no change outlives the measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of a dry run, in a process of its own as always: Triton keeps what it compiles."""
+    """Of a dry run, in a separate process because Triton caches what it compiles."""
     folder = tmp_path_factory.mktemp("host")
     command = [sys.executable, "-m", "benchmarks.speed", "host", "--dry", "--workloads", "host-*", "--out", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -39,7 +39,7 @@ def test_ours_is_timed(records: dict[str, Any]) -> None:
 
 
 def test_launches_are_those_of_the_kernels(records: dict[str, Any]) -> None:
-    """Forward and backward: at most four launches, and nobody waits for the device."""
+    """Forward and backward: at most four launches, and no wait for the device."""
     for name in ("ours", "ours_given", "ours_rows"):
         entry = records["host-logits"]["providers"][name]
         assert 2 <= entry["launches"] <= 4, name
@@ -48,7 +48,7 @@ def test_launches_are_those_of_the_kernels(records: dict[str, Any]) -> None:
 
 
 def test_waits_are_counted() -> None:
-    """Every operator of the list is seen under its name when a step calls it."""
+    """Every operator of the list appears in the trace under its name."""
     values = torch.tensor([1.0, 0.0])
 
     def step(index: int) -> None:
@@ -64,7 +64,7 @@ def test_waits_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_the_stage_is_left_as_it_was() -> None:
+def test_everything_is_restored() -> None:
     program = """
 import json, os, torch, triton
 from benchmarks.speed.idle import DEVICE, idle_device
@@ -73,7 +73,7 @@ before = dict(vars(backends))
 numbers = NumberTokens.from_mapping({1: 1.0, 2: 2.0}, 8)
 logits, labels = torch.randn(4, 8, requires_grad=True), torch.tensor([1, 2, 3, 8])
 with idle_device():
-    cross_entropy_ntl(logits, labels, numbers).backward()  # 8 is no label: nobody may look
+    cross_entropy_ntl(logits, labels, numbers).backward()  # 8 is not a label: labels must not be read
 with idle_device() as launched:
     once = len(launched)
     cross_entropy_ntl(logits, labels, numbers).backward()

@@ -1,4 +1,4 @@
-"""The state of the machine: how freed memory is treated, and what other processes take of the CPU."""
+"""The state of the machine: how freed memory is treated, and the CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_memory_and_load_on_this_machine() -> None:
     if HAS_CHOICE:
         fresh, kept = faults
         assert min(fresh) >= 10240  # pages of 4 KiB
-        assert median(kept) < 100, kept  # single steps map pages: those that the heap grows in
-    assert busy >= 0.1 > after  # on however busy a machine
+        assert median(kept) < 100, kept  # steps in which the heap grows map pages
+    assert busy >= 0.1 > after  # however busy the machine is
 
 
 def test_ways_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

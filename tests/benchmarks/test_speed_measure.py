@@ -1,4 +1,4 @@
-"""Clocks and counters: on torch's own record, on made-up traces and with made-up events."""
+"""Clocks and counters: on torch's traces, on made-up traces and with made-up events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .speed_cases import CPU
 
 
 class Metronome:
-    """A clock whose steps take as long as they say, and that remembers whose turn it was."""
+    """A clock with given durations of steps, which records whose turn it was."""
 
     def __init__(self, durations: dict[Any, float]) -> None:
         self.durations, self.turns = durations, []
@@ -150,28 +150,28 @@ def test_launches_and_waits_of_a_trace() -> None:
     assert measure.count_calls(events) == {"launches": 2, "copies": 4, "host_waits": 3}
 
 
-def test_the_hosts_time_leaves_out_what_the_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_time_excludes_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five steps that take 2, 3, 4, 5 and 6 ms to issue, each between two waits for the device of 20 ms."""
-    said: list[Any] = []
+    order: list[Any] = []
     now = 0
 
     def pass_time(entry: Any, milliseconds: int) -> None:
         nonlocal now
-        said.append(entry)
+        order.append(entry)
         now += milliseconds * 10**6
 
     monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: now)
     seconds = measure.host_seconds(lambda index: pass_time(index, 2 + index), lambda: pass_time("wait", 20))
     assert seconds == pytest.approx(4e-3)
-    assert said == [entry for index in range(5) for entry in ("wait", index, "wait")]
+    assert order == [entry for index in range(5) for entry in ("wait", index, "wait")]
 
 
-def test_what_is_compiled_for_one_thread_is_no_part_of_the_observed_step() -> None:
+def test_compiling_for_one_thread_is_not_part_of_the_observed_step() -> None:
     threads: list[int] = []
 
     def step(_: int) -> None:
         threads.append(torch.get_num_threads())
-        if threads.count(1) == 1:  # what a compiler does at the first step with so many threads
+        if threads.count(1) == 1:  # like a compiler at the first step with this number of threads
             torch.ones(2**20).add_(1).mul_(2)
 
     with measure.torch_threads(2):

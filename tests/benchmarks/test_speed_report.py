@@ -1,4 +1,4 @@
-"""The report: the committed one agrees with its results, and what it says of results is right."""
+"""The report: the committed one agrees with its results, and its tables follow from results."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_ratios_of_targets(records: dict[str, Any]) -> None:
     assert share.is_met(0.95) and not share.is_met(0.5)
     memory = Target("cpu", "t", "logits-fp32", 1.1, measure="memory")
     assert memory.value(records) == pytest.approx(1.1)
-    beside = Target("cpu", "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
-    assert beside.value(records) == pytest.approx(0.5)
+    relative = Target("cpu", "t", "logits-fp32", 1.1, ("torch_ce",), measure="memory")
+    assert relative.value(records) == pytest.approx(0.5)
     beyond = Target("cpu", "t", "logits-fp32", 1.0, measure="memory", size="logits_bytes", beyond_gradients=True)
     assert beyond.value(records) == pytest.approx(0.1)
     other = Target("cpu", "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
@@ -97,22 +97,29 @@ def test_targets_without_measurement_have_no_value(records: dict[str, Any]) -> N
     assert Target("cpu", "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
 
 
-def test_target_table_says_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_table_shows_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     met = Target("cpu", "fast", "logits-fp32", 0.6, ("torch_ce",))
     missed = Target("cpu", "faster", "logits-fp32", 0.4, ("torch_ce",))
     unknown = Target("cpu", "fastest", "logits-fp32", 0.4, ("liger_ce",))
-    monkeypatch.setattr(tables, "targets_of", lambda kind: [met, missed, unknown])
+    several = Target("cpu", "the faster of two", "logits-fp32", 0.4, ("torch_ce", "copy"))
+    monkeypatch.setattr(tables, "targets_of", lambda kind: [met, missed, unknown, several])
     lines = tables.target_table(records, "cpu", {missed.key: "page faults"}).splitlines()
     assert "| 0.5 | met |" in lines[2]
     assert "| 0.5 | **missed** | page faults |" in lines[3]
-    assert "not measured" in lines[4] and tables.missed(records, "cpu") == {missed.key}
+    assert "not measured" in lines[4] and tables.missed(records, "cpu") == {missed.key, several.key}
+    assert "| 2 (copy) | **missed** |" in lines[5]
 
 
 def test_provider_table(records: dict[str, Any]) -> None:
     lines = tables.provider_table(records["logits-fp32"]).splitlines()
-    assert lines[0].startswith("|  | computes | median ms | 20 to 80 % | time / ours | GB/s | of copy | pages mapped")
+    assert lines[0].startswith(
+        "|  | computes | median ms | 20th to 80th percentile | ours / theirs | GB/s | of copy | pages mapped"
+    )
     ours = next(line for line in lines if line.startswith("| ours "))
     assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% | 12 |" in ours
+    assert any("| F.cross_entropy | CE | 4 | 3.92 to 4.16 | 0.50 |" in line for line in lines)
+    first = {"logits-fp32": records["logits-fp32"] | {"group": "rows"}}
+    assert tables.group_table(first, "rows").endswith("| 1 (2.00) | 2 | 4 (0.50) |")
     assert not any("Liger" in line for line in lines)
 
 
@@ -128,28 +135,22 @@ def both_ways(records: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_both_ways_of_memory_are_told(both_ways: dict[str, Any]) -> None:
+def test_both_ways_of_memory_are_shown(both_ways: dict[str, Any]) -> None:
     text = report.device_report(both_ways, Path("some-processor"))
     assert text.count("\n## logits-fp32: ") == 1
     _, kept, fresh = text.partition("\n## Machine")[0].partition("\n## logits-fp32: ")[2].split(" memory**\n\n")[:3]
     assert "| F.cross_entropy | CE | 4 |" in kept and "| F.cross_entropy | CE | 8 |" in fresh
     assert report.MEMORY_TEXT in text
-    _, _, row = headlines.headline_table([("Some Processor", "cpu", both_ways)]).splitlines()
-    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) | 4.00 x | 0.50 |"
-    assert "V" not in headlines.ratio_lines(results.of_way(both_ways, "none"))
-    load = both_ways["logits-fp32 (kept memory)"] | {"name": "load-fp32", "group": "load"}
-    said = headlines.ratio_lines({**both_ways, "load-fp32 (kept memory)": load})
-    assert "Times are with kept memory." in said and "for vocabularies of 100 to 120 tokens" in said
-    assert "with kept memory 0.50 to 0.50 in fp32 (0.50 in fp32 while another process keeps all cores busy)" in said
-    assert said.endswith("with fresh memory 0.25 to 0.25 in fp32.")
+    _, _, row = headline_lines(("Some Processor", "cpu", both_ways))
+    assert row == "| logits: N = 10, V = 100, float32, K = 10 | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |"
 
 
-def test_a_workload_stands_in_several_tables(records: dict[str, Any]) -> None:
+def test_a_workload_appears_in_several_tables(records: dict[str, Any]) -> None:
     records["logits-fp32"] |= {"also": ["vocabulary-fp32"], "vocab": 110}
     del records["vocab-32000-fp32"]["providers"]["torch_ce"], records["vocab-50304-fp32"]["providers"]["torch_ce"]
     header, _, *rows = tables.group_table(records, "vocabulary-fp32").splitlines()
     assert [row.split(":")[0] for row in rows] == ["| vocab-32000-fp32", "| logits-fp32", "| vocab-50304-fp32"]
-    assert "F.cross_entropy" not in header  # which none of the others has
+    assert "F.cross_entropy" not in header  # timed on none of the others
 
 
 def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
@@ -159,21 +160,21 @@ def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
     text = report.device_report(both_ways, Path("some-processor"))
     assert "- logits-fp32 (kept memory): 12%\n- vocab-32000-fp32 (kept memory): 12%" in text
     assert "| † | computes" in text and text.count("| vocab-32000-fp32 †: N = 10") == 1
-    assert "float32 † |" in headlines.headline_table([("Some Processor", "cpu", both_ways)])
+    assert "K = 10 † |" in headline_lines(("Some Processor", "cpu", both_ways))[2]
 
 
 def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None:
     device = Path("some-processor")
     assert tables.host_bound(records) == "" and "host-bound" not in report.device_report(records, device)
     timed = [found["providers"] for found in records.values()]
-    for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # beside 2 ms measured
+    for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # of 2 ms measured
         providers["ours"] |= {"host_s": host_ms * 1e-3, "launches": 3, "copies": 1}
     assert tables.host_bound(records) == "- ours: logits-fp32, vocab-50304-fp32"
     assert f"\n\n{report.HOST_BOUND_TEXT}\n\n- ours: logits-fp32" in report.device_report(records, device)
     table = tables.provider_table(records["logits-fp32"])
     assert "| host ms | operators | launches | copies |" in table and "| 1.7 | 7 | 3 | 1 |" in table
     for found in records.values():
-        found["clock"] = "host"  # there the host's time is what is measured
+        found["clock"] = "host"  # the host's time is what is measured
     assert tables.host_bound(records) == ""
 
 
@@ -203,6 +204,11 @@ def test_check_notices_changed_results(records: dict[str, Any], folder: Path) ->
     assert any("logits.png" in problem for problem in problems)
 
 
+def headline_lines(*devices: Any) -> list[str]:
+    """The lines of the README's table, with plain spaces."""
+    return headlines.headline_table(devices).replace("\N{NO-BREAK SPACE}", " ").splitlines()
+
+
 BEGIN, END = published.markers(report.SECTION)
 
 
@@ -215,11 +221,12 @@ def test_readme_section_names_its_results(folder: Path, monkeypatch: pytest.Monk
     report.write(folder)
     text = readme.read_text()
     assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
-    for expected in ("Some Processor, 2 threads", "[JSON](some-processor)", "GPU timings are missing"):
+    for expected in ("Some Processor, 2 threads", "[JSON](some-processor)", "GPU timings are missing", report.CAPTION):
         assert expected in text
+    assert report.WAYS_TEXT not in text  # these records have no ways of memory
     assert not any(word in text for word in ("![", "target", "issue", "missed"))
     assert report.check(folder) == []
-    readme.write_text(text.replace("(2.00 x)", "(3.00 x)"))
+    readme.write_text(text.replace("(0.50)", "(0.60)"))
     assert any("differs" in problem for problem in report.check(folder))
 
 
@@ -233,32 +240,36 @@ def test_every_group_has_a_heading() -> None:
         assert {workload.group for workload in suite} <= {"main", *tables.GROUPS}
 
 
-def test_headlines_are_of_workloads_and_providers_that_there_are() -> None:
+def test_headlines_name_existing_workloads_and_providers() -> None:
     cpu = [*workloads.cpu_workloads(), *workloads.host_workloads(), *workloads.eager_workloads()]
     for kind, suite in {"cpu": cpu, "gpu": workloads.gpu_workloads(2**37)}.items():
         known = {w.name: {p.name for p in providers_of(w.family)} for w in suite}
         for headline in headlines.HEADLINES[kind]:
-            assert {headline.ours, headline.plain, headline.package, *headline.peers} <= known[headline.workload]
+            names = {headline.ours, *headline.baselines, headline.package, *headline.peers} - {""}
+            assert names <= known[headline.workload]
 
 
 def test_headline_table(records: dict[str, Any]) -> None:
-    _, _, row = headlines.headline_table([("Some Processor", "cpu", records)]).splitlines()
-    assert row == "| logits: N = 10, V = 100, float32 | 2 ms | 4 ms (2.00 x) | 0.50 |"  # nothing else was timed
-    peers = record("launch", {"ours": entry(2.0), "liger_ce": entry(1.0)}, group="launch")
-    gpu = headlines.headline_table([("Some GPU", "gpu", {"launch": peers})])
-    assert "| 2 ms | 1 ms (0.50 x) Liger |" in gpu
-    both = headlines.headline_table([("One", "cpu", records), ("Two", "cpu", records)])
-    assert "| Two: logits:" in both
-    assert headlines.headline_table([("Some Processor", "gpu", {})]) == ""
-    many = headlines.headline_table([(str(i), "cpu", records) for i in range(20)])
-    assert len(many.splitlines()) == 2 + headlines.MOST_ROWS
+    _, _, row = headline_lines(("Some Processor", "cpu", records))
+    assert row == "| logits: N = 10, V = 100, float32, K = 10 | 2 ms | 4 ms (0.50) | 0.50, – |"
+    entries = {"ours": entry(2.0), "torch_ce": entry(3.2), "torch_ce_compiled": entry(1.6), "liger_ce": entry(1.0)}
+    peers = {"launch": record("launch", entries, group="launch"), "logits-fp32": records["logits-fp32"]}
+    head, _, *rows = headline_lines(("Some GPU", "gpu", peers))
+    assert "compiled | fused CE without NTL | peak memory" in head
+    assert "| 2 ms | 4 ms (0.50) | not timed | not timed | 0.50, – |" in rows[0]
+    assert "| 2 ms | 3.2 ms (0.62) | 1.6 ms (1.25) | 1 ms (2.00) Liger | 1.00, 1.00 |" in rows[1]
+    both = headline_lines(("One", "cpu", records), ("Two", "cpu", records))
+    assert both[3].startswith("| Two: logits:")
+    assert headline_lines(("Some Processor", "gpu", {})) == []
 
 
 def test_host_and_eager_tables(records: dict[str, Any]) -> None:
     counts = {"launches": 3, "host_waits": 0}
     entries = {"torch_ce": entry(0.02) | counts, "ours": entry(0.05) | counts}
     idle = record("host-logits", entries, family="host", group="host")
-    assert "| ours | CE + NTL | 50 | 49 to 52 | 2.50 | 3 | 0 | 7 |" in tables.host_table(idle)
+    assert "| F.cross_entropy | CE | 20 | 19.6 to 20.8 | 2.50 | 3 | 0 | 7 |" in tables.host_table(idle)
+    del entries["ours"]
+    assert tables.RATIO not in tables.host_table(idle)
     small = record("eager-4x64-fp32", {"ours": entry(0.6), "torch_ce": entry(0.2)}, group="eager")
     table = tables.eager_table({small["name"]: small})
     assert table.endswith("| 10 x 100 | float32 | 600 | 200 | 3.00 |")
@@ -280,7 +291,7 @@ def test_every_missed_target_has_a_cause_and_no_cause_is_stale(device: Path) -> 
     assert set(causes) == tables.missed(found, report.kind_of(found))
 
 
-def test_targets_stand_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "targets_of", lambda kind: [Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))])
     before, _, after = report.device_report(records, Path("some-processor")).partition("\n## Targets\n")
     assert "| t |" in after and "| t |" not in before

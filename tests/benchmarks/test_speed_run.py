@@ -1,4 +1,4 @@
-"""Runs: dry ones of whole suites, and what is recorded of providers that are missing, fail or are wrong."""
+"""Runs: dry runs of whole suites, and the records of providers that are missing, fail or are wrong."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .speed_cases import CPU, SMALL, case, provider
 DRY = Settings(CPU, threads=1, dry=True)
 OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 FAILING_PEERS = {("ntl-NTLossDotProduct-bf16", "ntloss")} if OLD_TORCH else set()
-"""(workload, provider) of packages that mix dtypes in a way that only newer versions of torch take."""
+"""(workload, provider) of packages that mix dtypes in a way that only newer versions of torch accept."""
 
 
 @pytest.fixture
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the compiler, the profiler and collections of garbage, which take a quarter of a second and more each,
-    and the process beside those that are timed, which takes seconds to start."""
+    """Without the compiler, the profiler and garbage collections, each of which takes at least a quarter of a second,
+    and without the process that keeps all cores busy, which takes seconds to start."""
     monkeypatch.setattr(gc, "collect", lambda: 0)
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -45,7 +45,7 @@ def records_of(found: list[providers.Provider]) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The workloads whose records a folder holds, each once."""
+    """The workloads with records in a folder, each once."""
     return list(dict.fromkeys(record["name"] for record in results.load(folder).values()))
 
 
@@ -127,15 +127,15 @@ def test_a_provider_that_overwrites_its_input_has_its_own() -> None:
     assert entries["greedy"]["status"] == entries["next"]["status"] == "timed"
 
 
-def test_the_same_kernel_without_numbers_does_without_numbers() -> None:
-    """Its two number tokens are no labels, so its loss is cross-entropy."""
+def test_ours_off_computes_cross_entropy() -> None:
+    """Its two number tokens are not labels, so its loss is cross-entropy."""
     problem = case(number_share=1.0)
     loss = providers.ours_off(problem)(problem.sets[0])
     assert loss.item() == pytest.approx(cross_entropy(problem.sets[0]).item(), rel=1e-5)
 
 
 @pytest.mark.usefixtures("_cheap")
-def test_parts_are_put_beside_what_is_there(tmp_path: Path) -> None:
+def test_parts_are_added_to_existing_results(tmp_path: Path) -> None:
     settings = replace(DRY, families=("logits",), providers="torch_ce")
     folder = run.run(replace(settings, names="rows-[14]-fp32"), tmp_path)
     assert names_in(folder) == ["rows-1-fp32", "rows-4-fp32"]
@@ -154,7 +154,7 @@ def test_a_whole_family_replaces_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_cheap")
 @pytest.mark.skipif(len(memory.ways(CPU, memory.BOTH)) == 1, reason="needs glibc")
-def test_one_way_of_memory_is_put_beside_the_other(tmp_path: Path) -> None:
+def test_one_way_of_memory_is_added_to_the_other(tmp_path: Path) -> None:
     settings = replace(DRY, families=("ntl",), providers="ours", names="ntl-NTLoss-fp32")
     for way in memory.WAYS:
         folder = run.run(replace(settings, memory=way), tmp_path)
@@ -162,7 +162,7 @@ def test_one_way_of_memory_is_put_beside_the_other(tmp_path: Path) -> None:
 
 
 class Neighbour:
-    """Takes so many of each hundred ticks, attempt by attempt."""
+    """Uses a given number of each hundred ticks, attempt by attempt."""
 
     def __init__(self, *ticks: int) -> None:
         # Read before and after each attempt
@@ -197,14 +197,14 @@ def test_a_busy_machine_is_refused(
             monkeypatch.delenv(name)
     monkeypatch.setattr(neighbours, "LOOK_S", 0.0)
     monkeypatch.setattr(neighbours, "read", Neighbour(87).read)
-    asked = ["run", "--device", "cpu", "--workloads", "launch", "--out", str(tmp_path)]
-    assert command.main(asked) == 2
-    said = capsys.readouterr().err
-    assert "87%" in said and "--busy" in said and not list(tmp_path.iterdir())
+    arguments = ["run", "--device", "cpu", "--workloads", "launch", "--out", str(tmp_path)]
+    assert command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "87%" in error and "--busy" in error and not list(tmp_path.iterdir())
     monkeypatch.setattr(run, "run", lambda settings, folder: folder)
-    assert command.main([*asked, "--busy"]) == 0
+    assert command.main([*arguments, "--busy"]) == 0
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
-    assert command.main([*asked, "--busy"]) == 2
+    assert command.main([*arguments, "--busy"]) == 2
     assert "MALLOC_TRIM_THRESHOLD_" in capsys.readouterr().err
 
 

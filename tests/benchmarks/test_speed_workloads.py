@@ -1,4 +1,4 @@
-"""The tables: what the targets need is there, and the random problems are what they claim to be."""
+"""The tables contain everything that the targets need, and the random problems have the properties they claim."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_rows_fit_the_memory() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("ignored", [0.0, 0.5, 1.0])
-def test_labels_have_the_shares_asked_for(share: float, ignored: float) -> None:
+def test_labels_have_the_given_shares(share: float, ignored: float) -> None:
     problem = case(rows=40, number_share=share, ignored_share=ignored)
     assert problem.num_tokens == round(40 * (1 - ignored))
     assert problem.num_numbers == round(problem.num_tokens * share)
