@@ -18,13 +18,11 @@ EXAMPLE = re.compile(
 )
 EXAMPLES = {heading: (code, output) for heading, code, output in EXAMPLE.findall(README)}
 """Heading -> code and what it prints."""
-READERS_OWN = {
-    "Hugging Face": """
+LOOP = re.search(r"In your own training loop:\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+READERS_OWN = """
 import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
-from ntl_kernels import NumberTokens
-from ntl_kernels.integrations.transformers import NTLTrainer
 
 torch.manual_seed(0)
 words = [*"0123456789", *"abcdefghijklmnopqrstuvwxyz", "<unk>"]
@@ -36,8 +34,7 @@ model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
 dataset = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 37, (8, 12))]
 args = TrainingArguments("runs/hf", max_steps=1, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
 """
-}
-"""Heading -> what an example takes from its reader, made small."""
+"""What the examples use of their reader's own, made small."""
 
 
 def printed_by(code: str, folder: Path) -> str:
@@ -49,7 +46,7 @@ def printed_by(code: str, folder: Path) -> str:
 
 
 def test_every_python_block_has_its_output() -> None:
-    assert README.count("```python") == len(EXAMPLES) == 2
+    assert README.count("```python") == len(EXAMPLES) + 1 == 3
 
 
 def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
 def test_the_hugging_face_example_logs_the_losses(tmp_path: Path) -> None:
     """Names as printed; values move with the random weights of each version of transformers, the sum does not."""
     code, output = EXAMPLES["Hugging Face"]
-    lines = printed_by(READERS_OWN["Hugging Face"] + code, tmp_path).splitlines()
+    lines = printed_by(READERS_OWN + code, tmp_path).splitlines()
     printed = ast.literal_eval(next(line for line in lines if line.startswith("{")))
     shown = ast.literal_eval(output)
     assert list(shown) == [name for name in printed if name in shown] and {"loss", "ce", "ntl"} <= set(shown)
@@ -70,8 +67,18 @@ def test_the_hugging_face_example_logs_the_losses(tmp_path: Path) -> None:
     assert float(shown["ce"]) == pytest.approx(float(printed["ce"]), rel=0.1)
 
 
+def test_the_training_loop_has_one_loss_from_logits_and_from_hidden_states(tmp_path: Path) -> None:
+    imported = "from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl\n"
+    given = f"{imported}input_ids = torch.randint(0, 37, (2, 12))\n"
+    printing = "".join(
+        f"{line}\nprint(float(loss))\n" if line.startswith("loss") else f"{line}\n" for line in LOOP.splitlines()
+    )
+    from_logits, from_hidden = map(float, printed_by(READERS_OWN + given + printing, tmp_path).split())
+    assert from_logits == pytest.approx(from_hidden, rel=1e-5) and from_logits > 3
+
+
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 140
 
 
 def commands() -> list[str]:
