@@ -366,7 +366,7 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
 
 LAYERS = (
     ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
-    ("evaluation | modules", "numbers in generated texts; the functions as nn.Module with fixed options"),
+    ("evaluation | modules", "numbers in generated texts; the functions as nn.Modules"),
     ("functional | statistics", "public functions: check the arguments, build a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
     ("dispatch", "chooses how to compute a Problem: plain, traced or reference"),
