@@ -1,7 +1,7 @@
-"""The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` says whether they are up to date.
+"""The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` lists those that are out of date.
 
-Each has its own colours, light and dark, for whoever shows it as an image (the README). The pages hold the drawings
-themselves, without those, so that the colours there are the page's: stylesheets/extra.css has them.
+Each file has its own colours, light and dark, for use as an image (in the README). The pages contain the drawings
+without these colours and use those of stylesheets/extra.css.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLOURS = {
     "orange": ("#c2410c", "#ff8a65"),
     "green": ("#00796b", "#4db6ac"),
 }
-"""(light, dark): all but the lines have a contrast of at least 4.5 to the paper."""
+"""(light, dark): all but the lines have a contrast of at least 4.5 with the paper."""
 TEXT, FAINT, LINE, PAPER, BLUE, ORANGE, GREEN = (f"var(--figure-{name})" for name in COLOURS)
 WIDTH = 760
 
@@ -99,18 +99,18 @@ def row() -> str:
             middle = left + (begin + end) / 2 * cell
             yield text(middle, top + 66, name, "middle", 12, colour, bold=True)
         yield text(
-            left, top + 100, "thread 0 reads the first vector, thread 1 the second, ...: neighbours read neighbours."
+            left, top + 100, "Thread 0 reads the first vector, thread 1 the second: neighbours read adjacent vectors."
         )
         yield text(
             left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset"
         )
-        yield text(left, top + 140, "modulo 16 bytes, so that one split serves both.")
+        yield text(left, top + 140, "modulo 16 bytes, so it is split in the same way.")
 
     return drawing(196, parts())
 
 
 def walks() -> str:
-    """The two walks over a row, and where its bytes are: the front on the left, what is kept on the right."""
+    """The two walks over a row, and where its bytes are: the front on the left, the kept part on the right."""
 
     def parts() -> Iterator[str]:
         left, front, kept = 130, 210, 390
@@ -148,7 +148,7 @@ TRAFFIC = (
     ("F.cross_entropy, backward of nll_loss", 0, 1),
     ("F.cross_entropy, backward of log_softmax", 2, 1),
 )
-"""(operation, reads, writes) of N x V elements: the least that torch's operations move when called one by one."""
+"""(operation, reads, writes) of N x V elements: the minimum for torch's operations, called one by one."""
 FUSED = ("cross_entropy_ntl, both in one kernel", 1, 1)
 
 
@@ -165,7 +165,7 @@ def traffic() -> str:
                 yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.3)
                 yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
         total = sum(reads + writes for _, reads, writes in TRAFFIC)
-        yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)
+        yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in total", "start", 12, FAINT)
         yield text(
             left + 2 * unit + 12, top + 34 * 3 + 14 + 17, f"{sum(FUSED[1:])} passes, NTL included", "start", 12, FAINT
         )
@@ -174,7 +174,7 @@ def traffic() -> str:
 
 
 def device() -> str:
-    """What the host does and what the device does, in time."""
+    """The work of the host and of the device, over time."""
 
     def parts() -> Iterator[str]:
         yield text(20, 46, "host", bold=True)
@@ -201,7 +201,7 @@ def device() -> str:
         yield text(
             100,
             176,
-            "The host never waits: counts, denominators and the loss stay on the device until somebody asks.",
+            "The host never waits: counts, denominators and the loss stay on the device until you read them.",
             size=12,
         )
 
@@ -214,7 +214,7 @@ LABEL = 4
 
 
 def transport() -> str:
-    """The area between the cumulative distributions of q and of a one-hot label, cut the other way round."""
+    """The area between the cumulative distributions of q and of a one-hot label, cut in two ways."""
 
     def parts() -> Iterator[str]:
         left, top, size, step = 60, 40, 180, 31
@@ -310,9 +310,9 @@ def comparison() -> str:
 
 
 TOKENS = [f"{number:0{length}}" for length in (1, 2, 3) for number in range(10**length)]
-"""As Llama 3 has them."""
+"""Those of Llama 3."""
 GUESSES, TRUTH, CERTAIN = ("813", "912", "81", "8"), "812", 0.99
-"""What the model may take for the true token, and how certain it is; the rest is on the truth."""
+"""The guesses, the label, and the probability of a guess; the label gets the rest."""
 
 
 def losses_of_guesses() -> dict[str, list[float]]:
@@ -337,7 +337,7 @@ def losses_of_guesses() -> dict[str, list[float]]:
 
 
 def lengths() -> str:
-    """What the losses say of tokens of other lengths, in letters that can be read at 360 pixels."""
+    """The losses of tokens of other lengths, in letters that can be read at 360 pixels."""
 
     def parts() -> Iterator[str]:
         left, top, slot, height, size = 216, 58, 76, 88, 17
@@ -355,7 +355,7 @@ def lengths() -> str:
                 yield bar(middle, above, bottom, ORANGE if row else BLUE)
                 yield text(middle, above - 6, f"{loss:.3g}", "middle", size)
             yield path([(left, bottom), (left + len(GUESSES) * slot, bottom)], FAINT, 1)
-        yield text(10, bottom + 38, "The bars of each row have a scale of their own.", size=size, fill=FAINT)
+        yield text(10, bottom + 38, "Each row of bars has its own scale.", size=size, fill=FAINT)
 
     return drawing(450, parts(), width=530)
 
@@ -366,10 +366,10 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
 
 LAYERS = (
     ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
-    ("evaluation | modules", "numbers in generated texts; the functions as nn.Module, options fixed"),
-    ("functional | statistics", "public functions: check the arguments, make a Problem"),
+    ("evaluation | modules", "numbers in generated texts; the functions as nn.Modules"),
+    ("functional | statistics", "public functions: check the arguments, build a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
-    ("dispatch", "chooses how a Problem is computed: plain, traced or reference"),
+    ("dispatch", "chooses how to compute a Problem: plain, traced or reference"),
     ("autograd", "autograd.Functions for plain calls"),
     ("ops", "custom operators for traced calls"),
     ("checks", "checks of the arguments"),
@@ -385,7 +385,7 @@ LAYERS = (
         "whether a call is traced; f(e); digits along a row; what to install",
     ),
 )
-"""The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
+"""The modules of `ntl_kernels`, highest first, as in pyproject.toml, and their purpose."""
 
 
 def layers() -> str:
