@@ -188,7 +188,7 @@ def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
         f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
         f"All tables: [report]({where}/{TEXT})."
     )
-    return "\n\n".join([*headline_parts(runs, yardsticks), found]) + "\n"
+    return "\n\n".join(headline_parts(runs, yardsticks)) + f" {found}\n"
 
 
 def pages(folder: Path) -> Pages:

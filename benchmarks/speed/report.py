@@ -80,12 +80,10 @@ def section(found: dict[Path, Records]) -> str:
     ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
     ways = WAYS_TEXT if any(of_way(records, KEPT) for records in found.values()) else ""
     table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
-    parts = [CAPTION, table, ways + SMALL_TEXT, *(sources(device, records) for device, records in ordered)]
-    if kind_of(ordered[0][1]) != "gpu":
-        parts.append(
-            "**GPU timings are missing**: no GPU has run the kernels yet. `benchmarks/on_gpu.sh` measures them."
-        )
-    return joined(parts) + "\n"
+    missing = kind_of(ordered[0][1]) != "gpu"
+    gpu = ["**GPU timings are missing**: `benchmarks/on_gpu.sh` will measure them."] if missing else []
+    below = " ".join([*(sources(device, records) for device, records in ordered), *gpu])
+    return joined([CAPTION, table, ways + SMALL_TEXT, below])
 
 
 def joined(parts: Iterable[str]) -> str:
