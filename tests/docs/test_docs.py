@@ -140,6 +140,7 @@ def test_files_of_the_repository_are_pages(site: Path, built: dict[Path, BuiltPa
     contributing = built[site / "contributing.html"]
     assert {"changelog.html", "architecture.html"} <= set(contributing.links)
     assert "emulated GPU (tests/emulator/README.md)" in contributing.text
+    assert "results/quality/commands.txt" in built[site / "evidence-tables.html"].links  # too long for a page
 
 
 def test_notes_of_a_table_of_marks_are_linked(site: Path) -> None:
@@ -200,6 +201,12 @@ def test_public_names_and_their_fields_are_in_the_reference(site: Path, built: d
         fields = dataclass_fields(public) if is_dataclass(public) else ()
         missing += [f"{name}({field.name})" for field in fields if f">{field.name}<" not in path.read_text()]
     assert missing == [], "add them to a page in docs/pages/api"
+
+
+def test_signatures_show_default_options(site: Path) -> None:
+    for page in (site / "api" / f"{name}.html" for name in ("index", "parallel", "huggingface")):
+        text = page.read_text()
+        assert ">NTLConfig</a>()" in text and "DEFAULT_CONFIG" not in text, page.name
 
 
 def script(name: str) -> Any:
