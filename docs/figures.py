@@ -1,7 +1,7 @@
-"""The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` says whether they are up to date.
+"""The site's diagrams: `python docs/figures.py` writes pages/figures/*.svg, `--check` lists those that are out of date.
 
-Each has its own colours, light and dark, for whoever shows it as an image (the README). The pages hold the drawings
-themselves, without those, so that the colours there are the page's: stylesheets/extra.css has them.
+Each has its own light and dark colours for use as an image (README). Pages embed the drawings without these;
+stylesheets/extra.css sets their colours there.
 """
 
 from __future__ import annotations
@@ -99,18 +99,18 @@ def row() -> str:
             middle = left + (begin + end) / 2 * cell
             yield text(middle, top + 66, name, "middle", 12, colour, bold=True)
         yield text(
-            left, top + 100, "thread 0 reads the first vector, thread 1 the second, ...: neighbours read neighbours."
+            left, top + 100, "thread 0 reads the first vector, thread 1 the second, and so on."
         )
         yield text(
             left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset"
         )
-        yield text(left, top + 140, "modulo 16 bytes, so that one split serves both.")
+        yield text(left, top + 140, "modulo 16 bytes: one split serves both.")
 
     return drawing(196, parts())
 
 
 def walks() -> str:
-    """The two walks over a row, and where its bytes are: the front on the left, what is kept on the right."""
+    """The two walks over a row, and the places of its bytes: the front on the left, the kept part on the right."""
 
     def parts() -> Iterator[str]:
         left, front, kept = 130, 210, 390
@@ -165,7 +165,7 @@ def traffic() -> str:
                 yield box(left + j * unit, y, unit - 4, 24, BLUE if is_read else ORANGE, 0.3)
                 yield text(left + j * unit + unit / 2 - 2, y + 17, "read" if is_read else "write", "middle", 12)
         total = sum(reads + writes for _, reads, writes in TRAFFIC)
-        yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in all", "start", 12, FAINT)
+        yield text(left + 3 * unit + 12, top + 34 + 17, f"{total} passes in total", "start", 12, FAINT)
         yield text(
             left + 2 * unit + 12, top + 34 * 3 + 14 + 17, f"{sum(FUSED[1:])} passes, NTL included", "start", 12, FAINT
         )
@@ -174,7 +174,7 @@ def traffic() -> str:
 
 
 def device() -> str:
-    """What the host does and what the device does, in time."""
+    """The work of the host and of the device over time."""
 
     def parts() -> Iterator[str]:
         yield text(20, 46, "host", bold=True)
@@ -201,7 +201,7 @@ def device() -> str:
         yield text(
             100,
             176,
-            "The host never waits: counts, denominators and the loss stay on the device until somebody asks.",
+            "The host never waits: counts, denominators and the loss stay on the device until you read them.",
             size=12,
         )
 
@@ -273,7 +273,7 @@ def compared_losses() -> dict[str, list[float]]:
 
 
 def comparison() -> str:
-    """The losses over the predicted digit, in letters that can be read at 360 pixels."""
+    """The losses over the predicted digit, in letters that are legible at 360 pixels."""
 
     def parts() -> Iterator[str]:
         left, top, slot, height, most, size = 66, 74, 44, 200, 4, 17
@@ -310,9 +310,9 @@ def comparison() -> str:
 
 
 TOKENS = [f"{number:0{length}}" for length in (1, 2, 3) for number in range(10**length)]
-"""As Llama 3 has them."""
+"""Those of Llama 3."""
 GUESSES, TRUTH, CERTAIN = ("813", "912", "81", "8"), "812", 0.99
-"""What the model may take for the true token, and how certain it is; the rest is on the truth."""
+"""Wrong guesses, the true token, and the probability of a guess; the rest is on the true token."""
 
 
 def losses_of_guesses() -> dict[str, list[float]]:
@@ -337,7 +337,7 @@ def losses_of_guesses() -> dict[str, list[float]]:
 
 
 def lengths() -> str:
-    """What the losses say of tokens of other lengths, in letters that can be read at 360 pixels."""
+    """The losses of guesses of the same and of other lengths, in letters that are legible at 360 pixels."""
 
     def parts() -> Iterator[str]:
         left, top, slot, height, size = 216, 58, 76, 88, 17
@@ -355,7 +355,7 @@ def lengths() -> str:
                 yield bar(middle, above, bottom, ORANGE if row else BLUE)
                 yield text(middle, above - 6, f"{loss:.3g}", "middle", size)
             yield path([(left, bottom), (left + len(GUESSES) * slot, bottom)], FAINT, 1)
-        yield text(10, bottom + 38, "The bars of each row have a scale of their own.", size=size, fill=FAINT)
+        yield text(10, bottom + 38, "Each row has its own scale.", size=size, fill=FAINT)
 
     return drawing(450, parts(), width=530)
 
@@ -385,7 +385,7 @@ LAYERS = (
         "whether a call is traced; f(e); digits along a row; what to install",
     ),
 )
-"""The modules of `ntl_kernels`, highest first, as pyproject.toml has them, and what they are for."""
+"""The modules of `ntl_kernels` and their purposes, in the order of pyproject.toml: highest first."""
 
 
 def layers() -> str:
@@ -418,7 +418,7 @@ FIGURES = {
 
 
 def main() -> int:
-    """Write the figures, or with --check name those that differ."""
+    """Write the figures, or with --check list those that differ."""
     if "--check" in sys.argv[1:]:
         stale = [name for name, draw in FIGURES.items() if read(name) != draw()]
         print("\n".join(f"{name}.svg is out of date: run python docs/figures.py" for name in stale))
