@@ -98,9 +98,7 @@ def row() -> str:
         ):
             middle = left + (begin + end) / 2 * cell
             yield text(middle, top + 66, name, "middle", 12, colour, bold=True)
-        yield text(
-            left, top + 100, "thread 0 reads the first vector, thread 1 the second, and so on."
-        )
+        yield text(left, top + 100, "thread 0 reads the first vector, thread 1 the second, and so on.")
         yield text(
             left, top + 120, "Head and tail together are one small masked load. The gradient starts at the same offset"
         )
