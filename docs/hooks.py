@@ -26,11 +26,9 @@ REPOSITORY = re.compile(r"^repository-code: (\S+)$", re.MULTILINE)
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
-NUMBER = r"[-+−]?\d(?:[\d.,]*\d)?"
 SPACE = r"(?:\s|&nbsp;)"
-UNBROKEN = re.compile(
-    rf"\[{NUMBER}{SPACE}?%?,{SPACE}{NUMBER}{SPACE}?%?\]|{NUMBER}(?:{SPACE}→{SPACE}{NUMBER}(?:{SPACE}%)?|{SPACE}%)"
-)
+NUMBER = rf"[-+−]?\d(?:[\d.,]*\d)?(?:{SPACE}?%)?"
+UNBROKEN = re.compile(rf"[\[(]{NUMBER}(?:,|{SPACE}to){SPACE}{NUMBER}[\])]|{NUMBER}{SPACE}→{SPACE}{NUMBER}|{NUMBER}")
 """Intervals, percentages and changes from one number to another."""
 OUTSIDE = re.compile(
     r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL
@@ -52,7 +50,7 @@ MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
 
 
 def on_config(config: Any) -> Any:
-    """Link the repository, once CITATION.cff says where it is."""
+    """Link the repository, once CITATION.cff has its address."""
     if found := REPOSITORY.search((ROOT / "CITATION.cff").read_text()):
         config["repo_url"] = found[1]
     return config

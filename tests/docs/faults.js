@@ -52,7 +52,7 @@ const heads = all(".md-content th");
 const names = all(".md-content td code").filter((e) => !e.closest("pre"));
 const buttons = all(".md-code__nav").filter((e) => e.offsetParent);
 const diagrams = all(".diagram");
-const intervals = words(document.querySelector(".md-content"), /\[[-+−]?[\d.,]+\s?%?,\s[-+−]?[\d.,]+\s?%?\]|[-+−\d.]+\s?%/g)
+const intervals = words(document.querySelector(".md-content"), /[\[(][-+−\d.]+(,| to)\s[-+−\d.]+[\])]|[-+−\d.]+\s?%/g)
   .filter((range) => !range.startContainer.parentElement.closest("code"));
 const scrolls = (e) => e.scrollWidth > e.clientWidth + 1;
 
