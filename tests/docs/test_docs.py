@@ -81,7 +81,7 @@ def test_blocks_are_found_and_compared(tmp_path: Path) -> None:
     assert (second.line, second.code, second.reason) == (12, "x = 2\n", None)
     assert (third.reason, run(third, {})) == ("needs a GPU", "")
     with pytest.raises(SyntaxError):
-        run(Block(page, 1, "this is not Python", "not run, but compiled", None), {})
+        run(Block(page, 1, "not valid Python", "not run, but compiled", None), {})
     page.write_text("``` { .python }\nx = 1\n```\n")
     with pytest.raises(ValueError, match="does not begin"):
         blocks_of(page)
