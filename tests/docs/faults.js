@@ -19,7 +19,7 @@ function words(element, word) {
   return found;
 }
 
-const areBroken = (ranges) => ranges.filter((range) => range.getClientRects().length > 1).map((range) => range.toString());
+const areBroken = (ranges) => ranges.filter((range) => range.getClientRects().length > 1).map(String);
 const broken = (element, word) => areBroken(words(element, word));
 
 /* Is something else responsible for an element that reaches beyond the screen: a box that scrolls? */
