@@ -1,4 +1,6 @@
-"""Docstrings name things as Sphinx does (:func:`f`); here these names become links of the site, or code."""
+"""Docstrings use Sphinx's roles (:func:`f`), which become links of the site, or code. Signatures show constants of the
+package by their values: ``NTLConfig()`` instead of ``DEFAULT_CONFIG``.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,23 @@ ROLE = re.compile(r":(?:func|class|meth|data|attr|mod):`~?([\w.]+)`")
 
 
 class Roles(griffe.Extension):
-    """Resolve roles against the public names of the package."""
+    """Resolve roles and defaults against the names of the package."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Rewrite every docstring of the package."""
+        """Rewrite every docstring and every signature of the package."""
         for named in walk(pkg, set()):
             if named.docstring:
                 named.docstring.value = linked(named.docstring.value, named)
+            for parameter in named.parameters if named.is_function else ():
+                parameter.default = value_of(parameter.default, pkg)
+
+
+def value_of(default: Any, package: griffe.Module) -> Any:
+    """A default; if it is a constant of the package that is created by a call, that call."""
+    if not isinstance(default, griffe.ExprName) or not default.canonical_path.startswith(f"{package.path}."):
+        return default
+    value = getattr(package.modules_collection[default.canonical_path], "value", None)
+    return value if isinstance(value, griffe.ExprCall) else default
 
 
 def walk(module: Any, seen: set[str]) -> Any:

@@ -1,5 +1,5 @@
-"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, and marks in
-tables get colours.
+"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, marks in
+tables get colours, and intervals stay on one line.
 
 MathML is part of HTML, so formulas need no script and no network.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import html
 import re
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = Path(__file__).parent / "pages"
+COMMANDS = "commands.md"
 
 REPOSITORY = re.compile(r"^repository-code: (\S+)$", re.MULTILINE)
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
+SPACE = r"(?:\s|&nbsp;)"
+NUMBER = rf"[-+−]?\d(?:[\d.,]*\d)?(?:{SPACE}?%)?"
+UNBROKEN = re.compile(rf"[\[(]{NUMBER}(?:,|{SPACE}to){SPACE}{NUMBER}[\])]|{NUMBER}{SPACE}→{SPACE}{NUMBER}|{NUMBER}")
+"""Intervals, percentages and changes from one number to another."""
 OUTSIDE = re.compile(
     r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL
 )
@@ -44,14 +50,14 @@ MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
 
 
 def on_config(config: Any) -> Any:
-    """Link the repository, once CITATION.cff says where it is."""
+    """Link the repository, once CITATION.cff has its address."""
     if found := REPOSITORY.search((ROOT / "CITATION.cff").read_text()):
         config["repo_url"] = found[1]
     return config
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put files of the repository and public names where a page asks for them."""
+    """Insert files of the repository and public names where a page has a comment for them."""
     is_part = TITLE.search(markdown) is not None
     markdown = INCLUDE.sub(
         lambda match: "\n\n".join(included(path, match[3], is_part) for path in matching(match[1], match[2])), markdown
@@ -60,37 +66,42 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """The reports' figures, beside the pages that include them."""
-    for figure in sorted(RESULTS.rglob("*.png")):
-        uri = f"results/{figure.relative_to(RESULTS)}"
-        files.append(File.generated(config, uri, abs_src_path=str(figure)))
+    """Add the reports' figures and lists of commands."""
+    for file in sorted([*RESULTS.rglob("*.png"), *RESULTS.rglob(COMMANDS)]):
+        files.append(File.generated(config, copied(file), abs_src_path=str(file)))
     return files
 
 
+def copied(file: Path) -> str:
+    """The place in the site of a copied file of the results: Markdown becomes text, which browsers can show."""
+    return f"results/{file.relative_to(RESULTS)}".replace(".md", ".txt")
+
+
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, number them and link to them; put diagrams into the page; colour tables of marks."""
+    """Insert diagrams and MathML, link equations by their numbers, keep intervals on one line, colour marks."""
     content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
     content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
     numbers = set(TAG.findall(content))
     content = DISPLAY.sub(lambda match: equation(match[1]), content)
-    content = linked(content, numbers) if numbers else content
+    content = outside(lambda text: CITATION.sub(lambda m: citation(m, numbers), text), content)
+    content = outside(lambda text: UNBROKEN.sub(lambda m: re.sub(SPACE, "\xa0", m[0]), text), content)
     content = CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
     return marked(content) if "<td>✓" in content else content
 
 
 def diagram(title: str, path: str) -> str:
-    """A diagram as part of the page, without its own colours: the page's style sheet has them."""
+    """A diagram as part of the page, coloured by the page's style sheet instead of its own."""
     svg = STYLE.sub("", (PAGES / path).read_text())
     return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
 
 def mathml(latex: str, display: str) -> str:
-    """MathML of a formula that stands in HTML."""
+    """MathML of a formula from HTML."""
     return convert(html.unescape(latex).strip(), display=display)
 
 
 def equation(latex: str) -> str:
-    """A formula of its own line, with its number as a link to itself."""
+    """A displayed formula, with its number as a link to itself."""
     tag = TAG.search(latex)
     formula = mathml(TAG.sub("", latex), "block")
     box = f"<div>{formula}</div>"  # scrolls
@@ -100,25 +111,23 @@ def equation(latex: str) -> str:
     return f'<div class="equation" id="eq-{tag[1]}" data-search-exclude>{box}{number}</div>'
 
 
-def linked(content: str, numbers: set[str]) -> str:
-    """Let "(5)" in the text of a page lead to its equation (5)."""
-    pieces = OUTSIDE.split(content)
-    return "".join(
-        piece if i % 2 else CITATION.sub(lambda m: citation(m, numbers), piece) for i, piece in enumerate(pieces)
-    )
+def outside(change: Callable[[str], str], content: str) -> str:
+    """Apply a change to the text of a page, outside tags, code, formulas, diagrams and links."""
+    return "".join(piece if i % 2 else change(piece) for i, piece in enumerate(OUTSIDE.split(content)))
 
 
 def citation(match: re.Match[str], numbers: set[str]) -> str:
+    """A link from "(5)" in the text of a page to its equation (5)."""
     return f'<a href="#eq-{match[1]}">({match[1]})</a>' if match[1] in numbers else match[0]
 
 
 def references(module: str) -> str:
-    """What mkdocstrings turns into the reference of a module's public names."""
+    """The Markdown from which mkdocstrings generates the reference of a module's public names."""
     return "\n\n".join(f"::: {module}.{name}" for name in public_names(module))
 
 
 def public_names(module: str) -> list[str]:
-    """``__all__`` of a module, read and not imported."""
+    """``__all__`` of a module, read without importing it."""
     path = ROOT.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for statement in ast.parse(source.read_text()).body:
@@ -128,10 +137,10 @@ def public_names(module: str) -> list[str]:
 
 
 def matching(pattern: str, left_out: str | None) -> list[Path]:
-    """The files of the repository that match a pattern, less those in a folder of some name.
+    """The files of the repository that match a pattern, except those in folders named ``left_out``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no file matches.
     """
     found = [path for path in sorted(ROOT.glob(pattern)) if path.parent.name != left_out]
     if not found:
@@ -142,10 +151,10 @@ def matching(pattern: str, left_out: str | None) -> list[Path]:
 def included(path: Path, section: str | None, is_part: bool) -> str:
     """A file, or the part of it between two markers, for a page at the top of the site.
 
-    If it is only a part of that page, its headings go down a level.
+    If it is only a part of that page, its headings move down one level.
 
     Raises:
-        ValueError: the markers are not there.
+        ValueError: the markers are missing.
     """
     text = path.read_text()
     if section is not None:
@@ -158,31 +167,32 @@ def included(path: Path, section: str | None, is_part: bool) -> str:
 
 
 def embedded(prose: str, folder: Path, is_part: bool) -> str:
-    """Prose of a file as prose of a page, with links that the site can follow."""
+    """Prose of a file as prose of a page, with rewritten links."""
     return LINK.sub(lambda match: relinked(match, folder), HEADING.sub(r"\1# ", prose) if is_part else prose)
 
 
 def relinked(match: re.Match[str], folder: Path) -> str:
-    """A link of a file, as a page of the site can follow it: figures are copied, reports are pages or parts of them,
-    other files are only named.
+    """A link of a file, rewritten for a page of the site.
+
+    Figures and lists of commands are copied, reports are pages or parts of them, and other files are only named.
     """
     file, _, heading = match[3].partition("#")
     target = (folder / file).resolve()
-    if match[1] and target.is_relative_to(RESULTS):
-        return f"![{match[2]}](results/{target.relative_to(RESULTS)})"
+    if target.is_relative_to(RESULTS) and (match[1] or target.name == COMMANDS):
+        return f"{match[1]}[{match[2]}]({copied(target)})"
     if page := page_with(target):
         return f"[{match[2]}]({page}{'#' if heading else ''}{heading})"
     return named(match[2], target) if target.is_relative_to(ROOT) else match[0]
 
 
 def named(words: str, target: Path) -> str:
-    """The words of a link to a file that is no page, and the file's name."""
+    """The text of a link to a file that is not in the site, followed by the file's name."""
     name = f"`{target.relative_to(ROOT)}`"
     return name if words.strip("`") == name.strip("`") else f"{words} ({name})"
 
 
 def page_with(file: Path) -> str | None:
-    """The page that a file is, or the one at the top of the site that includes the whole of it."""
+    """The page made from a file, or the page at the top of the site that includes all of it."""
     if file.is_relative_to(PAGES) and file.suffix == ".md":
         return str(file.relative_to(PAGES))
     for page in sorted(PAGES.glob("*.md")):
@@ -193,13 +203,13 @@ def page_with(file: Path) -> str | None:
 
 
 def unbroken(code: str) -> str:
-    """Code of a table that is wrapped only between words; browsers would wrap it at hyphens, too."""
+    """Code in a table, wrapped only between words; browsers would also wrap it at hyphens."""
     words = " ".join(f'<span class="word">{word}</span>' for word in code.split())
     return f"<code>{words}</code>"
 
 
 def marked(content: str) -> str:
-    """Give cells of marks the class of their colour, and link their numbers to the notes listed below the table."""
+    """Colour the cells of marks by their class, and link their numbers to the notes below the table."""
     table, opening, notes = content.partition("<ol>")
     listed, closing, rest = notes.partition("</ol>")
     numbers = count(1)

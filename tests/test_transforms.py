@@ -744,12 +744,12 @@ The tests run each public function (columns) under each transform of torch (rows
 - ✗: the call raises an error of this package that names what to use instead.
 - –: not applicable, or not run yet.
 
-A number refers to the notes below the table. No combination returns a wrong number silently. A *patched model* is a
+A number refers to the list below the table. No combination silently returns a wrong result. A *patched model* is a
 Hugging Face model after `apply_ntl_to_model`.
 
 `python -m tests.test_transforms` writes this page from the table that the tests check."""
 
-CLOSING = """More to know:
+CLOSING = """Notes:
 
 - If lambda changes during training, pass a 0-d tensor on the logits' device as `NTLConfig(weight=...)`. Change it in
   place (`weight.fill_(0.1)`), or pass a new tensor in each call. A new value does not recompile, and a captured graph
@@ -757,7 +757,7 @@ CLOSING = """More to know:
 - Saved-tensor hooks (offloading, checkpoints) see at most one tensor of N x V elements for the loss from logits, and
   none for the loss from hidden states.
 - Under a compiler, under a `torch.func` transform, and with fake or meta tensors, Python cannot inspect values. Then
-  the operators find labels out of range when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
+  the operators detect out-of-range labels when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
   such labels, and so does a patched model whose declared transform of the logits is wrong.
 - A compiled `NumberLevelLoss` sums at most 4096 digits of one number.
 """

@@ -14,7 +14,7 @@ from .pages import DOCS
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly in a process of its own."""
+    """The site, built strictly in a separate process."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(DOCS / "mkdocs.yml"), "-d", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

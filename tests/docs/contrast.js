@@ -1,4 +1,4 @@
-/* The labels of a page's diagrams whose contrast to what lies under them is below 4.5. */
+/* The labels of a page's diagrams with a contrast below 4.5 to their background. */
 const parse = (colour) => {
   const [r, g, b, a = 1] = colour.match(/[\d.]+/g).map(Number);
   return { rgb: [r, g, b], a };

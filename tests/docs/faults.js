@@ -1,4 +1,4 @@
-/* What is wrong with a page of the site as it is laid out now, and how much there was to look at. */
+/* The faults of a page of the site as it is laid out, and how many elements were checked. */
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const first = (element) => element.textContent.trim().split("\n")[0].slice(0, 70);
 const box = (element) => element.getBoundingClientRect();
@@ -19,8 +19,8 @@ function words(element, word) {
   return found;
 }
 
-const broken = (element, word) =>
-  words(element, word).filter((range) => range.getClientRects().length > 1).map((range) => range.toString());
+const areBroken = (ranges) => ranges.filter((range) => range.getClientRects().length > 1).map(String);
+const broken = (element, word) => areBroken(words(element, word));
 
 /* Is something else responsible for an element that reaches beyond the screen: a box that scrolls? */
 function isInScroller(element) {
@@ -52,11 +52,14 @@ const heads = all(".md-content th");
 const names = all(".md-content td code").filter((e) => !e.closest("pre"));
 const buttons = all(".md-code__nav").filter((e) => e.offsetParent);
 const diagrams = all(".diagram");
+const intervals = words(document.querySelector(".md-content"), /[\[(][-+−\d.]+(,| to)\s[-+−\d.]+[\])]|[-+−\d.]+\s?%/g)
+  .filter((range) => !range.startContainer.parentElement.closest("code"));
 const scrolls = (e) => e.scrollWidth > e.clientWidth + 1;
 
 return {
   seen: {
-    code: code.length, equations: equations.length, heads: heads.length, names: names.length, buttons: buttons.length, diagrams: diagrams.length
+    code: code.length, equations: equations.length, heads: heads.length, names: names.length, buttons: buttons.length,
+    diagrams: diagrams.length, intervals: intervals.length
   },
   faults: {
     "page is wider than the screen": scrolls(page) ? [`${page.scrollWidth} > ${screen}`] : [],
@@ -64,6 +67,7 @@ return {
     "code scrolls": code.filter(scrolls).map(first),
     "head is broken within a word": heads.flatMap((e) => broken(e, /[^\s\/–-]+/g)),  // "mean-squared" may be
     "code of a table is broken within a word": names.flatMap((e) => broken(e, /\S+/g)),
+    "interval or percentage is broken": areBroken(intervals),
     "equation is clipped": equations.filter(isClipped).map(first),
     "equation scrolls": equations.filter(scrolls).map(first),
     "button lies on code":

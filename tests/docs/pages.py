@@ -31,9 +31,9 @@ class Block(NamedTuple):
     """Of its first line of code, from 1."""
     code: str
     reason: str | None
-    """Why it is not run, where the page says that it is not."""
+    """Why it is not run, if the page excludes it."""
     output: str | None
-    """What it prints, where a block of text after it says so."""
+    """What it prints, if a block of text follows."""
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -82,7 +82,7 @@ class BuiltPage(HTMLParser):
         self.tags: list[str] = []
         """All of them, in order."""
         self.text = ""
-        """What stands in it, scripts left out."""
+        """Its text, without scripts."""
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:

@@ -1,4 +1,4 @@
-"""The site: its code runs, it builds without a warning, its links lead somewhere, and it needs no network."""
+"""The site: its code runs, it builds without a warning, its links work, and it needs no network."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PROSE = [*PAGES, ROOT / "CONTRIBUTING.md"]
 SLOW = {"recipes.md", "frameworks.md"}
 """Pages whose code trains models, or starts processes."""
 MODULES_WITHOUT_ALL = {"ntl_kernels.integrations.trl": ["NTLSFTTrainer"]}
-"""What is public in modules that do not say so."""
+"""Public names of modules without ``__all__``."""
 
 
 @pytest.fixture
 def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A folder of its own, no hub, and torch's seed and dtype as they were."""
+    """An empty folder, no hub, and torch's seed restored afterwards."""
     monkeypatch.chdir(tmp_path)
     for name, value in {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}.items():
         monkeypatch.setenv(name, value)
@@ -81,7 +81,7 @@ def test_blocks_are_found_and_compared(tmp_path: Path) -> None:
     assert (second.line, second.code, second.reason) == (12, "x = 2\n", None)
     assert (third.reason, run(third, {})) == ("needs a GPU", "")
     with pytest.raises(SyntaxError):
-        run(Block(page, 1, "this is no Python", "not run, but compiled", None), {})
+        run(Block(page, 1, "not valid Python", "not run, but compiled", None), {})
     page.write_text("``` { .python }\nx = 1\n```\n")
     with pytest.raises(ValueError, match="does not begin"):
         blocks_of(page)
@@ -140,6 +140,7 @@ def test_files_of_the_repository_are_pages(site: Path, built: dict[Path, BuiltPa
     contributing = built[site / "contributing.html"]
     assert {"changelog.html", "architecture.html"} <= set(contributing.links)
     assert "emulated GPU (tests/emulator/README.md)" in contributing.text
+    assert "results/quality/commands.txt" in built[site / "evidence-tables.html"].links  # too long for a page
 
 
 def test_notes_of_a_table_of_marks_are_linked(site: Path) -> None:
@@ -153,7 +154,7 @@ def test_notes_of_a_table_of_marks_are_linked(site: Path) -> None:
 
 
 def test_docstrings_have_markup_in_backticks_alone() -> None:
-    """Elsewhere, a page would swallow what stands between "<" and ">" or two asterisks."""
+    """Elsewhere, a page would drop text between "<" and ">" or two asterisks."""
     found, count = [], 0
     for source in sorted((ROOT / "ntl_kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(source.read_text())):
@@ -200,6 +201,12 @@ def test_public_names_and_their_fields_are_in_the_reference(site: Path, built: d
         fields = dataclass_fields(public) if is_dataclass(public) else ()
         missing += [f"{name}({field.name})" for field in fields if f">{field.name}<" not in path.read_text()]
     assert missing == [], "add them to a page in docs/pages/api"
+
+
+def test_signatures_show_default_options(site: Path) -> None:
+    for page in (site / "api" / f"{name}.html" for name in ("index", "parallel", "huggingface")):
+        text = re.sub(r"</?(?:a|span)\b[^>]*>", "", page.read_text())
+        assert "config: NTLConfig = NTLConfig()," in text and "DEFAULT_CONFIG" not in text, page.name
 
 
 def script(name: str) -> Any:

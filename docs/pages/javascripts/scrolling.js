@@ -1,4 +1,4 @@
-/* What scrolls sideways can be reached and scrolled from the keyboard, too; what fits is no stop on the way. */
+/* Boxes that scroll sideways can be focused and scrolled from the keyboard; Tab skips those that fit. */
 (() => {
   const boxes = ".equation > div, .md-typeset__scrollwrap, .md-typeset p:has(> .diagram)";
   const mark = () => {
