@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 EXAMPLE = re.compile(
-    r"^## ([^\n]*)\n(?:(?!^## ).)*?^```python\n(.*?)^```\n\n(?:^[^\n`]+:\n\n)?^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^## ([^\n]*)\n(?:(?!^## ).)*?^```python\n(.*?)^```\n\n(?:^[^\n`]+:\n\n)?^```text\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 EXAMPLES = {heading: (code, output) for heading, code, output in EXAMPLE.findall(README)}
 """Heading -> code and what it prints."""
