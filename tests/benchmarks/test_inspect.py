@@ -23,7 +23,7 @@ from benchmarks.inspect.report import Report, inspect, inspect_case, table
 from benchmarks.inspect.roofline import REGISTERS
 from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
 
-from ..versions import needs
+from ..versions import has, needs
 
 pytestmark = needs("triton", 3, 6, to="link code for AMD's GPUs without their linker")
 KEYS = ["kernel", "target", "case", "threads", "registers", "spills", "shared_bytes", "load_bits", "store_bits"]
