@@ -90,7 +90,7 @@ def scope(runs: Sequence[Record], yardsticks: Record) -> str:
     sizes = [run["parameters"] / 1e6 for run in trained]
     steps = [run["config"]["trainer"]["arguments"]["max_steps"] for run in trained]
     models = (
-        f"These are small models, of {min(sizes):.2f} to {max(sizes):.2f} million parameters, trained from scratch for "
+        f"Small models, of {min(sizes):.2f} to {max(sizes):.2f} million parameters, were trained from scratch for "
         f"{min(steps):,} to {max(steps):,} steps (for sums, after training on expressions); rents and sums are "
         "generated data, the others are real tables."
     )

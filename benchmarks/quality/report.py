@@ -131,7 +131,7 @@ ALT = "Change in error with CE + NTL, relative to CE"
 CAPTION = (
     f"Median absolute error of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. Change: "
     f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0. {headlines.CHOSEN}: 0.3 was "
-    "chosen by the test answers of this task, after 800 steps."
+    "chosen on the test answers of this task, after 800 steps."
 )
 SHRINKS = (
     "Paired difference in MAE to CE over training. Left: test answers at the end of three budgets, each with a "

@@ -296,7 +296,7 @@ def test_the_scope_of_the_headlines_follows_the_records() -> None:
     for run in runs[len(runs) // 2 :]:
         run["config"]["trainer"]["arguments"]["max_steps"] = 2000
     told = headlines.scope(runs, boosted(0.8721))
-    assert "of 0.00 to 1.04 million parameters, trained from scratch for 20 to 2,000 steps" in told
+    assert "of 0.00 to 1.04 million parameters, were trained from scratch for 20 to 2,000 steps" in told
     assert told.endswith("smaller median error than every language model: 0.872 for taxi fares.")
     assert headlines.scope(runs, {}).endswith("the others are real tables.")
     with pytest.raises(InputError, match="taxis: a language model has a smaller median error than gradient boosting"):
@@ -545,6 +545,32 @@ def test_the_setting_that_was_chosen_is_the_best_of_ten() -> None:
     assert len(losses) == 10
     for split in ("test", 800):
         assert min(losses, key=lambda loss: np.mean(values_of(losses[loss], split, "mae"))) == NTL
+
+
+def test_what_the_readme_says_of_tokens_of_several_digits() -> None:
+    datasets = several_digits.with_several(records.read([report.FOLDER]))
+    found = several_digits.outcomes(datasets)
+    like_llama, like_gpt2 = (found[tokenizer, f"{NTL}, same length"] for tokenizer in ("Llama-3-like", "GPT-2-like"))
+    counts = []
+    for each in (like_llama, like_gpt2):
+        verdicts = [difference.verdict for metric in several_digits.ERRORS for difference in each[metric]]
+        assert "higher" not in verdicts
+        counts += [f"{verdicts.count('lower')} of {len(verdicts)}"]
+    short = [difference.verdict for each in (like_llama, like_gpt2) for difference in each["too_short"]]
+    told = " ".join(report.README.read_text().replace("\n>", "").split())
+    assert f"reduced {counts[0]} errors with a tokenizer like Llama 3's and {counts[1]} with one like GPT-2's" in told
+    assert f"too few digits in {short.count('higher')} of {len(short)} comparisons" in told
+
+
+def test_what_the_readme_says_of_sampled_answers() -> None:
+    """The median of answers with CE reduced the error at least as much as NTL, on the two data sets with samples."""
+    datasets = by_dataset(records.read([report.FOLDER]))
+    sampled = {name: groups for name, groups in datasets.items() if records.median_splits(groups)}
+    assert list(sampled) == ["housing", "taxis"]
+    for groups in sampled.values():
+        plain, ours = groups["llama", "CE"], groups["llama", NTL]
+        found = compare(plain, ours, advice.MEDIANS, "mae", "test")
+        assert found is not None and found.mean < 0 and found.verdict != "higher"
 
 
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
