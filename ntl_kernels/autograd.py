@@ -31,7 +31,7 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [..., V], or (loss, None, None) if the problem wants no parts.
+    """(loss, parts, fields) of logits [B..., V], or (loss, None, None) if the problem wants no parts.
 
     Only the loss (0-d, or [N] for "none") is differentiable.
     """

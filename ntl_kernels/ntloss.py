@@ -10,8 +10,8 @@ Differences from ``ntloss``:
 - A batch without numbers returns a zero on which ``backward`` can be called. A row with -inf for all number tokens has
   loss 0 (in ``ntloss`` the whole gradient is NaN).
 - For half-precision logits, losses are float32, and softmax and sums are computed in float32.
-- Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
-  labels cannot be checked, they give NaN. Label -1 is not the last token. Labels may also be int32.
+- Out-of-range labels raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
+  labels cannot be checked, the loss is NaN. Label -1 is not the last token. Labels may also be int32.
 - Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.
 - ``loss_weights`` are constants and get no gradient. A mean over weights whose sum is almost 0 is not damped.
 - A custom loss function is called on all positions, [B * T], with a pair of ones where there is no number. It must
@@ -207,7 +207,7 @@ class AbstractNTLoss:
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
 
-        With ``reweigh``, the losses are first reweighed by the mass [B, T]. Where that is 0, the loss is 0, too.
+        With ``reweigh``, the losses are first reweighed by the mass [B, T]. Where that is 0, so is the loss.
         """
         loss = self.reweighed(loss, mass) if self.reweigh else loss
         losses = torch.where((weights != 0) & (mass != 0), loss * weights, 0.0)
@@ -241,7 +241,7 @@ class NTLoss(AbstractNTLoss):
         self.setup_distance_lookup(squash_factor)
 
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
-        """Set the cost table, which is for reading only; the kernels compute the costs from the values."""
+        """Set the cost table, which is for callers to read; the kernels compute the costs from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
         offset, slope = cost_line(self.numbers.groups[0], squash_factor)
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()

@@ -21,7 +21,7 @@ class Problem(NamedTuple):
     """
 
     labels: Tensor
-    """int64 or int32 [...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
+    """int64 or int32 [B...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
     """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
     num_tokens: Tensor | float | None

@@ -17,7 +17,7 @@ from .value_losses import VALUE_LOSSES
 
 
 def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
-    """x [..., V] (eq. 1)."""
+    """x [B..., V] (eq. 1)."""
     scaled = spec.logit_scale * logits
     return scaled if spec.softcap is None else spec.softcap * torch.tanh(scaled / spec.softcap)
 
@@ -109,7 +109,7 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
 
 
 def forward(logits: Tensor, problem: Problem) -> Forward:
-    """CE + lambda * NTL of logits [..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
+    """CE + lambda * NTL of logits [B..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = (RowResult(*each.sum(-1).to(dtype).unbind()) for each in (fields, fields != 0))

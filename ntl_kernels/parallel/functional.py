@@ -45,8 +45,8 @@ def vocab_parallel_cross_entropy_ntl(
     have different numbers of rows: then gloo aborts, or ranks wait for each other until the group's timeout.
 
     Args:
-        logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and may be 0.
-        labels: [...] token ids of the whole vocabulary, the same on all ranks.
+        logits_shard: [B..., W] this rank's columns of the logits; W may differ between ranks and may be 0.
+        labels: [B...] token ids of the whole vocabulary, the same on all ranks.
         numbers: the number tokens of the whole vocabulary.
         group: the ranks that hold the columns of the same rows.
         vocab_start: the index of this rank's first column. Together the ranks' columns must cover [0, V), in any order
@@ -55,7 +55,7 @@ def vocab_parallel_cross_entropy_ntl(
             num_numbers, inplace, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
-        The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 logits): 0-d, or [B...] for reduction "none".
 
     Raises:
         TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`. A ValueError is also raised, on
@@ -114,7 +114,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
     amounts of data (see :func:`vocab_parallel_cross_entropy_ntl`).
 
     Args:
-        hidden: [..., H] the same on all ranks.
+        hidden: [B..., H] the same on all ranks.
         weight_shard: [W, H] this rank's rows of the head; W may differ between ranks and may be 0.
         labels, numbers, group, vocab_start: as for :func:`vocab_parallel_cross_entropy_ntl`.
         bias_shard: [W] this rank's part of the bias.
@@ -128,7 +128,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
             num_numbers, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
-        The loss, float32 (float64 for float64 hidden states): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 hidden states): 0-d, or [B...] for reduction "none".
 
     Raises:
         TypeError, ValueError, IndexError, RuntimeError: as :func:`vocab_parallel_cross_entropy_ntl`.

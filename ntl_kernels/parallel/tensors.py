@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> Tensor | NTLOutput:
-    """The loss of DTensor logits [..., V] as a DTensor, or the loss with its parts."""
+    """The loss of DTensor logits [B..., V] as a DTensor, or the loss with its parts."""
     if not isinstance(logits, DTensor):
         refuse(
             f"labels and weights may be DTensors only if the logits are; got plain logits of shape "
@@ -99,7 +99,7 @@ def linear_cross_entropy(
     skip_ignored: bool,
     return_parts: bool,
 ) -> Tensor | NTLOutput:
-    """The loss of hidden states [..., H], weight [V, H] and bias [V], some of them DTensors, or with its parts.
+    """The loss of hidden states [B..., H], weight [V, H] and bias [V], some of them DTensors, or with its parts.
 
     It is a DTensor if the hidden states are.
     """

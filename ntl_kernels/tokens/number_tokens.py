@@ -245,10 +245,10 @@ class NumberTokens:
         """Which labels are number tokens.
 
         Args:
-            labels: [...] integers; values outside [0, V), such as -100, are not numbers.
+            labels: [B...] integers; values outside [0, V), such as -100, are not numbers.
 
         Returns:
-            bool [...], on the labels' device.
+            bool [B...], on the labels' device.
 
         Raises:
             TypeError: the labels are not a tensor of integers.
@@ -264,8 +264,8 @@ class NumberTokens:
         """Count the labels that are number tokens, for example to get ``num_numbers`` of a larger batch.
 
         Args:
-            labels: [...] as for :meth:`is_number`.
-            weights: [...] the weight of each label (the ``token_weights`` of the loss); default: 1.
+            labels: [B...] as for :meth:`is_number`.
+            weights: [B...] the weight of each label (the ``token_weights`` of the loss); default: 1.
 
         Returns:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
@@ -288,7 +288,7 @@ class NumberTokens:
         NTL the same weight as ``NTLConfig(weight=0.3)``, whose mean is over numbers.
 
         Args:
-            batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
+            batches: labels [B...], or mappings with "labels", such as the batches of a data loader. A model that shifts
                 its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 

@@ -56,7 +56,7 @@ def label_names(batch: Any) -> list[str]:
 def denominators(
     targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
-    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
+    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [B...] that are part of a larger window.
 
     If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
@@ -121,7 +121,7 @@ def loss_of_logits(
     num_items: Count | None = None,
     num_numbers: Count | None = None,
 ) -> NTLOutput:
-    """The loss of full logits [..., V] and targets [...], and its parts."""
+    """The loss of full logits [B..., V] and targets [B...], and its parts."""
     targets = targets.to(logits.device)
     keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
     return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
@@ -166,7 +166,7 @@ def model_loss(
     options: NTLOptions,
     **_: Any,
 ) -> Tensor:
-    """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
+    """The loss of logits [B..., T, V] and labels [B..., T], with the signature that models use for ``loss_function``."""
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, options.shift)
@@ -179,7 +179,7 @@ def shift_of(base: Any, shift: bool | None) -> bool:
 
 
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
-    """The target of each position [..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
+    """The target of each position [B..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
     if shift_labels is not None:
         return shift_labels
     if labels is None:

@@ -252,7 +252,7 @@ def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
-    """Add to a forward's arguments the decoder inputs that a model derives from labels [..., T], unless it has some."""
+    """Add to a forward's arguments the decoder inputs that a model derives from labels [B..., T], unless it has some."""
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
@@ -262,7 +262,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
-    """The decoder input ids [..., T] for labels [..., T], by the model's method or function that its forward uses."""
+    """The decoder input ids [B..., T] for labels [B..., T], by the model's method or function that its forward uses."""
     for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, method):
             return getattr(model, method)(labels)
