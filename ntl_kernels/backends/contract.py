@@ -62,7 +62,7 @@ def num_statistics(spec: LossSpec) -> int:
 
 
 class Merge(NamedTuple):
-    """What all ranks together know about some rows and gradients need; bitwise equal on all ranks."""
+    """What all ranks together know about some rows and what gradients need; bitwise equal on all ranks."""
 
     merged: Tensor  # [NUM_MERGED, N]
     number_logits: Tensor | None  # [N, K], only with ``label_sigma``
