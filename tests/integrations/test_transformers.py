@@ -549,7 +549,7 @@ class TestErrors:
     def test_replaced_loss_function(self) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
         model.loss_function = mine = lambda logits, **_: logits.sum()
-        with pytest.raises(RuntimeError, match="did not take its loss from its head"):
+        with pytest.raises(RuntimeError, match="did not get its loss from its head"):
             model(**make_batch())
         remove_ntl_from_model(model)
         assert model.loss_function is mine

@@ -331,7 +331,7 @@ class TestShift:
         """The Trainer compares the model's own loss with both; the other functions ask."""
         config, batch = transformers.LlamaConfig(**DECODER), make_batch(rows=4)
         for road in (lambda model: ntl_compute_loss_func(NUMBERS, model=model), *ROADS.values()):
-            with pytest.raises(ValueError, match="^Silent does not say whether labels .* pass shift=True"):
+            with pytest.raises(ValueError, match="^Silent does not indicate whether labels .* pass shift=True"):
                 road(Silent(config))
         for own in (True, False):
             for shift in (None, True, False):
@@ -348,7 +348,7 @@ class TestShift:
                 return ModelOutput(loss=2 * output.loss, logits=output.logits)
 
         trainer = self.trainer(Doubled(transformers.LlamaConfig(**DECODER)), make_batch(rows=4), tmp_path)
-        with pytest.raises(ValueError, match="^Doubled does not say whether labels .* pass shift=True"):
+        with pytest.raises(ValueError, match="^Doubled does not indicate whether labels .* pass shift=True"):
             trainer.train()
 
     def plain(self, model: Any, batch: dict[str, Tensor], shift: bool) -> tuple[Tensor, dict[str, Any]]:
@@ -401,7 +401,7 @@ class TestRefused:
     @pytest.mark.skipif(has("transformers", 5), reason="transformers 5 computes the router loss of NLLB-MoE's decoder")
     def test_router_loss_of_a_mistaken_forward(self, tmp_path: Path) -> None:
         for patched in (True, False):
-            with pytest.raises(ValueError, match=r"router loss of NllbMoe.* in transformers 4 takes its encoder's"):
+            with pytest.raises(ValueError, match=r"router loss of NllbMoe.* in transformers 4 uses its encoder's"):
                 trainer_of(CASES["nllb-moe"](), "nllb-moe", patched, tmp_path, 1).train()
 
     @SWITCH

@@ -57,7 +57,7 @@ class Patch(Installed):
     beneath: dict[str, Any] = field(default_factory=dict)
     """accelerate's wrapper of the model's own forward, called instead of that forward."""
     planned_head: Callable[..., Tensor] | None = None
-    """The forward that a tensor-parallel plan of transformers has given the head; None without one."""
+    """The forward that a tensor-parallel plan of transformers has installed on the head; None without one."""
     stock_loss: Callable[..., Tensor] | None = None
     """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
     own_loss: Callable[..., Tensor] | None = None
@@ -122,7 +122,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
             loss = loss if added is None else loss + added
         if not patch.call.is_taken:
             raise RuntimeError(
-                f"{type(model).__name__} did not take its loss from its head via loss_function: its forward or its "
+                f"{type(model).__name__} did not get its loss from its head via loss_function: its forward or its "
                 "loss_function was replaced after apply_ntl_to_model"
             )
     finally:
