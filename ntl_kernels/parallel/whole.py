@@ -36,7 +36,7 @@ class AllColumns(torch.autograd.Function):
 
 
 class SummedGradient(torch.autograd.Function):
-    """Passes on hidden states that each rank multiplies by its own part of the head; sums their gradient over ranks."""
+    """Passes on hidden states that each rank multiplies by its part of the head; sums their gradient over ranks."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:
