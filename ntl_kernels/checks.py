@@ -147,7 +147,7 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
 
 
 def checked_spec(config: NTLConfig, numbers: NumberTokens, options: RowOptions) -> LossSpec:
-    """The checked options of a loss, cached; raises if one has a wrong type or value.
+    """The checked options of a loss, cached; raises if one has the wrong type or value.
 
     The cache keys are plain values. They contain no lambda, so that a schedule causes no cache misses, and no tensors.
     """
@@ -230,7 +230,7 @@ def check_inplace(logits: Tensor) -> None:
 def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
     """Raise unless a tensor passed as a number is real, 0-d, on the logits' device and detached."""
     if given.is_complex() or given.dtype == torch.bool:
-        raise TypeError(f"{name} must be a real number or a 0-d tensor of one; got {given.dtype}")
+        raise TypeError(f"{name} must be a real number or a real 0-d tensor; got {given.dtype}")
     if given.ndim != 0:
         raise ValueError(f"{name} must be a number or a 0-d tensor; got shape {tuple(given.shape)}")
     if given.device != device:

@@ -226,6 +226,11 @@ class NTLoss(AbstractNTLoss):
     Attributes:
         dist_lookup: float32 [K, K], the cost of predicting one number token for another, in the order of the ids.
         vocab_to_dist_idx: int64 [V], the row of a token in ``dist_lookup``, -1 for tokens that are not numbers.
+
+    Examples:
+        >>> loss_fn = NTLoss(tokenizer)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = torch.nn.functional.cross_entropy(logits.mT, labels) + 0.3 * loss_fn(logits, labels)
     """
 
     def __init__(
@@ -262,6 +267,11 @@ class NTLossDotProduct(AbstractNTLoss):
             for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d tensors. torch's own ``mse_loss``,
             ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels; any other callable gets the expected
             values that the kernels compute.
+
+    Examples:
+        >>> loss_fn = NTLossDotProduct(tokenizer, loss_function=torch.nn.functional.huber_loss)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = loss_fn(logits, labels)
     """
 
     def __init__(
@@ -329,6 +339,11 @@ class NumberLevelLoss(NTLossDotProduct):
     Attributes:
         dot: id of the token ".", -1 if there is none.
         powers_of_10: float32 [max_number_length].
+
+    Examples:
+        >>> loss_fn = NumberLevelLoss(tokenizer, float_level=True)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = loss_fn(logits, labels)
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def own_group(index: Tensor, table: NumberTable) -> Tensor:
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     """The fields [NUM_FIELDS, N] of logits [N, V]; 0 for rows that do not count, whatever their logits are.
 
-    A label or weight out of range (detected beforehand only on a CPU) makes its row NaN, without access out of bounds.
+    An out-of-range label or weight (detected beforehand only on a CPU) makes its row NaN, without out-of-bounds access.
     """
     labels, table = problem.labels.reshape(-1).long(), problem.table
     weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
