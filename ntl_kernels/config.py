@@ -119,7 +119,7 @@ class NTLOutput(NamedTuple):
 
 
 def check_weight_tensor(weight: Tensor) -> None:
-    """Raise unless a tensor given as lambda is one floating-point number, detached."""
+    """Raise unless a tensor passed as lambda is one floating-point number, detached."""
     if weight.ndim != 0 or not weight.is_floating_point():
         raise ValueError(
             f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"

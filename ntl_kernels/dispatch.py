@@ -106,7 +106,7 @@ def in_shape(loss: Tensor, problem: Problem) -> Tensor:
 
 
 def autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the dtype autocast would give a matrix product's operand."""
+    """The tensor in the dtype to which autocast would cast a matrix product's operand."""
     if tensor.dtype == torch.float64 or not is_autocast(tensor):
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))

@@ -91,7 +91,7 @@ class ShardBackend(Protocol):
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
         """(fields [NUM_FIELDS, N], what gradients need) from the statistics [R, S, N + 1] of all ranks with headers.
         All ranks get the same bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K]
-        is the sum of all ranks' :meth:`number_columns`, only given with ``label_sigma``."""
+        is the sum of all ranks' :meth:`number_columns`, passed only with ``label_sigma``."""
         ...
 
     def shard_gradients(

@@ -166,8 +166,9 @@ class NumberTokens:
         Warns if some labels get no number loss: these options count less than half of the vocabulary's number tokens
         (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
         but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
-        Forms of numbers that a tokenizer with ``encode`` does not use for some sample numbers do not matter, since they
-        cannot be labels. :meth:`describe` repeats the warnings and lists how many tokens other options would count.
+        Number tokens that can never be labels are disregarded: a tokenizer with ``encode`` is tested on sample numbers
+        to find the forms that it uses. :meth:`describe` repeats the warnings and lists how many tokens other options
+        would count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -179,8 +180,8 @@ class NumberTokens:
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
             group_by: "length" compares a label only with tokens of the same number of digits (before and after a
-                point), in units of their first digit, so one step of this digit costs the same for every length: "812"
-                is 8.12, "42" is 4.2. None compares all number tokens by value.
+                point), in units of their first digit: "812" is 8.12, "42" is 4.2, so one step of the first digit costs
+                as much as one step of a single digit. None compares all number tokens by value.
 
         Raises:
             TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.

@@ -55,7 +55,7 @@ def apply_ntl_to_model(
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
         shift: whether position t predicts label t + 1; default: as in the model's own loss.
-        transform: how the model transforms its head's output; needed only for model classes that are not known here. A
+        transform: how the model transforms its head's output; needed only for model classes unknown to this package. A
             wrong transform raises an error in the first step (under torch.compile and torch.func, where it cannot be
             checked, the loss is NaN).
 

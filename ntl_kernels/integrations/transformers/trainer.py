@@ -38,7 +38,7 @@ from .patched import Patch
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
 SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
-"""Whether the Trainer divides the rows of evaluation batches over the processes of context parallelism, too."""
+"""Whether the Trainer also divides the rows of evaluation batches over the processes of context parallelism."""
 
 
 if TYPE_CHECKING:
