@@ -37,7 +37,7 @@ dataset = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 37, (8,
 args = TrainingArguments("runs/hf", max_steps=1, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
 """
 }
-"""Heading -> what an example takes from its reader, made small."""
+"""Heading -> small versions of what an example expects from its reader."""
 
 
 def printed_by(code: str, folder: Path) -> str:

@@ -134,7 +134,7 @@ def test_stock_trainer(put: Any, tmp_path: Any) -> None:
 
 
 def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
-    """The tokens of the window divide its cross-entropy, which T5's own loss takes no count for."""
+    """Cross-entropy is divided by the tokens of the window, whose count T5's own loss ignores."""
     config = NTLConfig(weight=0.0)
     expected = large_batch(make_model("t5"), config=config)[1]
     model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
@@ -147,7 +147,7 @@ def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
 
 
 class TestNumbersThatNobodyCounted:
-    """The stock Trainer counts the tokens of a window alone."""
+    """The stock Trainer counts only the tokens of a window."""
 
     @pytest.fixture(autouse=True)
     def _always(self) -> Iterator[None]:
@@ -182,7 +182,7 @@ class TestNumbersThatNobodyCounted:
     @pytest.mark.slow
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_compiled(self, put: Any) -> None:
-        """Without a break of the graph, and with the same loss."""
+        """Without a graph break, and with the same loss."""
         model, batch = make_model(num_hidden_layers=1), make_batch()
         expected = put(model, NUMBERS)(**batch, num_items_in_batch=torch.tensor(100)).loss
         assert self.said() == 1
@@ -243,7 +243,7 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     function = ntl_compute_loss_func(NUMBERS, model=model, label_smoothing=0.1)
     expected_gradients = large_batch(model, label_smoothing=0.1)[1]
     trainer = Trainer(model, arguments(tmp_path, batch=ROWS, steps=1), train_dataset=rows, compute_loss_func=function)
-    trainer._loss_shifts_labels = case != "t5"  # the stock Trainer counts GPT-2's first tokens, too
+    trainer._loss_shifts_labels = case != "t5"  # the stock Trainer also counts GPT-2's first tokens
     assert_same_gradients(step_of(trainer), expected_gradients)
 
 
