@@ -4,12 +4,12 @@
 Differences from ``ntloss``:
 
 - The tokenizer is never changed. Missing digits are logged, as in ``ntloss``, but not added.
-- Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Numbers beyond 8e37, whose differences may
-  overflow float32, are skipped and logged. Fewer than two number values, or a number token with an id beyond the
-  logits, raises a ValueError.
+- Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Fewer than two number values, or a number
+  token with an id beyond the logits, raises a ValueError.
 - A batch without numbers returns a zero on which ``backward`` can be called. A row with -inf for all number tokens has
   loss 0 (in ``ntloss`` the whole gradient is NaN).
-- For half-precision logits, losses are float32, and softmax and sums are computed in float32.
+- For half-precision logits, losses are float32, and softmax and sums are computed in float32. Numbers beyond 8e37,
+  whose differences may overflow float32, are skipped and logged.
 - Out-of-range labels raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
   labels cannot be checked, the loss is NaN. Label -1 is not the last token. Labels may also be int32.
 - Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.

@@ -94,7 +94,7 @@ class LossSpec(RowOptions):
 
     @classmethod
     def of_values(cls, values: Values, options: RowOptions, ce_weight: float = 1.0) -> LossSpec:
-        """Combine the options with what follows from the number values.
+        """Combine the options with the constants derived from the number values.
 
         Raises:
             ValueError: the largest possible loss, or the slope of the costs, overflows float32.

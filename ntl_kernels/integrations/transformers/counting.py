@@ -156,7 +156,7 @@ class Repetition(NamedTuple):
 
 
 class MarkedStream(IterableDatasetShard):
-    """A process's part of a stream. What fills up the last batch of all processes is marked as a repetition."""
+    """A process's part of a stream. Samples that fill the last batch of all processes are marked as repetitions."""
 
     def __iter__(self) -> Iterator[Any]:
         size = self.batch_size if self.split_batches else self.batch_size * self.num_processes

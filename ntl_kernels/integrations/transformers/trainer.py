@@ -345,7 +345,7 @@ class NTLTrainerMixin(Host):
             inputs = self.ntl_begin_batch({**inputs})
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
-        if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # asks only for the loss
+        if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # requests only the loss
             evaluated = model
             model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
         self.ntl_evaluated = None
@@ -353,7 +353,7 @@ class NTLTrainerMixin(Host):
             result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         finally:
             self.ntl_eval_counts = (None, None)
-        if self.ntl_evaluated is not None:  # result[0] is what the outermost compute_loss has made of it
+        if self.ntl_evaluated is not None:  # result[0] is the outermost compute_loss's result
             loss, tokens = self.ntl_evaluated.losses, self.ntl_evaluated.tokens
             self.ntl_totals["eval"].add(Sums(additions=(result[0].to(loss.device) - loss) * tokens))
         return result
