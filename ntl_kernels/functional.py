@@ -68,9 +68,9 @@ def cross_entropy_ntl(
         The loss, float32 (float64 for float64 logits): 0-d, or [B...] for reduction "none".
 
     Raises:
-        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range. Tensors passed as
-            numbers are checked under the same conditions as labels. Compiled code checks constants when it is traced
-            and other numbers when it runs.
+        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range. The values of tensors
+            passed as numbers are checked under the same conditions as labels. Compiled code checks constants when it is
+            traced and other numbers when it runs.
         IndexError: a label is outside [0, V) and is not ``ignore_index``. On a GPU, where this check would wait for
             the device, the loss is NaN instead; set NTL_KERNELS_VALIDATE=1 in the environment to get the error.
 
