@@ -31,7 +31,7 @@ def is_one_pass(logits: Tensor, problem: Problem) -> bool:
 
 
 class CrossEntropyNTL(torch.autograd.Function):
-    """(loss, parts, fields) of logits [..., V], or (loss, None, None) if the problem wants no parts.
+    """(loss, parts, fields) of logits [B..., V], or (loss, None, None) if the problem wants no parts.
 
     Only the loss (0-d, or [N] for "none") is differentiable.
     """
@@ -67,8 +67,8 @@ class CrossEntropyNTL(torch.autograd.Function):
             return gradient_of_logits(ctx, upstream), None, None
         if ctx.inplace:
             raise RuntimeError(
-                "a loss computed with inplace=True supports no create_graph=True in its backward pass, because its "
-                "logits were overwritten by their gradient. Pass inplace=False"
+                "a loss computed with inplace=True does not support create_graph=True in its backward pass, because "
+                "its logits were overwritten by their gradient. Pass inplace=False"
             )
         with torch.no_grad():
             gradient = gradient_of_logits(ctx, upstream)

@@ -68,7 +68,7 @@ def checked_problem(
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """Raise unless ``tensor`` is a tensor [..., V or H] of a known dtype."""
+    """Raise unless ``tensor`` is a tensor [B..., V or H] of a known dtype."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in LOGIT_DTYPES:
         got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"{name} must be a float32, bfloat16, float16 or float64 tensor; got {got}")
@@ -77,14 +77,14 @@ def check_tensor(name: str, tensor: Tensor) -> None:
 
 
 def check_logits(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> None:
-    """Raise unless logits are [..., V] of a known dtype that fits labels [...] and the number tokens."""
+    """Raise unless logits are [B..., V] of a known dtype that fits labels [B...] and the number tokens."""
     check_tensor("logits", logits)
     check_leading_shape("logits", logits, labels)
     check_numbers(numbers, logits.shape[-1])
 
 
 def check_leading_shape(name: str, tensor: Tensor, labels: Tensor) -> None:
-    """Raise unless labels [...] have the shape of a tensor [..., V or H] without its last dimension."""
+    """Raise unless labels [B...] have the shape of a tensor [B..., V or H] without its last dimension."""
     if isinstance(labels, Tensor) and labels.shape != tensor.shape[:-1]:
         raise ValueError(
             f"labels must have the shape of {name} without its last dimension, {tuple(tensor.shape[:-1])}; "
@@ -93,16 +93,16 @@ def check_leading_shape(name: str, tensor: Tensor, labels: Tensor) -> None:
 
 
 def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int | None) -> None:
-    """Raise unless hidden [..., H], weight [V, H], bias [V] and labels [...] fit each other."""
+    """Raise unless hidden [B..., H], weight [V, H], bias [V] and labels [B...] fit each other."""
     check_tensor("hidden", hidden)
     check_tensor("weight", weight)
     if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
-            f"hidden [..., H] and weight [V, H] must have the same H; got {tuple(hidden.shape)} and "
+            f"hidden [B..., H] and weight [V, H] must have the same H; got {tuple(hidden.shape)} and "
             f"{tuple(weight.shape)}"
         )
     if hidden.shape[-1] == 0:
-        raise ValueError(f"hidden [..., H] and weight [V, H] must have H of at least 1; got {tuple(hidden.shape)}")
+        raise ValueError(f"hidden [B..., H] and weight [V, H] must have H of at least 1; got {tuple(hidden.shape)}")
     if bias is not None:
         check_tensor("bias", bias)
         if bias.shape != weight.shape[:1]:
@@ -147,7 +147,7 @@ def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.devic
 
 
 def checked_spec(config: NTLConfig, numbers: NumberTokens, options: RowOptions) -> LossSpec:
-    """The checked options of a loss, cached; raises if one has a wrong type or value.
+    """The checked options of a loss, cached; raises if one has the wrong type or value.
 
     The cache keys are plain values. They contain no lambda, so that a schedule causes no cache misses, and no tensors.
     """
@@ -230,7 +230,7 @@ def check_inplace(logits: Tensor) -> None:
 def check_scalar_tensor(name: str, given: Tensor, device: torch.device) -> None:
     """Raise unless a tensor passed as a number is real, 0-d, on the logits' device and detached."""
     if given.is_complex() or given.dtype == torch.bool:
-        raise TypeError(f"{name} must be a real number or a 0-d tensor of one; got {given.dtype}")
+        raise TypeError(f"{name} must be a real number or a real 0-d tensor; got {given.dtype}")
     if given.ndim != 0:
         raise ValueError(f"{name} must be a number or a 0-d tensor; got shape {tuple(given.shape)}")
     if given.device != device:

@@ -15,7 +15,7 @@ from .value_losses import VALUE_LOSSES
 
 KINDS = ("wasserstein", *VALUE_LOSSES)
 MEANS = ("numbers", "tokens")
-"""What the mean of NTL may be taken over."""
+"""What NTL may be averaged over."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 SMALLEST_FLOAT32 = 2.0**-126
 """The smallest normal float32; the reciprocal of a smaller number may overflow."""
@@ -23,21 +23,18 @@ SMALLEST_FLOAT32 = 2.0**-126
 
 @dataclass(frozen=True)
 class NTLConfig:
-    """Which Number Token Loss to add, and how strongly.
-
-    All numbers must fit float32, the dtype of the losses; the same limits hold for float64 logits.
+    """The kind, weight and options of the Number Token Loss.
 
     Args:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
-        weight: lambda, the factor of the NTL term; 0 gives plain cross-entropy. In the benchmarks, a larger value than
-            0.3 never reliably reduced the error and increased cross-entropy
-            (``benchmarks/results/quality/advice.md``). Lambda times the largest loss must fit float32. A 0-d tensor on
-            the logits' device may change in place from step to step: a schedule then causes no recompilation, and a
-            captured CUDA graph uses the current value.
+        weight: lambda, the factor of the NTL term; 0 means plain cross-entropy. In the benchmarks, a larger value than
+            0.3 never reliably reduced the error, and it increased cross-entropy
+            (``benchmarks/results/quality/advice.md``). A 0-d tensor on the logits' device may change in place from step
+            to step: a schedule then causes no recompilation, and a captured CUDA graph uses the current value.
         reweigh: interpolate between NTL (all probability on number tokens) and 1.01 times its largest possible value
             (no probability on number tokens), so that predicting no number is never cheaper than predicting a wrong
-            one. The paper does not do this; the ``ntloss`` package does by default. Where it is uncertain where a
+            one. The paper does not do this; the ``ntloss`` package does by default. If it is uncertain where a
             number ends, reweighing makes numbers longer (docs, Mathematics, eq. 35). In the benchmarks, at lambda =
             0.3, it did not reliably reduce the error of estimates (``advice.md``).
         mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``: the number tokens, as in the paper.
@@ -53,6 +50,14 @@ class NTLConfig:
 
     Raises:
         TypeError, ValueError: an option has the wrong type, is out of range or contradicts another.
+
+    Examples:
+        >>> config = NTLConfig(kind="huber", weight=0.1, huber_delta=2.0)
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> loss = cross_entropy_ntl(torch.zeros(1, 8), torch.tensor([2]), numbers, config=config)
+
+    Limits: all numbers, and lambda times the largest loss, must fit float32, the dtype of the losses, even for float64
+    logits.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083.
     """
@@ -95,7 +100,7 @@ class NTLOutput(NamedTuple):
     """
 
     loss: Tensor
-    """The value to minimise, the only one with a gradient."""
+    """The value to minimise, the only field with a gradient."""
     cross_entropy: Tensor
     """Cross-entropy, including label smoothing and z-loss, reduced like the loss."""
     ntl: Tensor
@@ -114,7 +119,7 @@ class NTLOutput(NamedTuple):
 
 
 def check_weight_tensor(weight: Tensor) -> None:
-    """Raise unless a tensor given as lambda is one floating-point number, detached."""
+    """Raise unless a tensor passed as lambda is one floating-point number, detached."""
     if weight.ndim != 0 or not weight.is_floating_point():
         raise ValueError(
             f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"

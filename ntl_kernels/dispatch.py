@@ -21,7 +21,7 @@ from .tracing import is_plain
 
 
 def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
-    """The loss of logits [..., V]."""
+    """The loss of logits [B..., V]."""
     if problem.backend == "reference":
         return reference_loss(logits, problem)
     plain = is_plain(logits)
@@ -46,7 +46,7 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
 def loss_of_hidden(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunk_size: int | None, skip_ignored: bool
 ) -> Forward:
-    """The loss of hidden states [..., H], weight [V, H] and bias [V]."""
+    """The loss of hidden states [B..., H], weight [V, H] and bias [V]."""
     hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
     if problem.backend == "reference":
         return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
@@ -106,7 +106,7 @@ def in_shape(loss: Tensor, problem: Problem) -> Tensor:
 
 
 def autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the dtype autocast would give a matrix product's operand."""
+    """The tensor in the dtype to which autocast would cast a matrix product's operand."""
     if tensor.dtype == torch.float64 or not is_autocast(tensor):
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))

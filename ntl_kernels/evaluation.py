@@ -1,7 +1,7 @@
 """Evaluation of whole numbers: parse the numbers in generated texts and compare them with the true ones.
 
 :func:`number_metrics` and :func:`value_metrics` work on plain strings and floats; :class:`NumberMetrics` is the
-``compute_metrics`` of a Hugging Face Trainer that generates. None of this needs a library besides torch.
+``compute_metrics`` of a Hugging Face Trainer that generates. All of it needs only torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
             ``"1e5"``, ``"5 %"``, ``"nan"`` and ``"٣"`` are not numbers.
 
             ``"first"``, ``"last"``: the first or last number anywhere in the text, by looser rules. ``".5"`` and
-            ``"2.5e-3"`` are numbers, too. Commas before groups of three digits are ignored (``"1,234.50"``); any other
+            ``"2.5e-3"`` are also numbers. Commas before groups of three digits are ignored (``"1,234.50"``); any other
             comma separates two numbers (``"1,2"``). ``-``, ``−`` or ``–`` is a sign if it is followed by a digit or one
             of ``$€£¥₹`` and not preceded by a letter, digit, closing bracket or sign: ``"-$5"`` is -5, and ``"10-20"``
             is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12. Fractions, dates and times are several
@@ -69,7 +69,13 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
         The nearest float64 (infinity if the number is larger than any float64), or None if there is no number.
 
     Raises:
-        TypeError, ValueError: ``text`` is not a str, ``find`` is none of the three, or the marker is empty.
+        TypeError, ValueError: ``text`` is not a str, ``find`` is not one of these three, or the marker is empty.
+
+    Examples:
+        >>> number_in("The rent is $1,234.50 a month.", find="first")
+        1234.5
+        >>> number_in("12 + 30 = 42 #### 42", behind="####")
+        42.0
     """
     check_reading(find, behind)
     if not isinstance(text, str):
@@ -89,7 +95,7 @@ def number_metrics(
     """Errors of the numbers in generated texts.
 
     Pairs whose reference contains no number are skipped. Predictions without a number do not enter the errors, so a
-    model could lower its errors by giving no number where it is unsure: report ``no_number`` with them.
+    model could lower its errors by answering without a number when it is unsure: report ``no_number`` alongside them.
 
     Args:
         predictions: the generated texts.
@@ -106,6 +112,11 @@ def number_metrics(
     Raises:
         TypeError: predictions or references are not sequences of str.
         ValueError: they are empty or differ in length, or no reference is a number.
+
+    Examples:
+        >>> metrics = number_metrics(["41", "about 30"], ["42", "30"])
+        >>> metrics["mae"], metrics["no_number"]
+        (1.0, 0.5)
     """
     check_reading(find, behind)
     check_texts("predictions", predictions)
@@ -146,7 +157,7 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
 
         - ``mae``, ``mse``, ``median_error``: mean |error|, mean squared error, median |error|;
         - ``r2``: 1 - (sum of squared errors) / (sum of squared deviations of the references from their mean). 1 is
-          perfect; always predicting the mean of the references gives 0. NaN if these references are all equal;
+          perfect; always predicting the mean of the references scores 0. NaN if these references are all equal;
         - ``log_mae``, ``log_r2``: ``mae`` and ``r2`` of sign(v) log10(1 + abs(v)), for numbers that span several
           orders of magnitude.
 
@@ -155,6 +166,11 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
     Raises:
         TypeError: a prediction or reference is not a number.
         ValueError: the sequences are empty or differ in length, or a reference is NaN.
+
+    Examples:
+        >>> metrics = value_metrics([41.0, 30.0, None], [42.0, 30.0, 7.0])
+        >>> metrics["mae"], metrics["median_error"]
+        (0.5, 0.5)
     """
     check_lengths(predictions, references)
     predictions = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
@@ -189,7 +205,7 @@ class NumberMetrics:
     ``Seq2SeqTrainer(..., compute_metrics=NumberMetrics(tokenizer))`` with ``predict_with_generate=True`` logs
     ``eval_mae``, ``eval_no_number`` and so on; ``eval_number_mae`` of ``NTLSeq2SeqTrainer`` measures single tokens.
     With ``batch_eval_metrics=True`` this object stores the decoded texts until the last batch, so that the Trainer
-    need not store the ids. An interrupted evaluation leaves its texts in the object: create a new one then.
+    need not store the ids. After an interrupted evaluation, create a new object: this one still stores its texts.
 
     Args:
         tokenizer: any object whose ``batch_decode(ids, skip_special_tokens=True)`` returns texts.
@@ -198,6 +214,11 @@ class NumberMetrics:
     Raises:
         TypeError, ValueError: the tokenizer has no ``batch_decode``, or ``find`` or ``behind`` is invalid. When
             called: the predictions or labels are not token ids [B, T], or an error of :func:`number_metrics`.
+
+    Examples:
+        >>> from transformers import EvalPrediction
+        >>> compute_metrics = NumberMetrics(tokenizer, find="last")
+        >>> metrics = compute_metrics(EvalPrediction(predictions=[[3, 4]], label_ids=[[3, 5]]))
     """
 
     def __init__(self, tokenizer: Any, find: str = "whole", behind: str | None = None) -> None:
@@ -231,7 +252,7 @@ class NumberMetrics:
 
 def written_numbers(text: str) -> Iterator[float]:
     """All numbers in a text."""
-    text = POWER.sub("}", text.replace("−", "-").replace("–", "-"))  # "}", so that the "-" of "m^2-5" is no sign
+    text = POWER.sub("}", text.replace("−", "-").replace("–", "-"))  # "}", so that the "-" of "m^2-5" is not a sign
     for found in WRITTEN.finditer(text):
         if found["inside"] is None:
             sign = "-" if "-" in (found["sign"] or "") else ""
@@ -240,7 +261,7 @@ def written_numbers(text: str) -> Iterator[float]:
 
 def split_at_commas(digits: str) -> list[str]:
     """The numbers in a string of digits, points and commas: a single one if the commas separate thousands. A part with
-    two points is no number."""
+    two points is not a number."""
     numbers = [digits.replace(",", "")] if THOUSANDS.fullmatch(digits) else digits.split(",")
     return [number for number in numbers if number.count(".") <= 1]
 

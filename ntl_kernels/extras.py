@@ -1,4 +1,4 @@
-"""Which extra installs a library that a module needs."""
+"""How to install a library that a module needs."""
 
 from __future__ import annotations
 

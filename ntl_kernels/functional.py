@@ -38,27 +38,24 @@ def cross_entropy_ntl(
     """Cross-entropy + lambda * Number Token Loss of logits, with the gradient computed in the same pass.
 
     Args:
-        logits: [..., V] float32, bfloat16 or float16 (float64 not on Triton), any strides.
-        labels: [...] int64 or int32, each in [0, V) or ``ignore_index``.
+        logits: [B..., V] with any leading dimensions B..., float32, bfloat16 or float16 (float64 not on Triton), any
+            strides.
+        labels: [B...] int64 or int32, each in [0, V) or ``ignore_index``.
         numbers: the number tokens of a vocabulary of V tokens.
         config: kind and weight (lambda) of the Number Token Loss.
-        ignore_index: rows with this label are ignored; any int64, also for int32 labels, inside or outside [0, V).
+        ignore_index: the label of ignored rows: any int64, even with int32 labels, inside or outside [0, V).
         reduction: "mean" is ``sum(w CE) / num_tokens + lambda * sum(w NTL) / num_numbers`` (a term whose
             denominator is 0 is 0; with ``NTLConfig(mean_over="tokens")`` both terms are divided by ``num_tokens``),
             "sum" is ``sum(w CE) + lambda * sum(w NTL)``, "none" is ``w (CE + lambda NTL)`` in the labels' shape.
-        label_smoothing: epsilon in [0, 1]: the share of the target that is spread evenly over the vocabulary. A column
+        label_smoothing: epsilon in [0, 1], the share of the target that is spread evenly over the vocabulary. A column
             of -inf then makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, a penalty that keeps the logsumexp near 0.
-        softcap: replace the scaled logits by ``softcap * tanh(logits / softcap)``. For bfloat16 and float16 logits on
-            NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4. With label smoothing, a
-            label's logit of 4 times the softcap then puts the row's gradient off by up to 3/4 of its largest entry;
-            with float32 logits, by up to 6e-4 of it.
-        logit_scale: factor of the logits, above 0.
-        token_weights: [...] finite, non-negative weight w of each row, in the range of the loss's dtype; a row of
-            weight 0 is ignored, as by ``ignore_index``.
-        num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor, 0 or at least 1.2e-38); default:
-            the sum of the weights of the rows that are not ignored. For exact gradient accumulation, pass the count of
-            the whole accumulation window.
+        softcap: replace the scaled logits by ``softcap * tanh(logits / softcap)``.
+        logit_scale: positive factor of the logits.
+        token_weights: [B...] finite, non-negative weight w of each row; rows with weight 0 are ignored.
+        num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor); default: the sum of the weights of
+            the rows that are not ignored. For exact gradient accumulation, pass the count of the whole accumulation
+            window.
         num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token. Pass
             both denominators or neither, except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
@@ -68,15 +65,25 @@ def cross_entropy_ntl(
         backend: "auto" (triton on GPUs, otherwise eager), "triton", "eager" or "reference".
 
     Returns:
-        The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 logits): 0-d, or [B...] for reduction "none".
 
     Raises:
-        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range. Numbers must fit float32,
-            the dtype of the losses, even for float64 logits; ``softcap`` and ``logit_scale`` may be at most 2.3e38,
-            and ``logit_scale / softcap`` must be a normal float32. The values of tensors passed as numbers are checked
-            where those of labels are. Compiled code checks constants when it is traced and other numbers when it runs.
+        TypeError, ValueError: an argument has the wrong type, dtype, shape, device or range. The values of tensors
+            passed as numbers are checked under the same conditions as labels. Compiled code checks constants when it is
+            traced and other numbers when it runs.
         IndexError: a label is outside [0, V) and is not ``ignore_index``. On a GPU, where this check would wait for
             the device, the loss is NaN instead; set NTL_KERNELS_VALIDATE=1 in the environment to get the error.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> cross_entropy_ntl(torch.zeros(4, 8), torch.tensor([2, 7, 1, 5]), numbers)
+        tensor(2.3294)
+
+    Limits: numbers must fit float32, the dtype of the losses, even for float64 logits, and weights the dtype of the
+    loss. Denominators are 0 or at least 1.2e-38. ``softcap`` and ``logit_scale`` may be at most 2.3e38, and
+    ``logit_scale / softcap`` must be a normal float32. For bfloat16 and float16 logits on NVIDIA GPUs and softcaps up
+    to 43, the tanh has a relative error of up to 5e-4. With label smoothing, a label's logit of 4 times the softcap
+    then puts the row's gradient off by up to 3/4 of its largest entry; with float32 logits, by up to 6e-4 of it.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083; z-loss: PaLM, arXiv 2204.02311;
     softcap: Gemma 2, arXiv 2408.00118.
@@ -123,30 +130,36 @@ def linear_cross_entropy_ntl(
     return_parts: bool = False,
     backend: str = "auto",
 ) -> Tensor | NTLOutput:
-    """:func:`cross_entropy_ntl` of ``hidden @ weight.T + bias``, without storing all of these logits.
+    """:func:`cross_entropy_ntl` of ``hidden @ weight.T + bias``, without storing all logits at once.
 
     The rows are processed in chunks. Each chunk computes its logits, overwrites them with their gradient, and
     multiplies that by ``weight`` and ``hidden``. The gradient of ``weight`` is accumulated in float32. Under autocast
     the matrix products use its dtype, as in :func:`torch.nn.functional.linear`.
 
     Args:
-        hidden: [..., H] float32, bfloat16 or float16 (float64 not on Triton), H at least 1.
+        hidden: [B..., H] float32, bfloat16 or float16 (float64 not on Triton), H at least 1.
         weight: [V, H] of the same dtype.
-        labels: [...] int64 or int32, each in [0, V) or ``ignore_index``.
+        labels: [B...] int64 or int32, each in [0, V) or ``ignore_index``.
         numbers: the number tokens of a vocabulary of V tokens.
         bias: [V] of the same dtype.
         chunk_size: rows whose logits are stored at a time; default: chosen from a memory budget and the efficiency of
             the matrix products.
-        skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once; with False
-            nothing waits.
+        skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once; False avoids
+            this.
         config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
             num_numbers, return_parts, backend: as for :func:`cross_entropy_ntl`.
 
     Returns:
-        The loss, float32 (float64 for float64 hidden states): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 hidden states): 0-d, or [B...] for reduction "none".
 
     Raises:
-        TypeError, ValueError, IndexError: as :func:`cross_entropy_ntl`.
+        TypeError, ValueError, IndexError: as for :func:`cross_entropy_ntl`.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> hidden, head = torch.zeros(4, 16), torch.nn.Linear(16, 8, bias=False)
+        >>> linear_cross_entropy_ntl(hidden, head.weight, torch.tensor([2, 7, 1, 5]), numbers).item()
+        2.3294...
     """
     check_linear(hidden, weight, bias, labels, chunk_size)
     check_numbers(numbers, weight.shape[0])

@@ -66,7 +66,7 @@ class Chunking(NamedTuple):
         chosen = rows_that_count(problem).nonzero().squeeze(-1) if self.skip_ignored else None
         total = rows if chosen is None else chosen.numel()
         count = -(-total // self.size)
-        if count == 1 and total == rows:  # a slice without numbers, which a trace would fix
+        if count == 1 and total == rows:  # a slice without bounds, which a trace would specialise on
             yield slice(None)
             return
         for i in range(count):
@@ -183,7 +183,7 @@ def in_unit(problem: Problem, unit: Tensor | None) -> Problem:
 
 
 def denominators_of(problem: Problem) -> tuple[Tensor | float, Tensor | float]:
-    """The denominators of cross-entropy and of NTL; for a sum both are 1."""
+    """The denominators of cross-entropy and of NTL; both are 1 for a sum."""
     if problem.reduction != "mean":
         return 1.0, 1.0
     assert problem.num_tokens is not None and problem.ntl_denominator is not None

@@ -14,7 +14,7 @@ from .tokens import NumberTokens
 
 
 class NTLLoss(nn.Module):
-    """Holds the options of a function, checked once; ``others`` are those that only this function has."""
+    """Stores the options of a function, checked once; ``others`` are those specific to this function."""
 
     def __init__(self, numbers: NumberTokens, config: NTLConfig, options: LossOptions, **others: Any) -> None:
         super().__init__()
@@ -29,12 +29,18 @@ class NTLLoss(nn.Module):
 
 
 class CrossEntropyNTLLoss(NTLLoss):
-    """:func:`cross_entropy_ntl` as a module that holds the options.
+    """:func:`cross_entropy_ntl` as a module that stores the options.
 
     Args: the arguments of :func:`cross_entropy_ntl` that do not change from batch to batch.
 
-    Shape: ``loss_fn(logits [..., V], labels [...], token_weights=None, num_tokens=None, num_numbers=None)`` returns
-    what the function returns.
+    Shape: ``loss_fn(logits [B..., V], labels [B...], token_weights=None, num_tokens=None, num_numbers=None)`` returns
+    the function's result.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> loss_fn = CrossEntropyNTLLoss(numbers, NTLConfig(weight=0.1))
+        >>> loss_fn(torch.zeros(4, 8), torch.tensor([2, 7, 1, 5]))
+        tensor(2.1628)
     """
 
     def __init__(
@@ -68,12 +74,18 @@ class CrossEntropyNTLLoss(NTLLoss):
 
 
 class LinearCrossEntropyNTLLoss(NTLLoss):
-    """:func:`linear_cross_entropy_ntl` as a module that holds the options.
+    """:func:`linear_cross_entropy_ntl` as a module that stores the options.
 
     Args: the arguments of :func:`linear_cross_entropy_ntl` that do not change from batch to batch.
 
-    Shape: ``loss_fn(hidden [..., H], weight [V, H], labels [...], bias=None, token_weights=None, num_tokens=None,
-    num_numbers=None)`` returns what the function returns.
+    Shape: ``loss_fn(hidden [B..., H], weight [V, H], labels [B...], bias=None, token_weights=None, num_tokens=None,
+    num_numbers=None)`` returns the function's result.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> loss_fn = LinearCrossEntropyNTLLoss(numbers, NTLConfig(weight=0.1))
+        >>> loss_fn(torch.zeros(4, 16), torch.zeros(8, 16), torch.tensor([2, 7, 1, 5]))
+        tensor(2.1628)
     """
 
     def __init__(

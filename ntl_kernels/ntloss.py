@@ -4,14 +4,14 @@
 Differences from ``ntloss``:
 
 - The tokenizer is never changed. Missing digits are logged, as in ``ntloss``, but not added.
-- Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Numbers beyond 8e37, whose differences may
-  overflow float32, are skipped and logged. Fewer than two number values, or a number token with an id beyond the
-  logits, raises a ValueError.
+- Numbers must be ASCII: "1_0" and digits of other scripts are not numbers. Fewer than two number values, or a number
+  token with an id beyond the logits, raises a ValueError.
 - A batch without numbers returns a zero on which ``backward`` can be called. A row with -inf for all number tokens has
   loss 0 (in ``ntloss`` the whole gradient is NaN).
-- For half-precision logits, losses are float32, and softmax and sums are computed in float32.
-- Labels out of range raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
-  labels cannot be checked, they give NaN. Label -1 is not the last token. Labels may also be int32.
+- For half-precision logits, losses are float32, and softmax and sums are computed in float32. Numbers beyond 8e37,
+  whose differences may overflow float32, are skipped and logged.
+- Out-of-range labels raise an IndexError on a CPU. On a GPU and under transforms such as ``torch.compile``, where
+  labels cannot be checked, the loss is NaN. Label -1 is not the last token. Labels may also be int32.
 - Nothing waits for a GPU, so negative weights are not detected there. Tables are copied to each device once.
 - ``loss_weights`` are constants and get no gradient. A mean over weights whose sum is almost 0 is not damped.
 - A custom loss function is called on all positions, [B * T], with a pair of ones where there is no number. It must
@@ -207,7 +207,7 @@ class AbstractNTLoss:
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
 
-        With ``reweigh``, the losses are first reweighed by the mass [B, T]. Where that is 0, the loss is 0, too.
+        With ``reweigh``, the losses are first reweighed by the mass [B, T]. Where that is 0, so is the loss.
         """
         loss = self.reweighed(loss, mass) if self.reweigh else loss
         losses = torch.where((weights != 0) & (mass != 0), loss * weights, 0.0)
@@ -226,6 +226,11 @@ class NTLoss(AbstractNTLoss):
     Attributes:
         dist_lookup: float32 [K, K], the cost of predicting one number token for another, in the order of the ids.
         vocab_to_dist_idx: int64 [V], the row of a token in ``dist_lookup``, -1 for tokens that are not numbers.
+
+    Examples:
+        >>> loss_fn = NTLoss(tokenizer)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = torch.nn.functional.cross_entropy(logits.mT, labels) + 0.3 * loss_fn(logits, labels)
     """
 
     def __init__(
@@ -241,7 +246,7 @@ class NTLoss(AbstractNTLoss):
         self.setup_distance_lookup(squash_factor)
 
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
-        """Set the cost table, which is for reading only; the kernels compute the costs from the values."""
+        """Set the cost table, which is for callers to read; the kernels compute the costs from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
         offset, slope = cost_line(self.numbers.groups[0], squash_factor)
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()
@@ -262,6 +267,11 @@ class NTLossDotProduct(AbstractNTLoss):
             for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d tensors. torch's own ``mse_loss``,
             ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels; any other callable gets the expected
             values that the kernels compute.
+
+    Examples:
+        >>> loss_fn = NTLossDotProduct(tokenizer, loss_function=torch.nn.functional.huber_loss)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = loss_fn(logits, labels)
     """
 
     def __init__(
@@ -329,6 +339,11 @@ class NumberLevelLoss(NTLossDotProduct):
     Attributes:
         dot: id of the token ".", -1 if there is none.
         powers_of_10: float32 [max_number_length].
+
+    Examples:
+        >>> loss_fn = NumberLevelLoss(tokenizer, float_level=True)
+        >>> logits, labels = torch.zeros(2, 8, len(tokenizer)), torch.randint(len(tokenizer), (2, 8))
+        >>> loss = loss_fn(logits, labels)
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class Problem(NamedTuple):
     """
 
     labels: Tensor
-    """int64 or int32 [...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
+    """int64 or int32 [B...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
     """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
     num_tokens: Tensor | float | None
@@ -138,7 +138,7 @@ class Parts(NamedTuple):
 class RowResult(NamedTuple):
     """The results of one row, of a block of rows, or (``RowResult(*fields.unbind())``) of all rows.
 
-    Their order is that of the rows of ``fields`` [NUM_FIELDS, N], for the kernels, too. All are 0 for rows that do not
+    Their order is that of the rows of ``fields`` [NUM_FIELDS, N], also in the kernels. All are 0 for rows that do not
     count, and None where they are not computed.
     """
 
@@ -149,7 +149,7 @@ class RowResult(NamedTuple):
     total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
     ntl: Any = None  # w * NTL, without lambda; this and all following are 0 outside number rows
     absolute_error: Any = None  # |yhat - v_y|
-    mass: Any = None  # probability on number tokens; 0 if all are -inf: then ntl and absolute_error are 0, too
+    mass: Any = None  # probability on number tokens; 0 if all are -inf: then so are ntl and absolute_error
     number_weight: Any = None  # w
 
 

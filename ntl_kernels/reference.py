@@ -17,7 +17,7 @@ from .value_losses import VALUE_LOSSES
 
 
 def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
-    """x [..., V] (eq. 1)."""
+    """x [B..., V] (eq. 1)."""
     scaled = spec.logit_scale * logits
     return scaled if spec.softcap is None else spec.softcap * torch.tanh(scaled / spec.softcap)
 
@@ -73,7 +73,7 @@ def own_group(index: Tensor, table: NumberTable) -> Tensor:
 def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     """The fields [NUM_FIELDS, N] of logits [N, V]; 0 for rows that do not count, whatever their logits are.
 
-    A label or weight out of range (detected beforehand only on a CPU) makes its row NaN, without access out of bounds.
+    An out-of-range label or weight (detected beforehand only on a CPU) makes its row NaN, without out-of-bounds access.
     """
     labels, table = problem.labels.reshape(-1).long(), problem.table
     weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
@@ -109,7 +109,7 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
 
 
 def forward(logits: Tensor, problem: Problem) -> Forward:
-    """CE + lambda * NTL of logits [..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
+    """CE + lambda * NTL of logits [B..., V] (eq. 16 to 18) and its parts, differentiable by autograd."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = (RowResult(*each.sum(-1).to(dtype).unbind()) for each in (fields, fields != 0))

@@ -25,7 +25,7 @@ Values: TypeAlias = tuple[str, bool, str, "float | None", float, float, tuple[Gr
 
 @dataclass(frozen=True)
 class RowOptions:
-    """The options of one row's loss that do not belong to the Number Token Loss, as the public functions take them."""
+    """The options of one row's loss besides those of the Number Token Loss, as passed to the public functions."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
@@ -58,7 +58,7 @@ row_values = attrgetter(*(field.name for field in fields(RowOptions)))
 
 @dataclass(frozen=True)
 class LossOptions(RowOptions):
-    """All options of a loss besides its configuration, as the public functions take them."""
+    """All options of a loss besides its configuration, as passed to the public functions."""
 
     reduction: str = "mean"
     backend: str = "auto"
@@ -69,14 +69,15 @@ class LossSpec(RowOptions):
     """Everything a backend needs to know about a row's loss besides tensors and lambda (docs, Mathematics).
 
     The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
-    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` gives another line, with several
-    groups one over (d - nearest) / (furthest - nearest) of the label's group. ``formulas.in_groups`` has each row's.
+    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` selects another line. With several
+    groups, its argument is (d - nearest) / (furthest - nearest) in the label's group, and ``formulas.in_groups``
+    computes each row's line.
     """
 
     kind: str
     reweigh: bool
     mean_over: str
-    """What reduction "mean" takes the mean of NTL over: one of config.MEANS."""
+    """What reduction "mean" averages NTL over: one of config.MEANS."""
     cost_offset: Any  # float; this, the next and worst_loss are tensors [n, 1] in a spec of ``in_groups``
     cost_slope: Any
     label_sigma: float
@@ -93,7 +94,7 @@ class LossSpec(RowOptions):
 
     @classmethod
     def of_values(cls, values: Values, options: RowOptions, ce_weight: float = 1.0) -> LossSpec:
-        """Combine the options with what follows from the number values.
+        """Combine the options with the constants derived from the number values.
 
         Raises:
             ValueError: the largest possible loss, or the slope of the costs, overflows float32.
@@ -213,8 +214,8 @@ def cost_line(group: Group, squash_factor: float | None) -> tuple[float, float]:
     slope = (squash_factor - 1) / (furthest - nearest)
     if not slope <= LARGEST_FLOAT32:
         raise ValueError(
-            f"squash_factor={squash_factor!r} gives the costs a slope beyond float32, since the nearest and furthest "
-            f"number values are {nearest:g} and {furthest:g} apart; rescale the values"
+            f"squash_factor={squash_factor!r} makes the slope of the costs exceed float32, since the nearest and "
+            f"furthest number values are {nearest:g} and {furthest:g} apart; rescale the values"
         )
     return 1.0 - slope * nearest, slope
 

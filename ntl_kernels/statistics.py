@@ -21,24 +21,29 @@ class NumberStatistics(NamedTuple):
     """Statistics of each row, float32 (float64 for float64 logits)."""
 
     expected_value: Tensor
-    """[...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf. With
-    several groups of number tokens [..., G]: one of each group."""
+    """[B...]: yhat = sum_k q_k v_k, with q the softmax over the number tokens alone; NaN if all of them are -inf. With
+    G groups of number tokens [B..., G]: one per group."""
     mass: Tensor
-    """[...] or [..., G], likewise: m, the probability on number tokens; 0 only if all of them are -inf."""
+    """[B...] or [B..., G], likewise: m, the probability on number tokens; 0 only if all of them are -inf."""
 
 
 def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "auto") -> NumberStatistics:
-    """The expected value and the number mass of every row of logits. Needs no labels.
+    """The expected value and the number mass of every row of logits. No labels are needed.
 
-    It consists of torch operations on every device, so it has all derivatives and transforms of torch.
+    It consists of torch operations on every device, so all derivatives and transforms of torch work.
 
     Args:
-        logits: [..., V] float32, bfloat16 or float16 (float64 not on Triton), any strides.
+        logits: [B..., V] float32, bfloat16 or float16 (float64 not on Triton), any strides.
         numbers: the number tokens of a vocabulary of V tokens.
-        backend: "auto", "triton", "eager" or "reference", as for the losses; all compute the same.
+        backend: "auto", "triton", "eager" or "reference", as for the losses; all return the same result.
 
     Raises:
         TypeError, ValueError: the logits have an unsupported dtype or another vocabulary size.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+        >>> number_statistics(torch.zeros(8), numbers)
+        NumberStatistics(expected_value=tensor(1.), mass=tensor(0.3750))
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083, equation of NTL-MSE.
     """

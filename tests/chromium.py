@@ -1,4 +1,4 @@
-"""Chromium without a window, for tests of pages.
+"""Headless Chromium, for tests of pages.
 
 Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``) and the packages of the extra
 ``test``. Where one is missing, tests are skipped; with CI set in the environment they fail.
@@ -22,14 +22,14 @@ FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-component-update",
-    "--disable-features=BackForwardCache",  # a page that was left would keep running, and grow
+    "--disable-features=BackForwardCache",  # an abandoned page would keep running, and grow
 )
 PATIENCE = 60.0
-"""Seconds until a page counts as broken; nothing takes more than a few on an idle machine."""
+"""Seconds until a page counts as broken; on an idle machine, a few are enough."""
 
 
 def require(is_there: bool, what: str) -> None:
-    """Skip the test that needs something, or fail in CI."""
+    """Skip the test that needs ``what``, or fail in CI."""
     if is_there:
         return
     if os.environ.get("CI"):

@@ -1,4 +1,4 @@
-"""What every test shares: seeds, the order of files, and the rule for tests that need a GPU."""
+"""Shared by all tests: seeds, the order of files, and the rules for tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .gpu import _time_limit, pytest_addoption, pytest_runtest_makereport  # noq
 from .gpu import pytest_collection_modifyitems as skip_without_gpu
 
 HERE = Path(__file__).parent
-collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # as TRL asks for
+collect_ignore = [] if sys.version_info >= (3, 11) else ["integrations/test_trl.py"]  # which TRL requires
 
 LONGEST = (
     "emulated/test_losses.py",
@@ -27,11 +27,11 @@ LONGEST = (
     "test_ops.py",
     "emulated/test_model.py",
 )
-"""The files that take longest, the longest first. The others take seconds."""
+"""The slowest files, the slowest first. The others finish in seconds."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers, each of which takes file after file, begin with the longest: none is left for the end."""
+    """With several workers, each of which runs one file at a time, begin with the slowest, to end at the same time."""
     skip_without_gpu(config, items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         place = {HERE / name: number for number, name in enumerate(LONGEST)}
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def _rare_collections() -> Iterator[None]:
-    """torch.compile and Triton make so many objects that looking for garbage takes a tenth of their time."""
+    """torch.compile and Triton create so many objects that garbage collection takes a tenth of their time."""
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, 50, 100)
     yield
@@ -50,7 +50,7 @@ def _rare_collections() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_collections() -> None:
-    """Leave what earlier files have imported and kept to no collection: each run of a Trainer collects all, which takes
+    """Exclude objects of earlier files from garbage collection: each run of a Trainer collects everything, which takes
     most of a small run."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Copies between a host and a device, seen without a device: on the device "meta", which has no values."""
+"""Detects copies between host and device without a device: on the device "meta", which has no values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 FROM_THE_HOST = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
-"""They fill a tensor on the host and copy it to its device, which for "meta" no dispatch mode sees."""
+"""They fill a tensor on the host and copy it to its device, which no dispatch mode detects for "meta"."""
 INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 COPIES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}
 """Operator -> which argument it reads."""
@@ -21,13 +21,13 @@ COPIES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}
 
 @contextmanager
 def refused_copies() -> Iterator[None]:
-    """Raise where something is copied between two devices: on a GPU that waits, and no CUDA graph may contain it."""
+    """Raise if something is copied between two devices: on a GPU, that waits, and a CUDA graph cannot contain it."""
     with RefusedFunctions(), RefusedOperators():
         yield
 
 
 class RefusedFunctions(TorchFunctionMode):
-    """What copies before any operator runs."""
+    """Copies that happen before any operator runs."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -41,7 +41,7 @@ class RefusedFunctions(TorchFunctionMode):
 
 
 class RefusedOperators(TorchDispatchMode):
-    """What an operator copies."""
+    """The copies of an operator."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -59,7 +59,7 @@ class RefusedOperators(TorchDispatchMode):
 
 
 def is_on(source: Any, device: torch.device) -> bool:
-    """Whether nothing moves; what is no tensor is on the host."""
+    """Whether nothing moves; anything but a tensor is on the host."""
     return (source.device if isinstance(source, Tensor) else torch.device("cpu")) == device
 
 

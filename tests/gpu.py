@@ -1,4 +1,4 @@
-"""The rules for tests marked gpu: skipped without a GPU, unless it is their turn; and none runs for ever."""
+"""The rules for tests marked gpu: they are skipped without a GPU, unless one is required, and time out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT = "--gpu-limit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(REQUIRED, action="store_true", help="a gpu test that is skipped, for want of a GPU too, fails")
+    parser.addoption(REQUIRED, action="store_true", help="fail if a gpu test is skipped, also for lack of a GPU")
     parser.addoption(
         LIMIT,
         type=float,
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def has_gpu() -> bool:
-    """Whether torch sees one. The tests name it "cuda", which is what torch calls AMD's, too."""
+    """Whether torch finds one. The tests name it "cuda", as torch also calls AMD's."""
     import torch
 
     return torch.cuda.is_available()
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(autouse=True)
 def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Nothing else ends what waits for a device: no Python code runs until it is done."""
+    """Nothing else can end a wait for a device: no Python code runs until it is over."""
     seconds = request.config.getoption(LIMIT)
     if request.node.get_closest_marker("gpu") is None or not seconds:
         yield

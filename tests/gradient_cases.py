@@ -1,4 +1,4 @@
-"""What the gradients of every road promise to whoever differentiates, keeps, changes or overwrites.
+"""What every code path guarantees about gradients if tensors are differentiated, kept, changed or overwritten.
 
 Run by `test_autograd.py` for eager, by `emulated/test_cases.py` for compiled kernels, and on a GPU.
 """
@@ -29,12 +29,12 @@ every_road = pytest.mark.parametrize(("road", "reduction"), ROADS)
 
 
 def through_hooks() -> Any:
-    """Hooks on saved tensors: what is under them goes through the operators."""
+    """Hooks on saved tensors: calls under them use the operators."""
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def dtype_of(road: str, reduction: str) -> torch.dtype:
-    """Each dtype for two of the roads."""
+    """Each dtype for two of the code paths."""
     return DTYPES[ROADS.index((road, reduction)) % 3 if road == "logits" else REDUCTIONS.index(reduction) - 1]
 
 
@@ -55,7 +55,7 @@ def loss_of(road: str, leaves: Sequence[Tensor], backend: str, reduction: str = 
 
 
 def is_freed(make_loss: Callable[[], Tensor]) -> bool:
-    """Whether a loss that is dropped takes what it keeps with it, without the collector of cycles."""
+    """Whether dropping a loss frees what it keeps, without the cyclic garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -71,7 +71,7 @@ def is_freed(make_loss: Callable[[], Tensor]) -> bool:
 
 
 class RoadCases:
-    """What losses on one device and of shards have in common: tests for the subclass's."""
+    """Shared tests of losses on one device and of shards."""
 
     device = "cpu"
 
@@ -96,7 +96,7 @@ class RoadCases:
 
     @every_road
     def test_the_loss_may_be_scaled_in_place(self, road: str, reduction: str) -> None:
-        """As a Trainer does that averages over accumulation steps."""
+        """As a Trainer that averages over accumulation steps does."""
         leaves = self.leaves(road, reduction)
         loss = self.loss(road, leaves, reduction)
         expected = torch.autograd.grad(loss.sum(), leaves, torch.tensor(2.0, device=self.device), retain_graph=True)
@@ -105,7 +105,7 @@ class RoadCases:
 
     @every_road
     def test_what_changed_since_the_forward_pass_is_noticed(self, road: str, reduction: str) -> None:
-        """Wherever the backward pass reads it: a buffer that is filled again too early gives no wrong gradient."""
+        """Wherever the backward pass reads it: refilling a buffer too early never leads to a wrong gradient."""
 
         def called() -> tuple[Tensor, dict[str, Tensor]]:
             """A loss, and the tensors that its backward pass reads."""
@@ -127,7 +127,7 @@ class RoadCases:
     @every_road
     @pytest.mark.parametrize("hooks", [nullcontext, through_hooks])
     def test_derivatives_of_gradients_raise(self, road: str, reduction: str, hooks: Callable[[], Any]) -> None:
-        """By the inputs and by the upstream gradient; and many upstream gradients at once."""
+        """By the inputs and by the upstream gradient, and with many upstream gradients at once."""
         leaves = make_leaves(road, torch.float32, self.device)
         with hooks():
             loss = self.loss(road, leaves, reduction)
@@ -145,7 +145,7 @@ class RoadCases:
     def test_an_infinite_upstream_gradient_leaves_ignored_rows_alone(
         self, road: str, reduction: str, hooks: Callable[[], Any]
     ) -> None:
-        """Their gradient is 0, as that of F.cross_entropy."""
+        """Their gradient is 0, as with F.cross_entropy."""
         leaves = self.leaves(road, reduction)
         options = {"skip_ignored": False} if road == "hidden" else {}
         for factor in (torch.inf, torch.nan):
@@ -157,14 +157,14 @@ class RoadCases:
 
     @every_road
     def test_a_loss_that_is_dropped_is_freed(self, road: str, reduction: str) -> None:
-        """With its gradients, at once."""
+        """Immediately, with its gradients."""
         leaves = self.leaves(road, reduction)
         assert is_freed(lambda: self.loss(road, leaves, reduction))
 
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("upstream", [1.0, 2.0])
     def test_who_saved_overwritten_logits_raises(self, reduction: str, upstream: float) -> None:
-        """The operation that made them, and one that read them before the loss did."""
+        """The operation that computed them, and one that read them before the loss did."""
         for is_output in (True, False):
             (leaf,) = self.leaves("logits", reduction)
             logits = leaf.tanh() if is_output else leaf * 1
@@ -175,7 +175,7 @@ class RoadCases:
 
 
 class GradientCases(RoadCases):
-    """And those on one device, for the backend of the subclass: logits that the forward pass overwrites."""
+    """Adds tests on one device, for the backend of the subclass: logits that the forward pass overwrites."""
 
     backend: str
 
@@ -184,7 +184,7 @@ class GradientCases(RoadCases):
 
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_the_gradient_is_written_into_the_logits(self, reduction: str) -> None:
-        """And a second backward pass, whose logits are gone, raises."""
+        """A second backward pass, whose logits are gone, raises."""
         (leaf,) = self.leaves("logits", reduction)
         logits = leaf * 1
         received: list[int] = []
@@ -197,7 +197,7 @@ class GradientCases(RoadCases):
 
     @pytest.mark.parametrize("make_view", [lambda leaf: leaf, lambda leaf: leaf[:7], lambda leaf: leaf.view(7, -1)])
     def test_a_leaf_is_not_overwritten(self, make_view: Callable[[Tensor], Tensor]) -> None:
-        """A parameter would be overwritten by its own gradient; what was computed from it may be."""
+        """A parameter would be overwritten by its own gradient; tensors computed from it may be overwritten."""
         (leaf,) = make_leaves("logits", torch.float32, self.device)
         kept = leaf.detach().clone()
         with pytest.raises(RuntimeError, match="inplace=True would overwrite a leaf"):
@@ -210,7 +210,7 @@ class GradientCases(RoadCases):
     def test_who_uses_overwritten_logits_later_raises(
         self, reduction: str, dtype: torch.dtype, rows: slice, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Through the tensor itself or another view of it; where looking would wait, the gradient is NaN."""
+        """Through the tensor itself or another view of it; if checking would wait for a device, the gradient is NaN."""
         readers: list[Callable[[Tensor], Tensor]] = [
             lambda logits: logits.float().logsumexp(-1).sum(),
             lambda logits: self.loss("logits", [logits], reduction, inplace=True),
@@ -232,7 +232,7 @@ class GradientCases(RoadCases):
 
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
     def test_slices_of_logits_may_be_overwritten_one_by_one(self, reduction: str) -> None:
-        """And rows that were not may be used. Parts that torch lets nobody change cannot be marked, and work."""
+        """Other rows may still be used. Views that torch does not allow to be changed cannot be marked, and work."""
         (leaf,) = make_leaves("logits", torch.float32, self.device)
         (expected,) = torch.autograd.grad(self.summed(leaf, slice(0, 6), "sum", inplace=False) + leaf[6].sum(), leaf)
         logits = leaf * 1
@@ -244,7 +244,7 @@ class GradientCases(RoadCases):
         torch.testing.assert_close(gradient, expected)
 
     def test_logits_that_were_copied_may_be_used(self) -> None:
-        """No two strides express their rows, so nothing of the caller's is overwritten."""
+        """No two strides express their rows, so the caller's memory is not overwritten."""
         (leaf,) = make_leaves("logits", torch.float32, self.device)
         logits = (leaf * 1).t().contiguous().t()
         before = logits.detach().clone()
@@ -255,7 +255,7 @@ class GradientCases(RoadCases):
         torch.testing.assert_close(gradient, expected)
 
     def summed(self, logits: Tensor, rows: slice, reduction: str, inplace: bool = True) -> Tensor:
-        """The sum of the losses of some rows, by each reduction's road."""
+        """The sum of the losses of some rows, computed with each reduction."""
         counts: dict[str, Any] = {"num_tokens": 1, "num_numbers": 1} if reduction == "mean" else {}
         given = {"labels": LABELS.to(logits.device)[rows], "inplace": inplace, **counts}
         return self.loss("logits", [logits[rows]], reduction, **given).sum()

@@ -10,7 +10,7 @@ import torch
 
 
 def warm_up(step: Callable[[], object]) -> None:
-    """Compile, and fill the caches of the allocator and of the libraries, on another stream than the default."""
+    """Compile, and fill the caches of the allocator and of the libraries, on a side stream."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -21,10 +21,10 @@ def warm_up(step: Callable[[], object]) -> None:
 
 @contextmanager
 def captured(step: Callable[[], Any]) -> Iterator[tuple[torch.cuda.CUDAGraph, Any]]:
-    """The graph of a step that is warm, and what the step returned.
+    """The graph of a warmed-up step, and what the step returned.
 
     The graph is released at the end in any case: while the traceback of a failed assertion keeps one that contains a
-    collective, destroying the process group waits for ever.
+    collective, destroying the process group would hang.
     """
     graph = torch.cuda.CUDAGraph()
     try:

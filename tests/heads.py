@@ -1,4 +1,4 @@
-"""Random heads, and how an answer to one is judged: by the reference on one device, as `problems.py` judges logits."""
+"""Random heads, and how results are judged: by the reference on one device, as `problems.py` judges logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .problems import Problem, assert_as_good_as_plain, largest_value, random_pr
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ROUNDINGS = 4.0
-"""More of them are allowed than for logits: of the products, whose order of summing differs."""
+"""More roundings than for logits are allowed, because the products sum in different orders."""
 LARGEST_LOGIT = 64.0
 Solved = dict[Any, Tensor]
 """The parts of an output by name, and the gradients of hidden states, weight and bias by number."""
@@ -29,7 +29,7 @@ class Head(NamedTuple):
     bias: Tensor | None
     chunking: dict[str, Any]
     is_trained: tuple[bool, bool, bool]
-    """Hidden states, weight and bias: whether anybody asks for their gradients."""
+    """Whether the gradients of hidden states, weight and bias are required."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -49,7 +49,7 @@ def random_head(seed: int, hidden_size: int = 12, **options: Any) -> Head:
 
 
 def solve_head(head: Head, backend: str, dtype: torch.dtype | None = None, is_all: bool = True) -> Solved:
-    """On one device; with the products in a dtype, by default that of the problem."""
+    """On one device; the products are in ``dtype``, by default that of the problem."""
     leaves = [tensor.to(dtype or tensor.dtype).clone() for tensor in head.tensors]
     trained = [leaf.requires_grad_() for leaf, is_due in zip(leaves, head.is_trained, strict=False) if is_all or is_due]
     options = {**head.problem.options, **({} if backend == "reference" else head.chunking)}
@@ -69,11 +69,11 @@ def solve_head(head: Head, backend: str, dtype: torch.dtype | None = None, is_al
 
 
 def check_head(got: Solved, head: Head) -> None:
-    """Hold what was found to the float64 reference."""
+    """Compare the results with the float64 reference."""
     truth, plain = (solve_head(head, "reference", dtype) for dtype in (torch.float64, None))
     cancelled = max(largest_value(head.problem.numbers, undone) for undone in (False, True))
     for name, value in got.items():
         if name == "token_accuracy":
-            continue  # which of two equal logits is larger is up to the products
+            continue  # the products determine which of two equal logits is larger
         what = f"{name} of seed {head.problem.seed}"
         assert_as_good_as_plain(value, plain[name], truth[name], what, ROUNDINGS, LARGEST_LOGIT, cancelled)

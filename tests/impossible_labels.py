@@ -1,4 +1,4 @@
-"""Rows in which a label, what label smoothing gives a share of the target to, or every number token is at -inf."""
+"""Rows in which a label, a column of the smoothed target, or every number token is at -inf."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def impossible_problem(dtype: torch.dtype, reduction: str, label_smoothing: floa
 
 
 def check_impossible(answer: Answer, problem: Problem) -> None:
-    """Hold loss and gradient to those of torch's cross-entropy: infinite and NaN where they are."""
+    """Compare loss and gradient with those of torch's cross-entropy, including infinity and NaN."""
     dtype = torch.float64 if problem.logits.dtype == torch.float64 else torch.float32
     logits = problem.logits.detach().to(dtype).requires_grad_()
     options = {name: problem.options[name] for name in ("reduction", "label_smoothing")}
@@ -63,14 +63,14 @@ def unmeasured_problem(dtype: torch.dtype, reduction: str, config: NTLConfig, ar
     for row in (0, 3):
         logits[row, next([*group] for group in groups if int(labels[row]) in group)] = -torch.inf
     logits[4, 8:13] = -torch.inf
-    logits[6, numbers.ids] -= 300  # a probability that underflows in float32, and a distribution all the same
+    logits[6, numbers.ids] -= 300  # a probability that underflows in float32, but still a distribution
     options = {"config": config, "reduction": reduction, "token_weights": torch.linspace(0.5, 2.0, 7)}
     upstream = torch.linspace(0.5, 2.0, 7) if reduction == "none" else torch.tensor(1.5)
     return Problem(logits, labels, numbers, options, upstream)
 
 
 def check_unmeasured(answer: Answer, problem: Problem) -> None:
-    """Hold rows 0 and 3 to cross-entropy alone, and the others to the reference, with denominators of all rows."""
+    """Compare rows 0 and 3 with cross-entropy alone, the others with the reference, with denominators of all rows."""
     options, rest = problem.options, torch.tensor([1, 2, 4, 5, 6], device=problem.labels.device)
     weights, is_number = options["token_weights"], problem.numbers.is_number(problem.labels)
     given = {"token_weights": weights[rest]}

@@ -1,4 +1,4 @@
-"""Rows whose logits are large, which cost a logsumexp in one float32 its digits, held to F.cross_entropy.
+"""Rows of large logits, where a logsumexp in a single float32 loses its digits, compared with F.cross_entropy.
 
 A common offset changes no probability, nor does a mask by large finite numbers. So the loss must be as good as that
 of F.cross_entropy in float32, which subtracts a row's largest logit before anything else.
@@ -22,11 +22,11 @@ KEPT = 40
 """Columns that a mask keeps, among them the number tokens."""
 OFFSETS = (0.0, 100.0, -1e3, 1e4, 6e4, -6e4, 1e6)
 LEVELS = (1e9, -1e10, 1e10, -1e30, 1e30, 3e38, -torch.inf)
-"""What all columns of a row are equal to; -inf stands for the lowest finite number."""
+"""The value of all columns of a row; -inf stands for the lowest finite number."""
 MASKS = (-1e4, -1e9, -2e9, -1e10, -1e20, -1e30, -torch.inf)
 """What a mask writes, likewise."""
 LEADS = (5.0, 20.0, 40.0, 66.0)
-"""By how much the label's logit leads."""
+"""By how much the label's logit exceeds the others."""
 
 
 def large_rows(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def masked_start_problem(vocab_size: int, first: int = 0) -> Problem:
 
 
 def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Of F.cross_entropy, computed in a dtype."""
+    """Those of F.cross_entropy, computed in a dtype."""
     logits = problem.logits.detach().to(dtype).requires_grad_()
     scale, softcap = problem.options.get("logit_scale", 1.0), problem.options.get("softcap")
     x = scale * logits
@@ -92,7 +92,7 @@ def cross_entropy_and_gradient(problem: Problem, dtype: torch.dtype) -> tuple[Te
 
 
 def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
-    """Hold loss and gradient of a problem without NTL to what F.cross_entropy in float32 loses, and some roundings.
+    """Require errors of a problem without NTL to be at most those of F.cross_entropy in float32, and some roundings.
 
     ``tanh`` is the relative error of the softcap's.
     """
@@ -108,7 +108,7 @@ def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
     limits = FACTOR * (plain[1].double() - truth[1]).abs().amax(-1, keepdim=True)
     limits = limits + single * truth[1].abs().amax(-1, keepdim=True).clamp_min(1e-6)
     weight = problem.upstream / len(problem.labels) if problem.options["reduction"] == "mean" else problem.upstream
-    # At the label it is p - 1; and the derivative of a softcap, 1 - tanh², cancels, too.
+    # At the label it is p - 1; the derivative of a softcap, 1 - tanh², also cancels.
     is_cancelled = F.one_hot(problem.labels, problem.logits.shape[-1]) + bool(problem.options.get("softcap"))
     limits = limits + 2 * single * weight.double().view(-1, 1) * is_cancelled
     limits = limits + 2 * tanh * (size + 1) * weight.double().view(-1, 1)
@@ -118,7 +118,7 @@ def check_large(answer: Answer, problem: Problem, tanh: float = 0.0) -> None:
 
 
 def offset_problem(reduction: str, weight: float = 0.0, label_smoothing: float = 0.0, reweigh: bool = True) -> Problem:
-    """Random rows in float32, each with an offset that the softmax does not see, and labels of both kinds."""
+    """Random rows in float32, each with an offset that does not change the softmax, and labels of both kinds."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(3 * len(OFFSETS), VOCAB_SIZE, generator=generator) * 2
     logits = rows + torch.tensor(OFFSETS).repeat(3)[:, None]

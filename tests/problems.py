@@ -1,4 +1,4 @@
-"""Random problems, and how an answer to one is judged.
+"""Random problems, and how results are judged.
 
 Truth is the reference in float64. A result in lower precision passes when its error is within a small factor of what
 the reference itself, plain PyTorch, loses on the same input in the same dtype.
@@ -19,15 +19,15 @@ from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.config import KINDS
 
 FACTOR = 4.0
-"""How much more than plain PyTorch a result may lose."""
+"""How many times the error of plain PyTorch a result may have."""
 SLACK = 4.0
-"""Roundings, relative to the largest entry, that are always allowed: plain PyTorch may be exact by luck."""
+"""Roundings, relative to the largest entry, that are always allowed: plain PyTorch may be exact by chance."""
 TRUE_LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "mse": lambda value, target, _: F.mse_loss(value, target, reduction="none"),
     "mae": lambda value, target, _: F.l1_loss(value, target, reduction="none"),
     "huber": lambda value, target, delta: F.huber_loss(value, target, reduction="none", delta=delta),
 }
-"""The losses between expected values and labels' values, from elsewhere than the library."""
+"""The losses between expected values and labels' values, independent of the library."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ def random_config(rng: random.Random) -> NTLConfig:
 
 
 def random_labels(rng: random.Random, shape: tuple[int, ...], numbers: NumberTokens, ignore_index: int) -> Tensor:
-    """Some numbers, some other tokens, some ignored; sometimes all of one sort."""
+    """Some numbers, some other tokens, some ignored; sometimes all of one kind."""
     number_share, ignored_share = rng.choice([0.0, 0.5, 1.0]), rng.choice([0.0, 0.2, 1.0])
     labels = torch.randint(0, numbers.vocab_size, shape)
     spans = torch.tensor([group[:2] for group in numbers.groups])[torch.randint(0, len(numbers.groups), shape)]
@@ -123,7 +123,7 @@ def random_labels(rng: random.Random, shape: tuple[int, ...], numbers: NumberTok
 
 
 def masked(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> Tensor:
-    """With none, half or all number columns of each row and group at -inf, but for those of labels."""
+    """With none, half or all number columns of each row and group at -inf, except those of labels."""
     shares = torch.tensor([0.0, 0.5, 1.0])[torch.randint(0, 3, (*labels.shape, len(numbers.groups)))]
     shares = shares.repeat_interleave(torch.tensor([group.size for group in numbers.groups]), -1)
     is_hidden = torch.zeros_like(logits, dtype=torch.bool)
@@ -167,7 +167,7 @@ def random_problem(
 
 
 def random_denominators(rng: random.Random, config: NTLConfig) -> dict[str, Any]:
-    """Both, or none; one alone where NTL has the denominator of cross-entropy."""
+    """Both or neither; one alone where NTL uses the denominator of cross-entropy."""
     given = {
         "num_tokens": rng.choice([7, torch.tensor(3.0), 0]),
         "num_numbers": rng.choice([5.5, torch.tensor(2), 0]),
@@ -206,13 +206,13 @@ HARDWARE_TANH = 2.0**-10.98
 
 
 def tanh_error(problem: Problem) -> float:
-    """That of a problem's tanh in compiled kernels."""
+    """The relative error of a problem's tanh in compiled kernels."""
     softcap = problem.options.get("softcap")
     return HARDWARE_TANH if softcap and softcap <= 43 and problem.logits.element_size() == 2 else 0.0
 
 
 def largest_capped_gradient(problem: Problem) -> float:
-    """The largest entry of the gradient by what a softcap makes of the logits, times the logit scale."""
+    """The largest entry of the gradient by the softcapped logits, times the logit scale."""
     scale, softcap = problem.options.get("logit_scale", 1.0), problem.options["softcap"]
     capped = replace(
         problem,
@@ -224,7 +224,7 @@ def largest_capped_gradient(problem: Problem) -> float:
 
 
 def check(answer: Answer, problem: Problem, extra: float = 0.0, tanh: float = 0.0) -> None:
-    """Hold every entry of an answer to the float64 reference.
+    """Compare every entry of a result with the float64 reference.
 
     ``extra`` allows more roundings of its dtype, ``tanh`` is the relative error of the softcap's.
     """
@@ -260,9 +260,9 @@ def assert_as_good_as_plain(
     cancelled: float = 0.0,
     more: float = 0.0,
 ) -> None:
-    """Raise unless ``got`` is as near to the truth as plain PyTorch, up to FACTOR and some roundings.
+    """Raise unless ``got`` is as close to the truth as plain PyTorch, up to FACTOR and some roundings.
 
-    ``what`` is printed on failure only: to format a problem takes longer than to judge it.
+    ``what`` is printed only on failure: formatting a problem takes longer than judging it.
 
     One more rounding is that of the float32 logits, as large as ``scale``, under the exponential; ``cancelled`` is
     the size of what the result is a difference of, and ``more`` is allowed besides.
@@ -275,6 +275,6 @@ def assert_as_good_as_plain(
     largest = truth.abs().max()
     roundings = (SLACK + extra) * torch.finfo(got.dtype).eps + SLACK * torch.finfo(torch.float32).eps * scale
     limit = FACTOR * allowed + roundings * largest + SLACK * torch.finfo(torch.float32).eps * cancelled + more
-    if got.dtype == torch.float64:  # plain PyTorch is the truth itself here
+    if got.dtype == torch.float64:  # here plain PyTorch is the truth
         limit = 1e-10 * largest.clamp_min(1.0)
     assert (lost <= limit).all(), f"{what}\nerror {lost.max():.3g}, plain PyTorch {allowed:.3g}, limit {limit:.3g}"

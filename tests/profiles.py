@@ -1,4 +1,4 @@
-"""What a call computes and how much memory it holds, as torch's profiler sees it."""
+"""What a call computes and how much memory it uses, according to torch's profiler."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """The most bytes that a call holds at a time, beside what it is given."""
-    call()  # what is made once
+    """The peak memory of a call in bytes, besides its arguments."""
+    call()  # what is created once
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         call()
     held = most = 0

@@ -1,4 +1,4 @@
-"""Rows that are hard to compute exactly, for every road to a loss: logits, hidden states, shards, kernels."""
+"""Rows that are hard to compute exactly, for every code path: logits, hidden states, shards, kernels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ IGNORE_INDICES = (-100, -1, 0, 4, 20, 2**31, 2**32, 2**32 + 4, 2**53 + 1, 2**63 
 
 
 class LargeRows:
-    """Finite logits. Options take turns with reductions and dtypes: random problems combine them."""
+    """Finite logits. Options alternate with reductions and dtypes: random problems combine them."""
 
     device = "cpu"
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
     vocab_size = 32_000
     every = 1
-    """Of many problems, run every so many."""
+    """Run one in so many of the problems."""
 
     def solve(self, problem: Problem) -> Answer:
         raise NotImplementedError
@@ -79,7 +79,7 @@ class LargeRows:
 
     @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 1.0])])
     def test_an_ignore_index_is_no_other_label(self, weights: torch.Tensor | None) -> None:
-        """One that int32 does not hold would wrap around to a label there. It does what a weight of 0 does."""
+        """One beyond int32 would wrap around to a label. It has the same effect as a weight of 0."""
         labels = torch.tensor([0, 4, 20, 49, 0, 4])
         numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
         logits = torch.randn(6, 50)
@@ -98,7 +98,7 @@ class LargeRows:
 
 
 class InfiniteRows(LargeRows):
-    """And logits of -inf."""
+    """Adds logits of -inf."""
 
     def test_impossible_labels_have_the_loss_that_torch_gives_them(self) -> None:
         for i, label_smoothing in enumerate(SMOOTHINGS):

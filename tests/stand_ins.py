@@ -1,4 +1,4 @@
-"""In place of frameworks that pin versions of their own, so that they cannot be installed beside ours: their hooks.
+"""Stand-ins for the hooks of frameworks that pin other versions, so that they cannot be installed alongside ours.
 
 Where the real package is installed, it is used. `.github/workflows/ci.yml` has a job that installs them.
 """
@@ -20,7 +20,7 @@ def is_installed(package: str) -> bool:
 
 
 class BasePlugin:
-    """``axolotl.integrations.base.BasePlugin``, 0.19: hooks that do nothing unless a plugin has them."""
+    """``axolotl.integrations.base.BasePlugin``, 0.19: hooks that do nothing unless a plugin defines them."""
 
     def get_input_args(self) -> str | None:
         return None
@@ -56,7 +56,7 @@ MODULES: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def standing_in() -> Iterator[None]:
-    """Modules for the packages that are not installed; those of the rest stay as they are."""
+    """Modules for the packages that are not installed; installed ones are not changed."""
     before = dict(sys.modules)
     for path, names in MODULES.items():
         package, *_ = parts = path.split(".")

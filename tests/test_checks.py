@@ -1,4 +1,4 @@
-"""What checking a call costs the next ones: options are settled once, and nothing of a caller's is kept."""
+"""Options are checked once, and nothing of a caller's is kept alive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def number_tokens() -> NumberTokens:
 
 @pytest.fixture
 def _no_collection() -> Iterator[None]:
-    """What dies does so by its last reference."""
+    """Objects are freed with their last reference."""
     gc.collect()
     gc.disable()
     yield
@@ -63,7 +63,7 @@ def test_a_call_keeps_nothing_alive(road: str, options: dict[str, Any]) -> None:
 
 
 def test_a_trace_keeps_nothing_alive() -> None:
-    """But for what torch's own transforms leave to the garbage collector."""
+    """Except what torch's own transforms leave to the garbage collector."""
 
     def trace(numbers: NumberTokens) -> weakref.ref[NumberTokens]:
         torch.func.grad(lambda x: cross_entropy_ntl(x, LABELS, numbers))(LOGITS)
@@ -86,7 +86,7 @@ def test_a_schedule_settles_nothing_anew() -> None:
 
 
 def test_whatever_the_loss_depends_on_is_settled_anew() -> None:
-    """Equal to the reference after every change of one thing alone."""
+    """Equal to the reference after every change of a single argument."""
     numbers = [
         NumberTokens.from_mapping({4: 0.0, 5: 1.0, 6: 9.0}, 50),
         NumberTokens.from_mapping({4: 0.0, 5: 2.0, 6: 9.0}, 50),  # another smallest distance
@@ -110,7 +110,7 @@ def test_whatever_the_loss_depends_on_is_settled_anew() -> None:
 
 
 def test_a_lambda_is_checked_with_every_choice_of_the_rest() -> None:
-    """Though it is no part of what is kept."""
+    """Although it is not part of the cache key."""
     near, far = (NumberTokens.from_mapping({4: 0.0, 5: value}, 50) for value in (1.0, 1e6))
     for weight in (1e36, 10**36, torch.tensor(1e36)):
         for _ in range(2):

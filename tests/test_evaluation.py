@@ -1,4 +1,4 @@
-"""Answers as numbers: which number a text gives, errors held to scikit-learn's, and a Trainer that logs them."""
+"""Answers as numbers: how texts are parsed, errors compared with scikit-learn's, and a Trainer that logs them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ HOSTILE += ["^", "^(", "^{1", "^{x{}", "^{ -", "m**", "a**1", "−"]
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_long_texts_take_no_more_than_their_length(text: str) -> None:
-    """These take a blink. Where time grew with the square of the length, one would take minutes."""
+    """These are fast. If time grew with the square of the length, one would take minutes."""
     for end in ("", ",5678"):
         long = text * 50_000 + end
         whole, first, last = (number_in(long, find, behind="##") for find in ("whole", "first", "last"))
@@ -172,7 +172,7 @@ def signed_log(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_errors_are_those_of_scikit_learn(seed: int) -> None:
-    """Of numbers of any size and sign, offsets, repetitions, and predictions that are none."""
+    """For numbers of any size and sign, offsets, repetitions, and predictions that are not numbers."""
     rng = np.random.default_rng(seed)
     count, scale, offset = rng.integers(2, 200), 10.0 ** rng.integers(-8, 60), 10.0 ** rng.integers(-2, 6)
     references = np.concatenate([[0.0], rng.standard_normal(count) * 10 ** rng.uniform(0, 4, count) + offset]) * scale
@@ -252,7 +252,7 @@ def test_numbers_run_on_by_their_values(prediction: str, reference: str, runs_on
 
 @pytest.mark.parametrize("huge", [10**400, Fraction(10**400), Decimal("1e400"), torch.tensor(math.inf)])
 def test_numbers_beyond_float64_are_infinite(huge: Any) -> None:
-    """As those in texts."""
+    """Like those in texts."""
     found = value_metrics([huge, -huge, 3.0], [1.0, 2.0, huge])
     assert found == value_metrics([math.inf, -math.inf, 3.0], [1.0, 2.0, math.inf])
     assert found["no_number"] == pytest.approx(2 / 3) and found["mae"] == 1e100
@@ -302,7 +302,7 @@ PAD, END = 0, 1
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    """A character a token."""
+    """One token per character."""
     raw = Tokenizer(models.WordLevel({token: id for id, token in enumerate(CHARACTERS)}, unk_token="<unk>"))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -310,7 +310,7 @@ def tokenizer() -> Any:
 
 
 def ids_of(texts: list[str], start: list[int], padding: int) -> np.ndarray:
-    """[B, T] as a Trainer has them, with some columns of padding more."""
+    """[B, T] as in a Trainer, with some more columns of padding."""
     rows = [[*start, *(CHARACTERS.index(character) for character in text), END] for text in texts]
     return np.array([row + [padding] * (max(map(len, rows)) + 2 - len(row)) for row in rows])
 
@@ -321,7 +321,7 @@ PREDICTIONS, REFERENCES = ["12", "-3.5", "==", "1234", "7"], ["12", "-4.5", "8",
 @pytest.mark.parametrize("wrap", [lambda ids: ids, torch.tensor, lambda ids: (ids, None), lambda ids: ids.tolist()])
 @pytest.mark.parametrize("padding", [-100, PAD])
 def test_token_ids_become_texts(wrap: Callable[..., Any], padding: int, tokenizer: Any) -> None:
-    """Padding of both kinds on both sides, a start token, arrays, tensors, and outputs that come with others."""
+    """Padding of both kinds on both sides, a start token, arrays, tensors, and tuples of outputs."""
     evaluated = SimpleNamespace(
         predictions=wrap(ids_of(PREDICTIONS, [PAD], padding)), label_ids=wrap(ids_of(REFERENCES, [], -100))
     )
@@ -335,7 +335,7 @@ def test_batches_add_up_until_the_last(tokenizer: Any) -> None:
     measure = NumberMetrics(tokenizer, behind="####")
     with pytest.raises(ValueError, match="no reference is a number"):
         measure(SimpleNamespace(predictions=ids_of(["12"], [], -100), label_ids=ids_of(["="], [], -100)))
-    for _ in range(2):  # nothing is left of the evaluation before, nor of one that failed
+    for _ in range(2):  # nothing remains of the previous evaluation, nor of a failed one
         for start, is_last in ((0, False), (2, False), (4, True)):
             batch = [ids_of(texts[start : start + 2], [], -100) for texts in (PREDICTIONS, REFERENCES)]
             found = measure(SimpleNamespace(predictions=batch[0], label_ids=batch[1]), compute_result=is_last)
@@ -382,7 +382,7 @@ def test_a_trainer_that_generates_logs_them(kind: Any, in_batches: bool, tokeniz
     answers = iter(answer for _, answer in SUMS)
 
     def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
-        """Right answers, and for the last question of each batch no number: as if the model had learnt."""
+        """Correct answers, but no number for the last question of each batch: as if the model had learnt."""
         texts = [answer for _, answer in zip(input_ids, answers, strict=False)]
         return torch.tensor(ids_of([*texts[:-1], f"={texts[-1]}"], [PAD], PAD))
 

@@ -1,4 +1,4 @@
-"""A module whose library is missing says what installs it."""
+"""A module whose library is missing raises an error with the command that installs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cross_entropy_ntl`: what it computes, in plain cases; then random and hard inputs; then its promises to callers."""
+"""`cross_entropy_ntl`: its results in plain cases; then random and hard inputs; then its guarantees to callers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .wrong_numbers import LARGEST, every_wrong_argument
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)  # token 3 is the number 0, ..., 12 is 9
 LOGITS, LABELS = torch.randn(4, 50), torch.tensor([4, 20, 7, 12])
 VALUES = torch.tensor([1.0, 4.0, 9.0])
-"""What the labels 4, 7 and 12 of LABELS say; the second label, 20, is no number."""
+"""The values of the labels 4, 7 and 12 in LABELS; the second label, 20, is not a number."""
 NUMBER_ROWS = [0, 2, 3]
 
 
@@ -56,7 +56,7 @@ def test_with_a_weight_of_zero_it_is_cross_entropy(reduction: str, backend: str)
 
 
 def test_the_loss_is_cross_entropy_and_lambda_times_ntl(backend: str) -> None:
-    """Cross-entropy is a mean over all tokens, NTL one over the labels that are numbers."""
+    """Cross-entropy is averaged over all tokens, NTL over the labels that are numbers."""
     output = parts_of(LOGITS, LABELS, config=NTLConfig(weight=0.3), backend=backend)
     ntl = (number_probabilities() * distances()).sum(-1)
     torch.testing.assert_close(output.cross_entropy, F.cross_entropy(LOGITS, LABELS))
@@ -67,7 +67,7 @@ def test_the_loss_is_cross_entropy_and_lambda_times_ntl(backend: str) -> None:
 def test_wasserstein_is_the_expected_distance_from_the_label(backend: str) -> None:
     ntl = parts_of(LOGITS, LABELS, reduction="none", backend=backend).ntl
     torch.testing.assert_close(ntl[NUMBER_ROWS], (number_probabilities() * distances()).sum(-1))
-    assert ntl[1] == 0  # the label is no number
+    assert ntl[1] == 0  # the label is not a number
 
 
 @pytest.mark.parametrize("kind", TRUE_LOSSES)
@@ -86,7 +86,7 @@ def test_squash_factor_sets_what_the_furthest_number_costs(backend: str) -> None
 
 
 def test_label_sigma_compares_with_a_gaussian_around_the_label(backend: str) -> None:
-    """The Wasserstein distance of two distributions on 0, 1, ..., 9: how far their cumulative sums are apart."""
+    """The Wasserstein distance of two distributions on 0, 1, ..., 9: the distance of their cumulative sums."""
     target = torch.softmax(-(distances() ** 2) / (2 * 1.5**2), -1)
     apart = (number_probabilities() - target).cumsum(-1).abs().sum(-1)
     output = parts_of(LOGITS, LABELS, config=NTLConfig(label_sigma=1.5), backend=backend)
@@ -94,7 +94,7 @@ def test_label_sigma_compares_with_a_gaussian_around_the_label(backend: str) -> 
 
 
 def test_reweigh_makes_words_cost_more_than_any_number(backend: str) -> None:
-    """Probability on tokens that are no numbers costs 1.01 times the largest distance."""
+    """Probability on tokens that are not numbers costs 1.01 times the largest distance."""
     mass = LOGITS[NUMBER_ROWS].softmax(-1)[:, 3:13].sum(-1)
     ntl = mass * (number_probabilities() * distances()).sum(-1) + (1 - mass) * 1.01 * 9
     output = parts_of(LOGITS, LABELS, config=NTLConfig(reweigh=True), backend=backend)
@@ -111,7 +111,7 @@ def test_z_loss_softcap_and_logit_scale(backend: str) -> None:
 
 @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
 def test_weights_and_denominators(mean_over: str, backend: str) -> None:
-    """A weight multiplies a row; a mean divides by the sum of weights, or by what the caller has counted."""
+    """A weight multiplies a row; a mean divides by the sum of weights, or by the caller's counts."""
     weights = torch.tensor([1.0, 2.0, 0.0, 4.0])
     given: dict[str, Any] = {"config": NTLConfig(mean_over=mean_over), "backend": backend}
     rows = parts_of(LOGITS, LABELS, reduction="none", **given)
@@ -134,7 +134,7 @@ def test_the_gradient_is_autograds_of_the_formula(backend: str) -> None:
 
 
 def test_parts_say_what_is_predicted(backend: str) -> None:
-    """Of labels 1, a word and 6: the first two are predicted, the third as 8."""
+    """Labels 1, a word and 6: the first two are predicted correctly, the third as 8."""
     logits = torch.full((3, 50), -50.0)
     logits[0, 4] = logits[1, 30] = logits[2, 11] = 50.0
     output = parts_of(logits, torch.tensor([4, 30, 9]), backend=backend)
@@ -155,7 +155,7 @@ def test_random_problems_equal_the_reference(first_seed: int) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, 120, 40))
 def test_the_loss_alone_is_the_loss_with_its_parts(first_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the parts show is left out where nobody asked for it; every element is written all the same."""
+    """Results that only the parts need are skipped if the parts are not required, but every element is written."""
     new_empty = Tensor.new_empty
     monkeypatch.setattr(Tensor, "new_empty", lambda *args, **kwargs: new_empty(*args, **kwargs).fill_(torch.nan))
     for seed in range(first_seed, first_seed + 40):
@@ -238,7 +238,7 @@ def test_confident_rows_keep_their_small_gradient(dtype: torch.dtype) -> None:
         options = {"reduction": "sum", "config": NTLConfig(reweigh=reweigh)}
         problem = Problem(logits.to(dtype), labels, DIGITS, options, torch.tensor(1.0))
         answer = solve(problem, "eager")
-        if dtype == torch.float32 and not reweigh:  # p has a rounding, and plain PyTorch is exact by luck
+        if dtype == torch.float32 and not reweigh:  # p is rounded, and plain PyTorch is exact by chance
             truth = solve(problem.in_dtype(torch.float64), "reference").gradient
             torch.testing.assert_close(answer.gradient.double(), truth, rtol=0, atol=2.0**-24)
         else:
@@ -293,12 +293,12 @@ def test_a_sum_beyond_the_dtype_is_infinite_while_its_rows_are_not(backend: str)
         assert (loss.isfinite() == (reduction == "none")).all()
 
 
-# What callers rely on
+# Guarantees to callers
 
 
 @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
 def test_a_batch_in_parts_is_the_whole_batch(mean_over: str, backend: str) -> None:
-    """With the whole batch's counts, in any split. A mean over tokens needs no count of numbers."""
+    """With the whole batch's counts, for any split. A mean over tokens needs no count of numbers."""
     logits, labels = torch.randn(24, 50, requires_grad=True), torch.randint(10, 50, (24,))
     labels[[0, 1, 7, 20]], labels[3:6] = torch.tensor([3, 9, 0, 4]), -100
     for config in (NTLConfig(mean_over=mean_over), NTLConfig(kind="mse", reweigh=True, mean_over=mean_over)):
@@ -336,7 +336,7 @@ def test_autocast_changes_nothing_inside(dtype: torch.dtype, backend: str) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nothing_of_the_callers_is_written(dtype: torch.dtype) -> None:
-    """Not even in place, where nobody asks for a gradient."""
+    """Not even with inplace=True, if no gradient is required."""
     logits, labels, weights = torch.randn(5, 50).to(dtype), torch.tensor([0, 4, -100, 5, 49]), torch.rand(5)
     copies = [t.clone() for t in (logits, labels, weights)]
     leaf = logits.detach().requires_grad_()
@@ -378,7 +378,7 @@ def test_wrong_logits_are_named(options: dict[str, Any], error: type[Exception],
 
 @every_wrong_argument
 def test_wrong_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str, backend: str) -> None:
-    """Alike for every dtype: float64 logits have the same limits, but for weights."""
+    """For every dtype: float64 logits have the same limits, except for weights."""
     weights = options.get("token_weights")
     is_double = isinstance(weights, Tensor) and weights.dtype == torch.float64
     for dtype in (torch.float32, torch.bfloat16, torch.float16 if is_double else torch.float64):
@@ -388,7 +388,7 @@ def test_wrong_arguments_are_named(options: dict[str, Any], error: type[Exceptio
 
 
 def test_a_weight_that_does_not_fit_is_never_ignored(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a traced call, and where nobody looks, as on a GPU. Beside float64 logits it is a weight like any other."""
+    """In a traced call, and without checks, as on a GPU. With float64 logits it is a weight like any other."""
     for weight in (1e300, 1e-60):
         weights = torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64)
         given: dict[str, Any] = {"token_weights": weights, "reduction": "none"}

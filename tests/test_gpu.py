@@ -1,4 +1,4 @@
-"""The rules for gpu tests, tried on tests that need no GPU."""
+"""The rules for gpu tests, applied to tests that need no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels' package: what it imports and what compiles anew. The kernels' values: `backends/interpreted.py`."""
+"""The kernels' package: what it imports and what causes recompilation. Their values: `backends/interpreted.py`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_kind_without_a_formula_does_not_compile(kernel: str) -> None:
 
 
 class NoDevice:
-    """As much of a driver as compiling needs."""
+    """The parts of a driver that compilation needs."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
@@ -70,14 +70,14 @@ class NoDevice:
 
 
 def replace_driver(monkeypatch: pytest.MonkeyPatch, other: Any) -> None:
-    """Give Triton another driver for now, under whatever name its version keeps it."""
+    """Temporarily replace Triton's driver, under the name that its version uses."""
     monkeypatch.setattr(driver, "__dict__", dict(vars(driver)))
     driver.set_active(other)
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """Catches the backend's launches in place of launching, with a driver that needs no device."""
+    """Records the backend's launches instead of launching, with a driver that needs no device."""
     caught: list[Launch] = []
     for name in [name for name in vars(backend) if name.endswith("_kernel")]:
         monkeypatch.setattr(backend, name, Recorder(getattr(backend, name), caught))
@@ -109,7 +109,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
 
 
 def compiled_kernels(launches: list[Launch]) -> set[tuple[str, str]]:
-    """(kernel, hash) of everything that the launches compile to; takes the launches."""
+    """(kernel, hash) of everything that the launches compile to; clears the launches."""
     found = set()
     while launches:
         launch = launches.pop()

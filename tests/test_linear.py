@@ -1,4 +1,4 @@
-"""`linear_cross_entropy_ntl` against the reference on full logits, and what it never allocates."""
+"""`linear_cross_entropy_ntl` against the reference on full logits, and its memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestRowsOfHeads(LargeRows):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_a_bias_of_minus_infinity_takes_columns_out(reduction: str) -> None:
-    """Among them a label's: the loss is infinite, the gradients are torch's."""
+    """A label's column is among them: the loss is infinite, and the gradients equal torch's."""
     bias, labels = torch.randn(50), torch.tensor([4, 20, 30, 5])
     bias[[20, 5, 49]] = -torch.inf
     leaves = HIDDEN.clone().requires_grad_(), WEIGHT.clone().requires_grad_()
@@ -67,7 +67,7 @@ def test_a_bias_of_minus_infinity_takes_columns_out(reduction: str) -> None:
 
 @pytest.mark.parametrize("config", [NTLConfig(), NTLConfig(kind="mse", reweigh=True), NTLConfig(label_sigma=1.0)])
 def test_number_tokens_without_probability_have_no_number_loss(config: NTLConfig) -> None:
-    """With infinite losses and finite gradients, those of cross-entropy alone."""
+    """Losses are infinite and gradients finite, as for cross-entropy alone."""
     bias = torch.randn(50).index_fill(0, DIGITS.ids, -torch.inf)
     leaves = HIDDEN.clone().requires_grad_(), WEIGHT.clone().requires_grad_()
     for reduction in ("mean", "none"):
@@ -93,7 +93,7 @@ def random_hidden() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("frozen", ["hidden", "weight"])
 def test_what_is_frozen_costs_no_product_and_loses_no_gradient(frozen: str) -> None:
-    """And rows that are skipped are not computed."""
+    """Skipped rows are not computed."""
     hidden, weight, labels = random_hidden()
     (hidden if frozen == "hidden" else weight).requires_grad_(False)
     products = products_of(lambda: linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, chunk_size=64).backward())
@@ -192,7 +192,7 @@ HALF: dict[str, tuple[int, int | None, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", HALF)
 def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
-    """At the largest loss scale that full logits in float16 survive, as a scaler finds it: finite, and row by row as
+    """At the largest loss scale that full logits in float16 allow, as a scaler finds it: finite, and row by row as
     near to the truth; also through the operators."""
     step, far, options = HALF[case]
     options = {**options, "config": replace(options.get("config", NTLConfig()), reweigh=len(case) % 2 == 0)}
@@ -223,12 +223,12 @@ def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
             found = gradients(torch.float16, scale, False)
         for got, p, t in zip(found, plain, truth, strict=True):
             lost, allowed = ((answer - t).norm(dim=-1) for answer in (got, p))
-            # Rows of other tokens share their unit with number rows whose gradients are orders of magnitude larger.
+            # Rows of other tokens share a unit with number rows whose gradients are orders of magnitude larger.
             limit = 4 * allowed + t.norm(dim=-1) * 2.0**-8 + t.norm(dim=-1).max() * 2.0**-20
             assert (lost <= limit).all(), f"{(lost / limit).max():.3g} times what full logits lose, scale {scale:g}"
 
 
-# Errors, and what is left alone
+# Errors, and arguments that are not changed
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_callers_tensors_are_not_changed() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_meta_tensors(reduction: str) -> None:
-    """What a model's loss looks like before it has memory: shapes and dtypes alone."""
+    """A model's loss without memory: only shapes and dtypes."""
     hidden, weight, labels = (tensor.to("meta") for tensor in (HIDDEN, WEIGHT, LABELS))
     loss = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, reduction=reduction)
     assert loss.is_meta and loss.dtype == torch.float32 and loss.shape == (() if reduction == "mean" else (4,))

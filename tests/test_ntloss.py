@@ -1,4 +1,4 @@
-"""The drop-in classes against the `ntloss` package, and its faults that they do not share."""
+"""The drop-in classes against the `ntloss` package, and its bugs that they do not share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = ["a", "b", ".", *"0123456789", "12", "3.5", "-7", "c", "1e2", "+4", ".5"
 
 @pytest.fixture(scope="module")
 def package() -> Any:
-    """The package that ours are held to. Imported here, so that tests without it run where it is not installed."""
+    """The package that ours are compared with. Imported here, so that the other tests run without it."""
     import ntloss
     from loguru import logger
 
@@ -54,7 +54,7 @@ LOSS_FUNCTIONS = [F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, twice_m
 
 
 def in_one_dtype(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function, for the package: it hands float32 values over beside float64 logits, for which torch's own loss
+    """The function, for the package: it passes float32 values with float64 logits, for which torch's own loss
     functions have no gradient."""
     return lambda yhat, y, reduction="mean": function(yhat, y.to(yhat.dtype), reduction=reduction)
 
@@ -83,7 +83,7 @@ NAMES = ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"]
 
 
 def made(name: str, words: list[str] = WORDS, **options: Any) -> Any:
-    """One of our losses; "custom" has a loss function that no kernel computes."""
+    """One of our losses; "custom" has a loss function that the kernels do not compute."""
     if name == "custom":
         name, options["loss_function"] = "NTLossDotProduct", twice_mse
     return getattr(ours, name)(tokenizer_of(words), **options)
@@ -179,7 +179,7 @@ def test_converted_digits_are_the_packages(float_level: bool, package: Any) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reweighing_is_the_default_and_can_be_switched(name: str, package: Any) -> None:
-    """As in the package, and unlike `NTLConfig`'s."""
+    """As in the package, but unlike in `NTLConfig`."""
     tokenizer, logits, labels = tokenizer_of(WORDS), torch.randn(1, 4, len(WORDS)), torch.tensor([[4, 5, 0, 9]])
     loss = made(name)
     default = loss(logits, labels)
@@ -191,7 +191,7 @@ def test_reweighing_is_the_default_and_can_be_switched(name: str, package: Any) 
 
 @dataclasses.dataclass
 class ScaledError:
-    """A callable that cannot be hashed, and is not finite anywhere near the truth."""
+    """A callable that is not hashable and returns no finite value near the truth."""
 
     factor: float = 2.0
 
@@ -214,7 +214,7 @@ def test_any_callable_is_a_loss_function(function: Any, package: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tokenizer_is_not_changed(name: str) -> None:
-    """The package adds the digits that it misses."""
+    """The package adds missing digits."""
     tokenizer = tokenizer_of(["a", "b", "0", "1", "2", "."])
     before = tokenizer.backend_tokenizer.to_str()
     assert getattr(ours, name)(tokenizer).number_values_dense.tolist() == [0.0, 1.0, 2.0]
@@ -222,7 +222,7 @@ def test_the_tokenizer_is_not_changed(name: str) -> None:
 
 
 def test_only_ascii_decimals_are_numbers() -> None:
-    """The package counts whatever Python's float() takes: "1_0" as 10, "٣" as 3."""
+    """The package counts everything that Python's float() accepts: "1_0" as 10, "٣" as 3."""
     words = ["a", "1_0", "٣", "²", "inf", "nan", "1e999", "1e39", "4", "4.5", "-2", " 6", "7\n", "٣ ", "4 5"]
     want = [4.0, 4.5, -2.0, 6.0, 7.0]
     assert ours.NTLoss(tokenizer_of(words), digit_level=False).number_values_dense.tolist() == want
@@ -302,7 +302,7 @@ def test_number_level_loss_is_that_of_exact_arithmetic(dtype: torch.dtype) -> No
         text = "".join(rng.choice(numbers) for _ in "abcd")
         labels = torch.tensor([[WORDS.index(character) for character in text]])
         logits = (torch.randn(1, len(text), len(WORDS)) * 10).to(dtype)
-        predicted = torch.rand(1, len(text)) < 0.8  # mostly right, and sure of it
+        predicted = torch.rand(1, len(text)) < 0.8  # mostly correct, and confident
         logits = torch.where(predicted[..., None], F.one_hot(labels, len(WORDS)) * 2e4 - 1e4, logits).to(dtype)
         logits.requires_grad_()
         losses = loss(logits, labels, reduction="none")
@@ -325,7 +325,7 @@ def test_number_level_gradcheck(reduction: str) -> None:
 
 
 def test_only_a_point_joins_digits() -> None:
-    """With no "." among its tokens, the package takes the unknown token for it; an ignored "." still joins there."""
+    """Without a "." among its tokens, the package mistakes the unknown token for it, and an ignored "." still joins."""
     tokenizer = tokenizer_of(["a", *"0123456789"])
     tokenizer.unk_token = "a"
     without = ours.NumberLevelLoss(tokenizer, float_level=True)
@@ -356,7 +356,7 @@ def test_rows_without_number_logits_have_no_loss(name: str, reweigh: bool) -> No
 
 @every_loss
 def test_rows_with_hardly_any_probability_on_numbers_have_the_largest_loss(name: str) -> None:
-    """So little that float32 rounds it to 0, which is not the same as none."""
+    """So little that float32 rounds it to 0, which differs from none."""
     loss, logits = made(name), torch.zeros(1, 1, len(WORDS))
     logits[0, 0, 0] = 500.0
     torch.testing.assert_close(loss(logits, torch.tensor([[4]])), 1.01 * loss.max_dist)
@@ -365,7 +365,7 @@ def test_rows_with_hardly_any_probability_on_numbers_have_the_largest_loss(name:
 @every_reduction
 @every_loss
 def test_nothing_is_read_from_a_device_or_copied_there(name: str, reduction: str) -> None:
-    """The device "meta" has no values: asking for one raises. The package asks several times."""
+    """The device "meta" has no values: reading one raises. The package reads several."""
     loss = made(name)
     loss.numbers.to("meta")
     logits = torch.empty(2, 9, len(WORDS), device="meta", dtype=torch.bfloat16, requires_grad=True)

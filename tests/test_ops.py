@@ -30,7 +30,7 @@ class Graphs(CompileCounterWithBackend):
     """An aot_eager backend that counts its graphs: a compiled function must not fall back to plain Python."""
 
     def __init__(self) -> None:
-        torch.compiler.reset()  # what broke in one test would not be compiled in the next
+        torch.compiler.reset()  # a function that broke in one test would not be compiled in the next
         super().__init__("aot_eager")
 
 
@@ -43,7 +43,7 @@ def operands(
 
 
 def test_operands_carry_the_whole_problem() -> None:
-    """Every field but ``wants_parts``, each other than its default and than every other."""
+    """Every field but ``wants_parts``, each different from its default and from every other."""
     weights, table = torch.rand(LABELS.shape), GROUPED.table("cpu")
     config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
@@ -61,7 +61,7 @@ def test_operands_carry_the_whole_problem() -> None:
 @pytest.mark.parametrize("name", ["losses and gradient", "losses", "losses of rows", "gradients"])
 @pytest.mark.parametrize(("layout", "numbers"), [("contiguous", DIGITS), ("sliced", GROUPED)])
 def test_opcheck(name: str, layout: str, numbers: NumberTokens) -> None:
-    """torch's four standard tests, the derivative among them."""
+    """torch's four standard tests, including the derivative."""
     given = partial(operands, LABELS, numbers=numbers)
     logits = torch.randn(2, 4, 50)[:, :-1] if layout == "sliced" else torch.randn(2, 3, 50)
     differentiable = logits.clone() if layout == "contiguous" else logits.detach()
@@ -151,11 +151,11 @@ WRONG: dict[str, tuple[float, ...]] = {
 
 
 QUICK = [("logits", "z_loss"), ("logits", "num_tokens"), ("hidden", "weight"), ("hidden", "num_numbers")]
-"""The roads and numbers of the tests that are not slow."""
+"""The code paths and numbers of the tests that are not slow."""
 
 
 def given(name: str, value: Any) -> dict[str, Any]:
-    """An option as a function takes it."""
+    """An option as a function accepts it."""
     if name in ("num_tokens", "num_numbers"):
         return {"num_tokens": 5, "num_numbers": 3, name: value}
     if name not in CONFIGURED:
@@ -173,7 +173,7 @@ def pairs_of(road: str) -> list[tuple[str, float]]:
     [("logits", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in product(ROADS, [True, False]))],
 )
 def test_constants_are_checked_under_compile_too(road: str, fullgraph: bool) -> None:
-    """One after another, as a process meets them: where a graph breaks, what runs by itself has seen other numbers."""
+    """One after another, as in a process: at a graph break, the code that runs on its own has seen other numbers."""
     graphs = Graphs()
     for name, value in pairs_of(road):
         if fullgraph:
@@ -210,7 +210,7 @@ RIGHT: dict[str, tuple[float, ...]] = {
     ],
 )
 def test_numbers_that_change_are_checked_too(name: str, road: str, dynamic: bool | None) -> None:
-    """Those that a trace takes for any number, where the operators see them."""
+    """Those that a trace treats as symbolic are checked by the operators."""
     compiled = torch.compile(
         lambda value: ROADS[road](**given(name, value)), backend=Graphs(), fullgraph=True, dynamic=dynamic
     )

@@ -1,4 +1,4 @@
-"""What the package is made of: what importing it needs, what it is distributed as, how it is checked."""
+"""The package: what importing it needs, how it is distributed, how it is checked."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def built(kind: str, folder: Path, out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, built from a copy of what it is built from, and the wheel made of it."""
+    """A folder with the source distribution, built from a copy of its sources, and the wheel built from it."""
     folder, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("distributions")
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
         shutil.copy(ROOT / name, folder)
@@ -106,7 +106,7 @@ def metadata(distributions: Path) -> email.message.Message:
 
 
 def test_the_wheel_works_where_there_is_no_checkout(distributions: Path, tmp_path: Path) -> None:
-    """In an environment with nothing but the wheel, which sees this one's packages (but not its editable installs)."""
+    """In an environment with only the wheel, which sees this one's packages (but not its editable installs)."""
     empty = tmp_path / "empty"
     venv.create(empty, with_pip=False)
     (site,) = (empty / "lib").glob("python*/site-packages")
@@ -124,7 +124,7 @@ def test_the_wheel_works_where_there_is_no_checkout(distributions: Path, tmp_pat
 
 
 def test_metadata(distributions: Path) -> None:
-    """Author and links from CITATION.cff, which holds no version that could differ."""
+    """Author and links from CITATION.cff, which contains no version that could differ."""
     found = metadata(distributions)
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nauthors:\n  - name: {found['Author']}\n" in citation and "\nversion:" not in citation
@@ -139,7 +139,7 @@ def test_metadata(distributions: Path) -> None:
 
 @pytest.mark.parametrize(("tag", "code"), [(f"v{ntl_kernels.__version__}", 0), ("v9.9.9", 1)])
 def test_a_release_has_the_version_of_its_tag(tag: str, code: int, distributions: Path, tmp_path: Path) -> None:
-    """The workflow's own line, run on what was built; publishing waits for the job it is in, and has the only token."""
+    """The workflow's command, run on the build; publishing waits for its job, and has the only token."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     build, publish = (workflow["jobs"][name] for name in ("build", "publish"))
     (check,) = (step["run"] for step in build["steps"] if step.get("name") == "The tag is the version")
@@ -152,7 +152,7 @@ def test_a_release_has_the_version_of_its_tag(tag: str, code: int, distributions
 
 
 def test_every_way_to_check_runs_the_same_checks() -> None:
-    """CI, the workflow and pre-commit: one command, one version of the linter."""
+    """CI, the workflow and pre-commit use one command and one version of the linter."""
     makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
     goals = dict(re.findall(r"^(test|test-all): (.*)$", makefile, flags=re.MULTILINE))
     assert goals == {"test": "lint types docs tests", "test-all": "lint types docs tests-all emulated frameworks"}
@@ -185,7 +185,7 @@ STEPS["test-all"] = [*STEPS["test"], "emulated GPU", "emulated GPU", "tests with
 
 @pytest.mark.parametrize("goal", STEPS)
 def test_make_says_each_step_and_makes_the_environment_once(goal: str, tmp_path: Path) -> None:
-    """Without running them: the steps of a fresh machine, and of one with the environment."""
+    """Without running them: the steps on a fresh machine, and on one with the environment."""
 
     def steps() -> list[str]:
         environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "MAKEFLAGS")}

@@ -35,7 +35,7 @@ model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
 dataset = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 37, (8, 12))]
 args = TrainingArguments("runs/hf", max_steps=1, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
 """
-"""What the examples use of their reader's own, made small."""
+"""Small versions of what the examples expect from their reader."""
 
 
 def printed_by(code: str, folder: Path) -> str:

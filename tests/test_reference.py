@@ -20,7 +20,7 @@ NUMBERS = NumberTokens.from_mapping({2 * i + 1: value for i, value in enumerate(
 
 @pytest.mark.parametrize("sigma", [0.0, 0.4, 2.0])
 def test_wasserstein_is_scipys(sigma: float) -> None:
-    """Of values at any distances, two of them equal."""
+    """For values at any distances, two of them equal."""
     logits, labels = torch.randn(60, 14, dtype=torch.float64) * 2, NUMBERS.ids[torch.randint(0, 6, (60,))]
     options = {"config": NTLConfig(label_sigma=sigma), "reduction": "none", "backend": "reference"}
     found = cross_entropy_ntl(logits, labels, NUMBERS, return_parts=True, **options).ntl
@@ -48,7 +48,7 @@ CONFIGS = [
 @pytest.mark.parametrize("reweigh", [False, True])
 @pytest.mark.parametrize("options", CONFIGS, ids=str)
 def test_a_label_is_compared_with_its_own_group(options: dict[str, Any], reweigh: bool) -> None:
-    """As if that were all number tokens; where it has one value, which such tokens may not have, there is no NTL."""
+    """As if the group were all number tokens; a group with a single value has no NTL."""
     config = NTLConfig(weight=0.7, reweigh=reweigh, **options)
     labels = torch.arange(14).repeat(3)
     logits, upstream = torch.randn(42, 14, dtype=torch.float64) * 2, torch.rand(42)

@@ -18,7 +18,7 @@ UNEVEN = NumberTokens.from_mapping({0: -3.0, 1: 0.5, 2: 0.5, 3: 12.0}, 12)
 
 @pytest.mark.parametrize("near", [-(2**63), -(2**53), -(2**32), -100, 0, 2**31, 2**32, 2**53, 2**62, 2**63 - 1])
 def test_packing_is_exact_for_every_int64(near: int) -> None:
-    """One float is not beyond 2**53."""
+    """A float is not exact beyond 2**53."""
     for step in range(-3, 4):
         if -(2**63) <= near + step < 2**63:
             spec = LossSpec.resolve(NTLConfig(), UNEVEN, ignore_index=near + step)
@@ -78,7 +78,7 @@ def test_a_squash_factor_beyond_float32_is_named() -> None:
     ("kind", "largest"), [("wasserstein", 1.5e38), ("mae", 1.5e38), ("mse", 9e18), ("huber", 1.2e19)]
 )
 def test_losses_of_the_largest_distance_have_finite_gradients(kind: str, largest: float) -> None:
-    """And those of twice the distance are refused, or their numbers are."""
+    """Twice the distance is rejected, by the loss or by the number tokens."""
     for reweigh, backend in product((True, False), ("eager", "reference")):
         config = NTLConfig(kind=kind, huber_delta=3e38, reweigh=reweigh, weight=1.0)
         numbers = NumberTokens.from_mapping({0: 0.0, 1: largest / 2, 2: largest}, 5)

@@ -25,7 +25,7 @@ def true_statistics(logits: Tensor, numbers: NumberTokens = NUMBERS) -> tuple[Te
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 2, 3), (0,)])
 def test_equals_the_softmax(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Whichever results are asked for, and whatever the strides of logits and upstream gradients."""
+    """For any results that are differentiated, and any strides of logits and upstream gradients."""
     base = (torch.randn(13, *shape) * 3).to(dtype).requires_grad_()
     logits = base.movedim(0, -1)
     found, true = number_statistics(logits, NUMBERS), true_statistics(logits)
@@ -70,7 +70,7 @@ def test_each_group_has_its_own(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("numbers", [NUMBERS, NumberTokens.from_groups(GROUPS, 13)])
 def test_all_derivatives(numbers: NumberTokens) -> None:
-    """Of first and second order, in reverse and in forward mode, one by one and batched."""
+    """First and second order, reverse and forward mode, single and batched."""
     logits = torch.randn(3, 13, dtype=torch.float64, requires_grad=True)
 
     def statistics(x: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +81,7 @@ def test_all_derivatives(numbers: NumberTokens) -> None:
 
 
 def test_a_row_that_nobody_asks_about_has_no_gradient() -> None:
-    """Not even where it has no finite number logit, or none at all."""
+    """Even if it has no finite number logit, or no finite logit at all."""
     logits = torch.randn(3, 13)
     logits[1, NUMBERS.ids] = -torch.inf
     logits[2] = -torch.inf

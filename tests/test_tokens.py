@@ -87,7 +87,7 @@ def word_level() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """BERT: the start of a word, and what follows in it."""
+    """BERT: the start of a word, and its continuations."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     tokenizer.train_from_iterator(TEXT, trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"]))
@@ -108,13 +108,13 @@ class FakeTokenizer:
 
 
 def snapshot(tokenizer: Any) -> tuple[Any, ...]:
-    """All that a tokenizer is."""
+    """A minimal tokenizer."""
     raw = getattr(tokenizer, "backend_tokenizer", tokenizer)
     return raw.to_str(), dict(tokenizer.get_vocab()), raw.get_vocab_size(), str(raw.get_added_tokens_decoder())
 
 
 def found(tokenizer: Any, **options: Any) -> tuple[NumberTokens, list[str]]:
-    """The number tokens, and the warnings, each of which names the line that called."""
+    """The number tokens, and the warnings, each of which points to the calling line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         numbers = NumberTokens.from_tokenizer(tokenizer, **options)
@@ -243,7 +243,7 @@ BOTH = {"digits_only": False, "space_prefixed": True}
 def test_options_that_leave_most_numbers_out_warn(
     texts: list[str], options: dict[str, bool], counted: str, better: dict[str, bool]
 ) -> None:
-    """And name the call that counts them, which warns no more."""
+    """The warning names the call that counts them, which does not warn."""
     call = ", ".join(f"{name}={value}" for name, value in better.items())
     message = f"only {counted} number tokens count.*from_tokenizer\\(tokenizer, {call}\\) counts them all"
     _, (warned,) = found(FakeTokenizer(*texts), **options)
@@ -262,7 +262,7 @@ def test_missing_digits_warn_and_are_described() -> None:
     numbers, (warned,) = found(FakeTokenizer(*"01245678", "Ġ3"))
     assert re.match(r"digits without a token: 3, 9;.*space_prefixed=True counts 9", warned)
     assert "digits without a token: 3, 9" in numbers.describe()
-    assert found(FakeTokenizer("10", "20"), digits_only=False)[1] == []  # asked for what there is
+    assert found(FakeTokenizer("10", "20"), digits_only=False)[1] == []  # which counts all of them
 
 
 def advice(tokenizer: Any, **options: bool) -> tuple[str, str]:
@@ -310,7 +310,7 @@ def test_forms_that_a_tokenizer_does_not_use_are_not_advised() -> None:
 
 
 class Encoder(FakeTokenizer):
-    """Like Llama 3, with an ``encode`` of its own."""
+    """Like Llama 3, with a custom ``encode``."""
 
     def __init__(self, encode: Callable[..., Any]) -> None:
         super().__init__(*LIKE_LLAMA_3, "Ġ7")
@@ -320,7 +320,7 @@ class Encoder(FakeTokenizer):
 @pytest.mark.parametrize(
     "encode",
     [
-        lambda text: [],  # takes no options
+        lambda text: [],  # accepts no options
         lambda text, add_special_tokens: [],
         lambda text, add_special_tokens: None,
         lambda text, add_special_tokens: [10**9, {}],
@@ -352,7 +352,7 @@ NO_FORMS = ["<0x37>", "<extra_id_7>", "<unused7>", "[unused7]", "[7]", "<|reserv
 
 @pytest.mark.parametrize("form", OTHER_FORMS)
 def test_numbers_written_differently_are_named(form: str) -> None:
-    """They get no number loss, and nothing would say so."""
+    """They get no number loss, which would otherwise go unnoticed."""
     texts = OTHER_FORMS[form]
     message = f"{len(texts)} tokens look like numbers that are written differently ({texts[0]!r} (id 10)"
     numbers, (warned,) = found(FakeTokenizer(*DIGITS, *texts, *NO_FORMS))
@@ -369,7 +369,7 @@ def test_one_text_as_bytes_and_as_str(are_bytes_first: bool, digits_only: bool) 
     """As in tiktoken's vocabularies with tokens added by hand: each id keeps its number."""
     of_bytes: dict[Any, int] = {str(digit).encode(): digit for digit in range(10)} | {b"42": 10, b"##7": 11, b"a": 12}
     of_str: dict[Any, int] = {"3": 20, "7": 21, "42": 22, "##7": 23, "a": 24, "<|end|>": 25, "\u00e9": 26}
-    of_bytes |= {b"\xe9": 13, "٣".encode(): 14, b" 7": 15}  # the byte of that character, and what is no text
+    of_bytes |= {b"\xe9": 13, "٣".encode(): 14, b" 7": 15}  # the byte of that character is not valid UTF-8
     tokenizer = FakeTokenizer()
     tokenizer.vocab = of_bytes | of_str if are_bytes_first else of_str | of_bytes
     numbers, warned = found(tokenizer, digits_only=digits_only)
@@ -421,7 +421,7 @@ def test_groups_that_cannot_be_made_are_named() -> None:
 HUGE = ["9" * 40, "1" + "0" * 400, f"{'0' * 30}{'7' * 39}.5", "2" + "0" * 38]
 """Numbers that no loss holds: beyond float32, beyond float64, and one only within what differences need."""
 LONG = ["0" * 50 + "7", "3." + "1" * 60, "1" * 38]
-"""Numbers as long, which are small enough."""
+"""Numbers of the same length that are small enough."""
 
 
 @pytest.mark.parametrize("space_prefixed", [False, True])
@@ -442,14 +442,14 @@ def test_numbers_that_no_loss_holds_are_left_out_and_named(texts: list[str], spa
 
 
 def test_numbers_that_no_loss_holds_count_nowhere() -> None:
-    """Not among what an option would find, nor where they are all there is."""
-    numbers, warned = found(FakeTokenizer(*DIGITS, *HUGE))  # digits alone were asked for
+    """Not in the counts of other options, nor if there are no other numbers."""
+    numbers, warned = found(FakeTokenizer(*DIGITS, *HUGE))  # only digits count
     assert warned == [] and "other options" not in numbers.describe() and "beyond" not in numbers.describe()
     for first, said in (("a", "no number token.*"), ("7", r"two distinct values.*'7' \(id 0\);.*")):
         said += r"1 tokens are numbers beyond 1\.6e\+38 \('9{24}\.\.\.' \(id 1\)"
         with pytest.raises(ValueError, match=said):
             NumberTokens.from_tokenizer(FakeTokenizer(first, HUGE[0]), digits_only=False)
-    # float32 rounds to either side of the limit: what is counted is what a mapping takes
+    # float32 rounds to either side of the limit: whatever a mapping accepts is counted
     for text in ("159999999999999999999999999999999999999", "160000000000000000000000000000000000000", "1" + "6" * 38):
         numbers, warned = found(FakeTokenizer("0", "1", text), digits_only=False)
         assert (len(numbers) == 3) == (float(np.float32(float(text))) <= 1.6e38) == (not warned)

@@ -1,4 +1,4 @@
-"""Every public function under every transform of torch: equal to the reference, or an error that says what to use.
+"""Every public function under every transform of torch: equal to the reference, or an error that names a remedy.
 
 `TABLE` holds the expected outcome of each pair. ``python -m tests.test_transforms`` writes the documentation's page
 "Compatibility with torch" from it.
@@ -86,7 +86,7 @@ class PatchedModel(nn.Module):
         return self.model(**self.inputs(x), labels=labels, num_items_in_batch=count).loss
 
     def inputs(self, x: Tensor) -> dict[str, Any]:
-        """With the mask that is added to the attention scores: transformers makes one from a look at values, which
+        """With the mask that is added to the attention scores: transformers would derive it from values, which
         meta tensors lack, or (5.17) with a number that it copies to the device, which no CUDA graph may contain."""
         length = x.shape[-2]
         mask = x.new_full((length, length), torch.finfo(x.dtype).min).triu(1).expand(x.shape[0], 1, length, length)
@@ -131,7 +131,7 @@ def hidden_loss(head: Any, x: Tensor, labels: Tensor, *, reduction: str, **given
 
 
 def statistics_of(config: NTLConfig) -> Network:
-    """With a table of its own: torch remembers whether a compiled function saw a tensor's shape as dynamic."""
+    """With a separate table: torch remembers whether a compiled function saw a tensor's shape as dynamic."""
     numbers = copy.deepcopy(NUMBERS)
     return Network(lambda head, x, labels: torch.stack(tuple(statistics.number_statistics(head(x), numbers))), config)
 
@@ -196,7 +196,7 @@ def sample(length: int = LENGTH, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def total(output: Tensor) -> Tensor:
-    """A number that every entry of an output has another share in."""
+    """A number to which every entry of an output contributes differently."""
     return (output.flatten() * torch.linspace(0.5, 1.5, max(output.numel(), 1), device=output.device)).sum()
 
 
@@ -209,7 +209,7 @@ def derivatives(function: Any, network: nn.Module, x: Tensor, labels: Tensor, **
 
 
 def taken_gradients(network: nn.Module, x: Tensor) -> list[Tensor]:
-    """The gradients of x and of the parameters (0 for None), taken off them."""
+    """The gradients of x and of the parameters (0 for None), which are cleared."""
     tensors = [x, *network.parameters()]
     gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in tensors]
     for tensor in tensors:
@@ -346,7 +346,7 @@ def checkpointed(network: Any, use_reentrant: bool) -> None:
 
 
 def selectively_checkpointed(network: Any) -> None:
-    """Our operators are saved, everything else is computed again."""
+    """Our operators are saved, everything else is recomputed."""
     saved: list[str] = []
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -361,7 +361,7 @@ def selectively_checkpointed(network: Any) -> None:
 
 
 def packed(network: Any, most: int) -> None:
-    """No more tensors of N x V elements are packed for the backward pass than it needs."""
+    """Only the tensors of N x V elements that the backward pass needs are packed."""
     sizes: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -431,7 +431,7 @@ def per_sample_gradients(network: Any) -> None:
 
 
 def double_backward(network: Any) -> None:
-    """The first derivative is right. So is the derivative of that one, if it does not raise."""
+    """The first derivative is correct. So is the second, if it does not raise."""
     x, labels = sample()
     found = []
     for function in (network.truth, network):
@@ -521,14 +521,14 @@ def cuda_graph(network: Any) -> None:
         step()
         taken_gradients(network, x)
 
-    with mock.patch.object(dispatch, "is_capturing", return_value=True):  # the path that the capture takes
+    with mock.patch.object(dispatch, "is_capturing", return_value=True):  # the code path of a capture
         warm_up(step_and_forget)
     with captured(step) as (graph, output):
         check_replays(network, graph, output, x, labels)
 
 
 def check_replays(network: Any, graph: torch.cuda.CUDAGraph, output: Tensor, x: Tensor, labels: Tensor) -> None:
-    """Hold the captured output and the gradient of x to the reference, on new data each time."""
+    """Compare the captured output and the gradient of x with the reference, on new data each time."""
     for seed in range(3):
         new_x, new_labels = sample(seed=seed)
         with torch.no_grad():
@@ -557,7 +557,7 @@ class Outcome(NamedTuple):
 
     sentence: str
     message: str | None
-    """What the error says; None where there is nothing to try."""
+    """The error message; None if there is nothing to try."""
 
 
 NO_SECOND = Outcome(
@@ -581,7 +581,7 @@ class Transform(NamedTuple):
     title: str
     check: Callable[[Any], None]
     outcomes: dict[str, Outcome] = {}  # noqa: RUF012 - never changed
-    """By subject; who is not named is green."""
+    """By subject; the default is green."""
 
 
 def everyone(outcome: Outcome) -> dict[str, Outcome]:
@@ -725,7 +725,7 @@ def test_cell(transform: str, subject: str) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_nothing_is_copied_to_a_device(subject: str) -> None:
-    """What the capture needs, seen without a GPU."""
+    """A requirement of captures, tested without a GPU."""
     network = make(subject, torch.tensor(0.3, device="meta")).to("meta")
     x, labels = (tensor.to("meta") for tensor in sample())
     x.requires_grad_()

@@ -1,4 +1,4 @@
-"""Run in an environment with the wheel and no checkout: ``python -I try_wheel.py``. Prints what it found as JSON."""
+"""Run in an environment with the wheel and no checkout: ``python -I try_wheel.py``. Prints its results as JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What older versions of torch, Triton, transformers and TRL lack. Each skip of a test names what, and is in
+"""What older versions of torch, Triton, transformers and TRL lack. Each skip of a test names it, and is in
 `docs/pages/versions.md`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 
 def has(package: str, *release: int) -> bool:
-    """Whether a package is of this release or a later one."""
+    """Whether a package has this release or a later one."""
     try:
         installed = version(package).split("+")[0].split(".")
     except PackageNotFoundError:
@@ -18,7 +18,7 @@ def has(package: str, *release: int) -> bool:
 
 
 def needs(package: str, *release: int, to: str) -> pytest.MarkDecorator:
-    """Skip a test on older releases, which cannot do what ``to`` says."""
+    """Skip a test on older releases, which cannot do ``to``."""
     reason = f"{package} before {'.'.join(map(str, release))} cannot {to}; this is {package} "
     installed = has(package, 0) and version(package)
     return pytest.mark.skipif(not has(package, *release), reason=f"{reason}{installed or '(not installed)'}")

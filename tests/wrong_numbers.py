@@ -1,4 +1,4 @@
-"""Wrong arguments, and what every loss says of them, whatever its backend, dtype or road. Those at the limits, too."""
+"""Wrong arguments and their errors, for every loss, backend, dtype and code path; and arguments at the limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OPTIONS: list[Wrong] = [
     ),
     ({"config": NTLConfig(weight=1e37, kind="mse")}, ValueError, "weight must be at most.*largest number loss"),
 ]
-"""Those of a module, too."""
+"""Also of a module."""
 COUNTS: list[Wrong] = [
     ({"num_tokens": 1e39}, ValueError, "num_tokens must be at most.*float32"),
     ({"num_tokens": HUGE}, ValueError, "num_tokens must be at most.*an int of 1329 bits"),
@@ -70,12 +70,12 @@ COUNTS: list[Wrong] = [
     ({"config": NTLConfig(weight=torch.tensor(-1.0).half())}, ValueError, "config.weight must be .*at least 0; got -1"),
     ({"config": NTLConfig(weight=torch.tensor(1e38))}, ValueError, "config.weight must be at most.*largest number"),
 ]
-"""Those of a call, and lambdas that a call looks at."""
+"""Those of a call, including lambdas whose values a call checks."""
 COUNTS = [({"num_tokens": 1, "num_numbers": 1, **options}, error, message) for options, error, message in COUNTS]
 
 
 def unfit(weight: float) -> Wrong:
-    """A float64 weight that becomes infinite or 0 beside logits of a narrower dtype."""
+    """A float64 weight that becomes infinite or 0 with logits of a narrower dtype."""
     limits = re.escape("(0, or 1.4013e-45 to 3.40282e+38)")
     message = rf"token_weights must .* fit torch\.float32.*{limits}; got {re.escape(str(weight))}$"
     return {"token_weights": torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64)}, ValueError, message
@@ -96,7 +96,7 @@ ROWS: list[Wrong] = [
             IndexError,
             rf"ignore_index {index}; got {wrapped}",
         )
-        for index, wrapped in ((2**32 - 1, -1), (2**32 + 999, 999))  # what int32 would make of it
+        for index, wrapped in ((2**32 - 1, -1), (2**32 + 999, 999))  # its value in int32
     ),
     ({"token_weights": torch.ones(3)}, ValueError, r"token_weights.*\(4,\).*\(3,\)"),
     ({"token_weights": [1.0] * 4}, TypeError, "token_weights.*list"),
@@ -124,7 +124,7 @@ every_mixed_operand = pytest.mark.parametrize(
         (["hidden", "weight"], "bias must have .* dtype torch.float64; got torch.float32"),
     ],
 )
-"""Operands of a product of which some are float64, which autocast leaves as they are."""
+"""Operands of a product of which some are float64, which autocast leaves unchanged."""
 LARGEST: list[dict[str, Any]] = [
     {"softcap": 8e37},
     {"softcap": 2.3e38, "logit_scale": 1e3},

@@ -49,7 +49,7 @@ def resolve_backend(backend: str, logits: Tensor) -> str:
     if not HAS_TRITON:
         raise ImportError("backend='triton' needs the package triton, which is not installed")
     if logits.dtype == torch.float64:
-        raise TypeError("backend='triton' takes float32, bfloat16 or float16 logits; got float64")
+        raise TypeError("backend='triton' supports float32, bfloat16 and float16 logits; got float64")
     if not on_device and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(
             f"backend='triton' needs a GPU tensor (or the environment variable TRITON_INTERPRET=1); "

@@ -62,7 +62,7 @@ def num_statistics(spec: LossSpec) -> int:
 
 
 class Merge(NamedTuple):
-    """What all ranks together know about some rows and gradients need; bitwise equal on all ranks."""
+    """What all ranks together know about some rows and what gradients need; bitwise equal on all ranks."""
 
     merged: Tensor  # [NUM_MERGED, N]
     number_logits: Tensor | None  # [N, K], only with ``label_sigma``
@@ -91,7 +91,7 @@ class ShardBackend(Protocol):
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
         """(fields [NUM_FIELDS, N], what gradients need) from the statistics [R, S, N + 1] of all ranks with headers.
         All ranks get the same bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K]
-        is the sum of all ranks' :meth:`number_columns`, only given with ``label_sigma``."""
+        is the sum of all ranks' :meth:`number_columns`, passed only with ``label_sigma``."""
         ...
 
     def shard_gradients(

@@ -5,7 +5,7 @@ Here compiled kernels are cached under a key that contains at least as much as T
 whether it starts at a multiple of 16 bytes; for an integer, its value (or, if the kernel does not specialise on it,
 whether it needs 64 bits); for anything else, the value itself; and also the device and all compile-time arguments. A
 known layout is launched directly; a new one goes through Triton, which finds or compiles its kernel. A finer key than
-Triton's only costs additional look-ups, a coarser one would be wrong: `tests/backends/test_launch.py` compares the two.
+Triton's only costs additional look-ups; a coarser one would be wrong. `tests/backends/test_launch.py` compares the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..kernels.arguments import Numbers, Scalars, Transform
 from .layout import VECTOR_BYTES
 
 MOST_LAYOUTS = 4096
-"""The cache is cleared at this size, so that the strides of ever new shapes do not fill the memory."""
+"""The cache is cleared at this size, so that the strides of more and more shapes do not fill the memory."""
 WIDEST = 2**31
 COMPILED: dict[Any, Any] = {}
 """Key -> compiled kernel."""

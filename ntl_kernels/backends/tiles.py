@@ -44,12 +44,12 @@ MOST_KEPT_OF_16_BITS = {BLACKWELL: 12}
 MOST_KEPT_WITH_SUMS = 8
 """Kept vectors with label_sigma, whose running sums also take registers."""
 NUMBERS_PER_THREAD = 4
-"""Number tokens per thread beside a kept row. If that needs more threads than there are, the row is not kept."""
+"""Number tokens per thread alongside a kept row. If that needs more threads than there are, the row is not kept."""
 NUMBERS_PER_THREAD_WITH_SUMS = 2
 """Number tokens per thread with label_sigma, for a row that is not kept."""
 UNROLL = 4
 UNROLL_OF_MANY_OPERATIONS = 2
-"""Where the registers are short: with softcap, smoothing or label_sigma, unless there are 128."""
+"""For when registers are scarce: with softcap, smoothing or label_sigma, unless there are 128."""
 
 
 @lru_cache(maxsize=256)

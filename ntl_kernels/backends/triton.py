@@ -71,7 +71,7 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
-    """:func:`row_losses`; ``losses`` [N] takes the rows' w (CE + lambda NTL), if given."""
+    """:func:`row_losses`; also writes the rows' w (CE + lambda NTL) to ``losses`` [N], if given."""
     walks = 1 if gradient is None else 2
     launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses))
 
@@ -174,7 +174,7 @@ next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 
 @lru_cache(maxsize=256)
 def constants_of(spec: LossSpec) -> tuple[Transform, Scalars]:
-    """What the kernels need to know of the floats of a spec."""
+    """The floats of a spec that the kernels need."""
     inner, outer = 1.0, spec.logit_scale
     if spec.softcap is not None:
         inner, outer = spec.logit_scale / spec.softcap, spec.softcap

@@ -88,7 +88,7 @@ class NTLPlugin(BasePlugin):
     """An Axolotl plugin that makes the trained model compute CE + NTL from its hidden states.
 
     It patches the model of Axolotl's own Trainer with :func:`apply_ntl_to_model`. Configuration keys: :class:`NTLArgs`.
-    In evaluation the loss is plain cross-entropy, as without the plugin.
+    In evaluation, the loss is plain cross-entropy, as it is without the plugin.
 
     Raises:
         ValueError: with ``ntl_mean_over: numbers``, the training data has no labels or no numbers, or is streamed. Also

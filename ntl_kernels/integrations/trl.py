@@ -25,8 +25,8 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     is also logged as TRL's ``mean_token_accuracy``, and ``entropy`` is not logged.
 
     Raises:
-        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or activations are to be offloaded from a GPU that
-            does not exist. Also the errors of :class:`NTLTrainerMixin`.
+        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or ``activation_offloading`` is on, but there is no
+            GPU. Also the errors of :class:`NTLTrainerMixin`.
     """
 
     def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:

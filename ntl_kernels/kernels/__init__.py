@@ -11,5 +11,5 @@ Small functions named after the mathematics are combined into a few kernels:
 - ``losses``: the kernels of the loss, and those over all rows
 - ``shards``, ``shard_gradients``: the kernels for a vocabulary that is split over ranks
 
-Importing this package needs Triton. Of the rest of ``ntl_kernels`` it knows the names of a row's results.
+Importing this package needs Triton. From the rest of ``ntl_kernels`` it imports only names of fields and a constant.
 """

@@ -73,7 +73,7 @@ class Scalars(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Compile-time options of the loss: fields of a LossSpec, but where it says otherwise. None is a float, so that a
+    """Compile-time options of the loss: fields of a LossSpec, unless noted otherwise. No field is a float, so that a
     new value causes no recompilation."""
 
     kind: str

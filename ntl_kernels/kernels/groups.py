@@ -1,4 +1,4 @@
-"""What a row needs to know of the group of number tokens that its label is in (docs, Mathematics, Groups)."""
+"""What a row needs to know about the group of number tokens that its label is in (docs, Mathematics, Groups)."""
 
 import triton
 import triton.language as tl

@@ -321,7 +321,7 @@ def finish_kernel(
     loss,  # 0-d
     parts,  # [P]
     MEAN: tl.constexpr,
-    OVER_TOKENS: tl.constexpr,  # whether a mean divides NTL by the tokens, too
+    OVER_TOKENS: tl.constexpr,  # whether a mean divides both CE and NTL by the tokens
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts."""

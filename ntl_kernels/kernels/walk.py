@@ -267,7 +267,7 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
-    # The masks are recomputed, too: keeping them would take registers.
+    # The masks are also recomputed: keeping them would take registers.
     VECTOR: tl.constexpr = TILE.vector
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)

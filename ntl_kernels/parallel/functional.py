@@ -40,13 +40,14 @@ def vocab_parallel_cross_entropy_ntl(
 
     All ranks must call it together with the same labels, weights and options. All get the same loss, bit for bit. Each
     rank sends 8 float32 numbers per row in the forward pass, independent of V and K (with ``label_sigma`` K more), and
-    nothing in the backward pass. A short header detects ranks that were called with other arguments. It cannot detect
-    ranks that send other amounts of data, because only some of them use ``label_smoothing`` or ``label_sigma`` or they
-    have different numbers of rows: then gloo aborts, or ranks wait for each other until the group's timeout.
+    nothing in the backward pass. A short header detects ranks that were called with different arguments. It cannot
+    detect ranks that send different amounts of data, because only some of them use ``label_smoothing`` or
+    ``label_sigma`` or because they have different numbers of rows: then gloo aborts, or the ranks wait for each other
+    until the group's timeout.
 
     Args:
-        logits_shard: [..., W] this rank's columns of the logits; W may differ between ranks and may be 0.
-        labels: [...] token ids of the whole vocabulary, the same on all ranks.
+        logits_shard: [B..., W] this rank's columns of the logits; W may differ between ranks and may be 0.
+        labels: [B...] token ids of the whole vocabulary, the same on all ranks.
         numbers: the number tokens of the whole vocabulary.
         group: the ranks that hold the columns of the same rows.
         vocab_start: the index of this rank's first column. Together the ranks' columns must cover [0, V), in any order
@@ -55,14 +56,21 @@ def vocab_parallel_cross_entropy_ntl(
             num_numbers, inplace, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
-        The loss, float32 (float64 for float64 logits): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 logits): 0-d, or [B...] for reduction "none".
 
     Raises:
-        TypeError, ValueError, IndexError: as :func:`ntl_kernels.cross_entropy_ntl`. A ValueError is also raised, on
+        TypeError, ValueError, IndexError: as for :func:`ntl_kernels.cross_entropy_ntl`. A ValueError is also raised, on
             all ranks, if the ranks' columns do not cover the vocabulary exactly once or their arguments differ. On a
             GPU, where this check would wait for the device, the loss and its gradient are NaN instead, unless
             NTL_KERNELS_VALIDATE=1 is set.
         RuntimeError: under a transform of ``torch.func`` or forward-mode derivatives, or if another rank failed.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8 * group.size())
+        >>> logits_shard, labels = torch.zeros(4, 8), torch.tensor([2, 7, 1, 5])
+        >>> loss = vocab_parallel_cross_entropy_ntl(
+        ...     logits_shard, labels, numbers, group=group, vocab_start=8 * group.rank()
+        ... )
     """
     check_tensor("logits_shard", logits_shard)
     check_leading_shape("logits_shard", logits_shard, labels)
@@ -114,7 +122,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
     amounts of data (see :func:`vocab_parallel_cross_entropy_ntl`).
 
     Args:
-        hidden: [..., H] the same on all ranks.
+        hidden: [B..., H] the same on all ranks.
         weight_shard: [W, H] this rank's rows of the head; W may differ between ranks and may be 0.
         labels, numbers, group, vocab_start: as for :func:`vocab_parallel_cross_entropy_ntl`.
         bias_shard: [W] this rank's part of the bias.
@@ -122,16 +130,23 @@ def vocab_parallel_linear_cross_entropy_ntl(
             gradient is this rank's share, for callers that sum it themselves (such as a column-parallel input with an
             all-reduce in its backward pass).
         chunk_size: rows whose logits are stored at a time, the same on all ranks.
-        skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once. Has no effect
-            in a trace and during the capture of a CUDA graph.
+        skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once. It has no
+            effect in a trace or during the capture of a CUDA graph.
         config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
             num_numbers, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
-        The loss, float32 (float64 for float64 hidden states): 0-d, or [...] for reduction "none".
+        The loss, float32 (float64 for float64 hidden states): 0-d, or [B...] for reduction "none".
 
     Raises:
-        TypeError, ValueError, IndexError, RuntimeError: as :func:`vocab_parallel_cross_entropy_ntl`.
+        TypeError, ValueError, IndexError, RuntimeError: as for :func:`vocab_parallel_cross_entropy_ntl`.
+
+    Examples:
+        >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8 * group.size())
+        >>> hidden, weight_shard, labels = torch.zeros(4, 16), torch.zeros(8, 16), torch.tensor([2, 7, 1, 5])
+        >>> loss = vocab_parallel_linear_cross_entropy_ntl(
+        ...     hidden, weight_shard, labels, numbers, group=group, vocab_start=8 * group.rank()
+        ... )
     """
     check_linear(hidden, weight_shard, bias_shard, labels, chunk_size)
     split = checked_split(numbers, vocab_start, group)
@@ -152,7 +167,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
 
 
 def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
-    """The position of the rank's columns; raise for arguments of a wrong type."""
+    """The position of the rank's columns; raise for arguments of the wrong type."""
     if not isinstance(numbers, NumberTokens):
         raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
     if isinstance(vocab_start, bool) or not isinstance(vocab_start, int):

@@ -1,6 +1,6 @@
-"""The headers that ranks send with their statistics: they show whether columns and arguments belong together.
+"""The headers that ranks send with their statistics: they show whether columns and arguments are consistent.
 
-Differences that change the size or number of messages cannot be detected this way: such ranks never get to read each
+Differences that change the size or number of messages cannot be detected this way, because the ranks never read each
 other's headers.
 """
 
@@ -87,7 +87,7 @@ def scrambled(x: Tensor) -> Tensor:
 
 def checked_statistics(gathered: Tensor, problem: Problem) -> Tensor:
     """The statistics [R, S, N + 1] of all ranks; raises on every rank unless all have the same problem and together
-    every column exactly once.
+    have every column exactly once.
 
     On a GPU, where reading them would wait for the device, totals become NaN instead, and with them losses and
     gradients, unless NTL_KERNELS_VALIDATE=1 is set.
@@ -103,8 +103,8 @@ def checked_statistics(gathered: Tensor, problem: Problem) -> Tensor:
 
 
 def are_wrong(headers: Tensor, vocab_size: int) -> Tensor | None:
-    """bool 0-d: whether the headers [R, 7] do not belong together. Where their values may be read, this raises an
-    error, or returns None if they do."""
+    """bool 0-d: whether the headers [R, 7] are inconsistent. Where their values may be read, this raises an error if
+    they are, and otherwise returns None."""
     is_wrong = disagreements(headers).any() | ~are_covered(headers, vocab_size)
     if not can_look(headers):
         return is_wrong

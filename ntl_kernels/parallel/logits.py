@@ -68,7 +68,7 @@ class VocabParallelCrossEntropyNTL(torch.autograd.Function):
         fields, known = merge(exchange(logits, problem, split), problem)
         loss, parts = steps.finish(fields, problem)
         problem = problem.counted_by(parts)
-        # The problem's tensors are saved, too, so that changing one before the backward pass raises an error.
+        # The problem's tensors are also saved, so that changing one before the backward pass raises an error.
         ctx.save_for_backward(logits, *known, *tensors_of(problem))
         ctx.problem, ctx.split, ctx.inplace, ctx.is_spent = problem, split, inplace, False
         ctx.mark_non_differentiable(parts, fields)

@@ -22,7 +22,7 @@ from .whole import all_columns, summed_gradient
 
 
 def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool = False) -> Forward:
-    """The loss of this rank's logits [..., W] and a checked problem."""
+    """The loss of this rank's logits [B..., W] and a checked problem."""
     check_transforms()
     if problem.backend == "reference":
         return reference_loss(all_columns(logits, problem, split), problem)
@@ -43,7 +43,7 @@ def loss_of_head_shard(
     skip_ignored: bool,
     sums_hidden: bool,
 ) -> Forward:
-    """The loss of hidden states [..., H], this rank's weight [W, H] and bias [W] and a checked problem."""
+    """The loss of hidden states [B..., H], this rank's weight [W, H] and bias [W] and a checked problem."""
     check_transforms()
     hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
     if problem.backend == "reference":

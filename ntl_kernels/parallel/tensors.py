@@ -1,7 +1,7 @@
 """The losses of DTensors, whose placements determine which rank has which rows and columns.
 
-Supported are meshes with any number of dimensions. On each dimension nothing, the rows, or the columns of the logits
-(the rows of the head) may be sharded; the columns on one dimension at most. The computation uses local tensors.
+Meshes may have any number of dimensions. Each dimension may shard the rows, the columns of the logits (the rows of the
+head), or nothing; at most one dimension may shard the columns. The computation uses local tensors.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts: bool) -> Tensor | NTLOutput:
-    """The loss of DTensor logits [..., V] as a DTensor, or the loss with its parts."""
+    """The loss of DTensor logits [B..., V] as a DTensor, or the loss with its parts."""
     if not isinstance(logits, DTensor):
         refuse(
             f"labels and weights may be DTensors only if the logits are; got plain logits of shape "
@@ -99,9 +99,9 @@ def linear_cross_entropy(
     skip_ignored: bool,
     return_parts: bool,
 ) -> Tensor | NTLOutput:
-    """The loss of hidden states [..., H], weight [V, H] and bias [V], some of them DTensors, or with its parts.
+    """The loss of hidden states [B..., H], weight [V, H] and bias [V], some of them DTensors, or with its parts.
 
-    It is a DTensor if the hidden states are.
+    The loss is a DTensor if the hidden states are.
     """
     layout = layout_of_head(hidden, weight, bias)
     local_problem = local_rows(problem, layout)

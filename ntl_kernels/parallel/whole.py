@@ -17,7 +17,7 @@ from .logits import Split
 
 
 class AllColumns(torch.autograd.Function):
-    """Logits [..., V] from the ranks' logits [..., W]; the gradient of a rank's columns is its part of the gradient.
+    """Logits [B..., V] from the ranks' logits [B..., W]; the gradient of a rank's columns is its part of the gradient.
 
     Every rank computes the same loss from all logits, so the gradient is not summed over the ranks.
     """
@@ -36,7 +36,7 @@ class AllColumns(torch.autograd.Function):
 
 
 class SummedGradient(torch.autograd.Function):
-    """Passes on hidden states that each rank multiplies by its own part of the head; sums their gradient over ranks."""
+    """Passes on hidden states that each rank multiplies by its part of the head; sums their gradient over ranks."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:
@@ -49,7 +49,7 @@ class SummedGradient(torch.autograd.Function):
 
 
 def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
-    """Logits [..., V] from this rank's [..., W]; NaN or an error if ranks were called with different arguments."""
+    """Logits [B..., V] from this rank's [B..., W]; NaN or an error if ranks were called with different arguments."""
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)

@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class Group(NamedTuple):
-    """What is known of a number token's group: the columns of ``NumberTable.groups``."""
+    """What is known about a number token's group: the columns of ``NumberTable.groups``."""
 
     start: Any  # the index of the group's first token in ``ids``
     size: Any  # how many tokens it has
@@ -65,14 +65,16 @@ class NumberTable(NamedTuple):
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
-    Build one with :meth:`from_tokenizer`, :meth:`from_mapping` or :meth:`from_groups`. Values are rounded to float32,
-    the dtype of the losses: two that round to the same float32 become one value with two tokens. Two objects are equal
-    if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
+    Build one with :meth:`from_tokenizer`, :meth:`from_mapping` or :meth:`from_groups`. Two objects are equal if they
+    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
         names, notes: the tokens' strings and further lines for :meth:`describe`.
         units: what the values of each group are multiplied by for ``number_mae``; default: 1.
+
+    Values are rounded to float32, the dtype of the losses: two that round to the same float32 become one value with two
+    tokens.
     """
 
     __slots__ = ("__weakref__", "_groups", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
@@ -118,14 +120,19 @@ class NumberTokens:
             TypeError: ``mapping`` is not a mapping, a token id is not an integer, or a value is not a real number.
             ValueError: an id is outside [0, V), a value does not fit float32, there are fewer than two distinct
                 values, or they are more than 1.6e38 apart, too far for a float32 loss.
+
+        Examples:
+            >>> bins = {500 + bin: 0.5 * bin for bin in range(20)}
+            >>> NumberTokens.from_mapping(bins, vocab_size=520)
+            NumberTokens(20 tokens worth 0 to 9.5, vocab_size=520)
         """
         return cls([mapping], vocab_size)
 
     @classmethod
     def from_groups(cls, groups: Sequence[Mapping[int, float]], vocab_size: int) -> NumberTokens:
-        """Number tokens of several kinds, such as coordinates beside digits, or velocity and duration in music.
+        """Number tokens of several kinds, such as coordinates and digits, or velocity and duration in music.
 
-        A label is only compared with its own group: softmax, expected value, probability, all distances and the
+        A label is compared only with its own group: softmax, expected value, probability, all distances and the
         options that depend on them are those of the group. A label alone in its group has a loss of 0.
 
         Args:
@@ -135,6 +142,11 @@ class NumberTokens:
         Raises:
             TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; or no group has two distinct
                 values.
+
+        Examples:
+            >>> digits, seconds = {10 + digit: digit for digit in range(10)}, {20 + step: step / 4 for step in range(8)}
+            >>> NumberTokens.from_groups([digits, seconds], vocab_size=32)
+            NumberTokens(18 tokens in 2 groups, vocab_size=32)
         """
         if isinstance(groups, Mapping) or not isinstance(groups, Sequence):
             raise TypeError(f"groups must be a sequence of mappings; got {type(groups).__name__}")
@@ -154,8 +166,9 @@ class NumberTokens:
         Warns if some labels get no number loss: these options count less than half of the vocabulary's number tokens
         (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
         but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
-        Tokens that cannot be labels do not matter: a tokenizer that can ``encode`` shows which forms it uses of some
-        numbers. :meth:`describe` repeats the warnings and lists how many tokens other options would count.
+        Number tokens that can never be labels are disregarded: a tokenizer with ``encode`` is tested on sample numbers
+        to find the forms that it uses. :meth:`describe` repeats the warnings and lists how many tokens other options
+        would count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -166,14 +179,20 @@ class NumberTokens:
                 ``"42"``, ``"007"`` and ``"3.14"``.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
                 such tokens for the start of a number after a space.
-            group_by: "length" compares a label only with the tokens of as many digits (before and after a point), in
-                units of their first digit, so that a step of it costs what a step of a digit costs: "812" is 8.12,
-                "42" is 4.2. None compares all number tokens by value.
+            group_by: "length" compares a label only with tokens of the same number of digits (before and after a
+                point), in units of their first digit: "812" is 8.12, "42" is 4.2, so one step of the first digit costs
+                as much as one step of a single digit. None compares all number tokens by value.
 
         Raises:
             TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
             ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
                 ``vocab_size``.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> tokenizer = Tokenizer(models.WordLevel({str(digit): digit for digit in range(10)} | {"km": 10}))
+            >>> NumberTokens.from_tokenizer(tokenizer, vocab_size=16)  # padded to 16
+            NumberTokens(10 tokens worth 0 to 9, vocab_size=16)
         """
         if not callable(getattr(tokenizer, "get_vocab", None)):
             raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
@@ -245,13 +264,18 @@ class NumberTokens:
         """Which labels are number tokens.
 
         Args:
-            labels: [...] integers; values outside [0, V), such as -100, are not numbers.
+            labels: [B...] integers; values outside [0, V), such as -100, are not numbers.
 
         Returns:
-            bool [...], on the labels' device.
+            bool [B...], on the labels' device.
 
         Raises:
             TypeError: the labels are not a tensor of integers.
+
+        Examples:
+            >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+            >>> numbers.is_number(torch.tensor([2, 7, -100]))
+            tensor([ True, False, False])
         """
         if not isinstance(labels, Tensor) or not is_integral(labels):
             got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
@@ -264,8 +288,8 @@ class NumberTokens:
         """Count the labels that are number tokens, for example to get ``num_numbers`` of a larger batch.
 
         Args:
-            labels: [...] as for :meth:`is_number`.
-            weights: [...] the weight of each label (the ``token_weights`` of the loss); default: 1.
+            labels: [B...] as for :meth:`is_number`.
+            weights: [B...] the weight of each label (the ``token_weights`` of the loss); default: 1.
 
         Returns:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).
@@ -273,6 +297,11 @@ class NumberTokens:
         Raises:
             TypeError: the labels are not a tensor of integers, or the weights not a tensor of real numbers.
             ValueError: the weights have another shape or device.
+
+        Examples:
+            >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+            >>> numbers.count(torch.tensor([2, 7, 1, -100]))
+            tensor(2)
         """
         is_number = self.is_number(labels)
         if weights is None:
@@ -288,13 +317,18 @@ class NumberTokens:
         NTL the same weight as ``NTLConfig(weight=0.3)``, whose mean is over numbers.
 
         Args:
-            batches: labels [...], or mappings with "labels", such as the batches of a data loader. A model that shifts
+            batches: labels [B...], or mappings with "labels", such as the batches of a data loader. A model that shifts
                 its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 
         Raises:
             TypeError: labels are not a tensor of integers, or ``ignore_index`` is not an int.
             ValueError: a batch has no labels, no label is a number, or ``ignore_index`` does not fit int64.
+
+        Examples:
+            >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
+            >>> numbers.tokens_per_number([torch.tensor([2, 7, 7, -100]), torch.tensor([7, 1, 7])])
+            3.0
         """
         check_ignore_index(ignore_index)
         tokens = numbers = 0
@@ -313,7 +347,7 @@ class NumberTokens:
     def table(self, device: torch.device | str) -> NumberTable:
         """The tables on ``device``. The first call for a device copies them, later calls reuse the copy.
 
-        All callers share these tensors: do not write to them. Under ``FakeTensorMode`` they are fake and not cached.
+        All callers share these tensors, so do not write to them. Under ``FakeTensorMode`` they are fake and not cached.
 
         Raises:
             RuntimeError: a caller wrote to the tables.
@@ -427,7 +461,7 @@ def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Gro
 
 
 def span_of(pairs: Sequence[tuple[int, float]]) -> str:
-    """The range of the values of some (token, value), which are sorted, in words."""
+    """The range of the values of sorted (token, value) pairs, in words."""
     (_, low), (_, high) = pairs[0], pairs[-1]
     return f"{low:g} to {high:g}" if low < high else f"{low:g}"
 

@@ -22,7 +22,7 @@ WRITTEN_DIFFERENTLY = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Tokens for a number that is written differently. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
+"""Tokens for numbers in another notation. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 DIGITS = tuple(float(digit) for digit in range(10))
@@ -84,7 +84,7 @@ def id_count(tokenizer: Any, vocab: Vocab) -> int:
 
 
 def form_of(text: str) -> str | None:
-    """Which form of a number a token is, such as "Ġ0" or "00"; "" for one written differently, None for none."""
+    """The form in which a token writes a number, such as "Ġ0" or "00"; "" for another notation, None for no number."""
     number = without_mark(text)
     if NUMBER.fullmatch(number):
         return text.removesuffix(number) + "00"[: len(number)]
@@ -92,10 +92,10 @@ def form_of(text: str) -> str | None:
 
 
 def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
-    """The tokens for numbers, without the forms that can never be labels: if digits were added as tokens, all others.
+    """The tokens for numbers, without the forms that can never be labels (all others, if digits were added as tokens).
 
-    The tokenizer is given samples of all forms. If number tokens spell every digit of them, only the forms of these
-    tokens stay. Otherwise, and for an object that cannot encode, all do.
+    The tokenizer encodes samples of all forms. If number tokens spell every digit of them, only the forms of these
+    tokens are kept. Otherwise, and for an object that cannot encode, all forms are.
     """
     known = {token: (form, text) for text, token in vocab if (form := form_of(text)) is not None}
     forms, given = sorted({form for form, _ in known.values()}), ""

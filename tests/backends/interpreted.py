@@ -1,4 +1,4 @@
-"""The Triton backend under Triton's interpreter, on a CPU. Run by `test_triton.py` in a process of its own."""
+"""The Triton backend under Triton's interpreter, on a CPU. Run by `test_triton.py` in a separate process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 @pytest.fixture(autouse=True, scope="module")
 def _interpreter_at_its_best() -> Iterator[None]:
-    """It patches its language anew at every call of a device function and looks at integers for overflow only to drop
+    """It patches its language again at every call of a device function and checks integers for overflow only to drop
     what it finds, which takes two thirds of the time."""
     patch_lang, patch_tensor = interpreter._patch_lang, interpreter._patch_lang_tensor
     restores = hasattr(interpreter, "_LangPatchScope")  # since Triton 3.6
@@ -48,7 +48,7 @@ def _interpreter_at_its_best() -> Iterator[None]:
         return interpreter._LangPatchScope() if restores else None  # nothing to restore
 
     def patch_index(tensor: Any, *scope: Any) -> None:
-        """Up to Triton 3.6, a run-time loop bound is turned into an int in a way that NumPy 2.4 refuses."""
+        """Up to Triton 3.6, a run-time loop bound is converted to an int in a way that NumPy 2.4 rejects."""
         patch_tensor(tensor, *scope)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
@@ -64,7 +64,7 @@ def _interpreter_at_its_best() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _digits(request: pytest.FixtureRequest) -> None:
-    """The interpreter has to round a multiply-add once, as a GPU does, where digits would cancel."""
+    """Where digits would cancel, the interpreter has to round a multiply-add once, as a GPU does."""
     if request.node.originalname in NEED_FMA and not has("triton", 3, 9):
         pytest.skip(f"the interpreter of Triton {triton.__version__}, as all before 3.9, rounds a multiply-add twice")
 
@@ -90,7 +90,7 @@ def softcap_kernel(z, inner, u, slope, SIZE: tl.constexpr):
 
 
 def test_softcap_is_tanh() -> None:
-    """Relatively right near 0 too, finite at infinity, and never hiding a NaN."""
+    """Small relative error also near 0, finite at infinity, and NaN stays NaN."""
     z = torch.cat([torch.linspace(-12, 12, 8001), torch.logspace(-20, 0, 8001), torch.logspace(0, 38, 766)])
     z[-1], z[-2] = torch.inf, -torch.inf
     z = torch.nn.functional.pad(z, (0, 2**15 - len(z)), value=0.25)
@@ -111,7 +111,7 @@ def polynomial_kernel(u, factor, shift, found, SIZE: tl.constexpr):
 
 
 def test_polynomial_powers_are_powers() -> None:
-    """Of all that a softcap leaves, for the highest one that takes them; and never hiding a NaN."""
+    """For all outputs of the highest softcap that uses them; NaN stays NaN."""
     u, found = torch.linspace(-1, 1, 2**16), torch.empty(2**16)
     for factor, shift in ((HIGHEST_FAST_SOFTCAP / math.log(2), 62.0), (43.28, 43.0), (0.1, 0.0)):
         polynomial_kernel[(1,)](u, factor, shift, found, SIZE=len(u))

@@ -1,4 +1,4 @@
-"""Blocks of short sequences that do not follow each other in memory: few blocks, and the bits of a contiguous copy."""
+"""Blocks of short sequences that are not adjacent in memory: few blocks, and bitwise the results of a copy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_short_sequences_share_blocks(road: str, counted: list[int]) -> None:
 
 
 def solve(road: Road, full: Tensor, layout: Callable[[Tensor], Tensor], labels: Tensor) -> list[Tensor]:
-    """What a road returns for a layout of the full logits, and the gradient of those."""
+    """The results of a code path for a layout of the full logits, and their gradient."""
     torch.manual_seed(0)  # of the upstream gradient
     leaf = full.clone().requires_grad_()
     found = road(layout(leaf * 1), labels)

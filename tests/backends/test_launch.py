@@ -1,4 +1,4 @@
-"""A layout seen before goes straight to its compiled kernel, and to no other than Triton would choose."""
+"""A known layout is launched directly, with the same compiled kernel that Triton would choose."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CALLS = {count_kernel: count_calls, finish_kernel: finish_calls, scale_kernel: s
 
 
 def specialisation(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> str:
-    """What Triton itself tells variants apart by."""
+    """How Triton itself distinguishes variants."""
     *_, binder = kernel.device_caches[0]
     _, found, _ = binder(*arguments, **constants)
     return repr(found)
@@ -97,11 +97,11 @@ def test_calls_of_one_layout_are_one_variant_to_triton(kernel: Any) -> None:
         key = (layout_of(kernel, arguments), *constants.values())
         variants.setdefault(key, set()).add(specialisation(kernel, arguments, constants))
     assert all(len(found) == 1 for found in variants.values())
-    assert len(set.union(*variants.values())) > 5  # the calls differ to Triton, too
+    assert len(set.union(*variants.values())) > 5  # the calls also differ for Triton
 
 
 def test_a_layout_keeps_no_table_alive() -> None:
-    """Of a vocabulary that nobody uses any more."""
+    """The table of a vocabulary that is no longer used."""
     numbers = number_tables(torch.zeros(16, 5))
     kept = [weakref.ref(part) for part in numbers[:4]]
     layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, -100), numbers, 64, 8, torch.zeros(2)))
@@ -110,7 +110,7 @@ def test_a_layout_keeps_no_table_alive() -> None:
 
 
 def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the kernel gets the arguments of its own call, not of the first."""
+    """Later kernels get the arguments of their own call, not of the first."""
     launched: list[tuple[Any, ...]] = []
 
     class Compiled:
@@ -157,7 +157,7 @@ def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a model whose head is on another device than the current one."""
+    """For example, a model whose head is not on the current device."""
     entered: list[torch.device] = []
 
     class SecondDevice(NoDevice):
@@ -180,7 +180,7 @@ def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_device_is_that_of_the_first_tensor_wherever_it_is() -> None:
-    """In a group after numbers, too, as that of a shard's columns comes first."""
+    """Also in a group after numbers, as in shards, whose columns come first."""
     with FakeTensorMode():
         second, third = torch.empty(1, device="cuda:1"), torch.empty(1, device="cuda:2")
     for arguments in (

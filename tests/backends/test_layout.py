@@ -1,4 +1,4 @@
-"""How logits become rows, and that a gradient's rows keep their alignment."""
+"""Logits become rows, and the rows of a gradient keep their alignment."""
 
 from __future__ import annotations
 

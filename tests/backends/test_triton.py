@@ -1,4 +1,4 @@
-"""The Triton backend: its cases under the interpreter, and on a GPU with what only a GPU can show."""
+"""The Triton backend: its cases under the interpreter and on a GPU, and tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .triton_cases import DIGITS, DTYPES, TritonCases
 
 ROOT = Path(__file__).parents[2]
 FEWEST = 85
-"""Tests that the interpreter's run must at least count, so that it cannot pass by collecting nothing."""
+"""The least number of tests in the interpreter's run, so that it cannot pass by collecting none."""
 
 
 def test_cases_under_the_interpreter() -> None:
-    """In a process of its own, since Triton reads TRITON_INTERPRET when it is imported."""
+    """In a separate process, since Triton reads TRITON_INTERPRET when it is imported."""
     command = [sys.executable, "-m", "pytest", "tests/backends/interpreted.py", "-q", "-x", "--color=no"]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    print(run.stdout)  # pytest shows it where this test fails
+    print(run.stdout)  # pytest shows it if this test fails
     print(run.stderr, file=sys.stderr)
     assert run.returncode == 0, f"the interpreter's run failed:\n{run.stdout[-4000:]}\n{run.stderr[-2000:]}"
     counted = re.search(r"(\d+) passed", run.stdout)
@@ -44,7 +44,7 @@ def test_cases_under_the_interpreter() -> None:
 @pytest.mark.gpu
 class TestOnTheGpu(TritonCases):
     device = "cuda"
-    every = 10  # nearly every problem compiles kernels of its own
+    every = 10  # nearly every problem compiles its own kernels
 
 
 @pytest.mark.gpu
@@ -169,7 +169,7 @@ def test_rows_beyond_two_to_the_31_elements(vocab_size: int) -> None:
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
     logits = torch.empty(rows, vocab_size, device="cuda", dtype=torch.bfloat16).normal_().requires_grad_()
     labels = torch.full((rows,), -100, device="cuda")
-    # Both start at multiples of 8 rows, so that alone, too, every row starts at its own offset modulo 16 bytes: only
+    # Both start at multiples of 8 rows, so every row keeps its offset modulo 16 bytes when it is alone: only
     # then does it go through the same additions.
     first, last = 24, (rows - 16) // 8 * 8
     assert last * vocab_size > 2**31

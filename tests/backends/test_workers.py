@@ -1,4 +1,4 @@
-"""Blocks in threads: the same bits as one after another, in whatever state the caller's thread is."""
+"""Blocks in threads: bitwise the results of sequential blocks, whatever the state of the caller's thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGITS = torch.randn(ROWS, VOCAB)
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several threads for blocks of three rows, as on a machine that is found to be shared."""
+    """Several threads for blocks of three rows, as on a shared machine."""
     before = torch.get_num_threads()
     monkeypatch.setattr(workers.Machine, "is_shared_for", 10**9)
     monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * VOCAB * 4)
@@ -61,7 +61,7 @@ def test_random_problems_give_the_same_bits(first_seed: int, monkeypatch: pytest
 
 
 def loss_alone(logits: Tensor) -> Tensor:
-    """Without a gradient, whose computation gives a loss that is rounded otherwise."""
+    """Without a gradient, since the loss is rounded differently if it is computed with one."""
     return cross_entropy_ntl(logits.detach(), LABELS, NUMBERS)
 
 
@@ -78,7 +78,7 @@ def test_every_state_of_the_caller_gives_the_same_bits() -> None:
 
 
 def test_blocks_are_computed_in_several_threads() -> None:
-    """Which do not split their operations; with one thread to use, in the caller's."""
+    """They do not split their operations. A single thread is the caller's."""
     meeting, found = threading.Barrier(THREADS, timeout=20), set()
 
     def work(item: int) -> None:
@@ -109,7 +109,7 @@ def test_every_item_is_taken_once_and_an_error_raised_after_all_the_work() -> No
 
 
 class Clock:
-    """A thread's time, of which it works so much in each item and waits the rest."""
+    """A thread's time: how long it works on each item, and waits otherwise."""
 
     def __init__(self, item_s: float, worked_s: float) -> None:
         self.item_s, self.worked_s, self.items = item_s, worked_s, 0
@@ -128,13 +128,13 @@ class Clock:
         (0.01, 0.007, 9),  # waits less than a third of it
         (0.0001, 0.00001, 9),  # waits 0.8 ms in all
         (0.01, 0.005, 1),  # another thread on its core
-        (0.0004, 0.0001, 4),  # that is seen once it has waited a millisecond
+        (0.0004, 0.0001, 4),  # noticed once it has waited a millisecond
     ],
 )
 def test_a_walk_that_waits_for_its_core_hands_over_the_rest(
     item_s: float, worked_s: float, own_items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And all items of some further walks, until it is asked again."""
+    """And all items of some further walks, until it is checked again."""
     clock, here = Clock(item_s, worked_s), threading.get_ident()
     monkeypatch.setattr(workers, "time", clock)
     monkeypatch.setattr(workers.Machine, "is_shared_for", 0)
@@ -154,7 +154,7 @@ def test_a_walk_that_waits_for_its_core_hands_over_the_rest(
 
 @pytest.mark.parametrize("refused", range(THREADS + 2))
 def test_a_system_that_refuses_threads(refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it has started so many, and until it is asked again. The numbers of threads stay as they are."""
+    """After so many threads have started, until it is checked again. The numbers of threads do not change."""
     expected = in_one_thread(loss_and_gradient, LOGITS)
     start, started = threading.Thread.start, list[str]()
 
@@ -176,7 +176,7 @@ def test_a_system_that_refuses_threads(refused: int, monkeypatch: pytest.MonkeyP
 
 
 def in_a_child(connection: Any) -> None:
-    """In its main thread, and in one that outlives it."""
+    """In its main thread, and in a thread that outlives it."""
 
     def send(wait: Callable[[], object] = lambda: None) -> None:
         wait()

@@ -1,4 +1,4 @@
-"""What the Triton backend must do on any device: run by `interpreted.py` on a CPU and by `test_triton.py` on a GPU."""
+"""Tests of the Triton backend on any device: run by `interpreted.py` on a CPU and by `test_triton.py` on a GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TritonCases(InfiniteRows):
     """Tests for the device of the subclass."""
 
     is_compiled = True
-    """For an NVIDIA GPU, whose tanh a softcap takes."""
+    """For an NVIDIA GPU, whose tanh a softcap uses."""
 
     def tanh_error(self, problem: Problem) -> float:
         return tanh_error(problem) if self.is_compiled else 0.0
@@ -101,7 +101,7 @@ class TritonCases(InfiniteRows):
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_bad_labels_and_weights_give_nan(self, dtype: torch.dtype) -> None:
-        """Without an access out of bounds, and in their own rows alone."""
+        """Without out-of-bounds access, and in their own rows only."""
         labels = torch.tensor([[50, -1, 10**12, 4, 5, 20, 60, -100]])
         weights = torch.tensor([[1.0, 1.0, 1.0, -0.5, torch.nan, 1.0, 0.0, 1.0]])
         bad = torch.tensor([True] * 5 + [False] * 3, device=self.device)
@@ -120,7 +120,7 @@ class TritonCases(InfiniteRows):
     def test_the_reference_gives_the_same_nan(
         self, reduction: str, ce_weight: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where nothing looks at labels and weights first, as on a GPU."""
+        """Where labels and weights are not checked first, as on a GPU."""
         monkeypatch.setattr(backends, "HOST_DEVICES", ())
         monkeypatch.delenv("NTL_KERNELS_VALIDATE", raising=False)
         labels = torch.tensor([50, -1, 10**12, 4, 5, 20, 60, -100, 4], device=self.device)
@@ -136,14 +136,14 @@ class TritonCases(InfiniteRows):
             answers.append((result.loss.detach(), result.parts[:4], logits.grad))
         torch.testing.assert_close(*answers, equal_nan=True)
         loss, _, gradient = answers[1]
-        if reduction == "mean":  # its denominators are NaN, too
+        if reduction == "mean":  # then its denominators are also NaN
             assert loss.isnan() and torch.equal(gradient.isnan().all(-1), (labels != -100) & (weights != 0))
         else:
             assert gradient.isnan().any(-1).tolist() == gradient.isnan().all(-1).tolist() == [True] * 5 + [False] * 4
             assert loss.isnan().tolist() == (True if reduction == "sum" else [True] * 5 + [False] * 4)
 
     def test_the_largest_factors_of_logits(self) -> None:
-        """float32 holds them times log2(e), too; and what is beyond raises."""
+        """float32 also holds them times log2(e); larger ones raise."""
         labels = torch.tensor([4, 20, 30, 5])
         for options in ({"softcap": 2.3e38, "logit_scale": 1e3}, {"softcap": 8e37}, {"logit_scale": 2.3e38}):
             logits = torch.randn(4, 50) * (1e-3 if "softcap" in options else 1e-38)
@@ -196,7 +196,7 @@ class TritonCases(InfiniteRows):
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_columns_of_minus_infinity(self, dtype: torch.dtype) -> None:
-        """In long rows most threads see nothing else."""
+        """In long rows, most threads see nothing else."""
         for vocab_size, softcap in ((50, None), (50, 5.0), (5003, None)):
             logits = torch.randn(4, vocab_size)
             logits[:, 30:] = -torch.inf
@@ -275,11 +275,11 @@ class TritonCases(InfiniteRows):
         """Their memory holds the opposite values."""
         expected = solve_seen(lambda tensor: tensor, operand, reduction, self.device)
         found = solve_seen(lambda tensor: torch._neg_view(-tensor), operand, reduction, self.device)
-        torch.testing.assert_close(found, expected)  # a copy may be aligned otherwise, and added in another order
+        torch.testing.assert_close(found, expected)  # a copy may be aligned differently, and summed in another order
 
 
 def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, device: str) -> list[Tensor]:
-    """Results and gradient of a loss with all tensors as ``see`` gives them."""
+    """Results and gradient of a loss with all tensors passed through ``see``."""
     torch.manual_seed(0)
     leaf, head = torch.randn(2, 3, 50).to(device).requires_grad_(), torch.randn(50, 50).to(device)
     labels = torch.tensor([[4, 20, -100], [5, 12, 3]], device=device)
@@ -291,7 +291,7 @@ def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, de
     options: dict[str, Any] = {"config": NTLConfig(weight=see(ntl_weight)), "reduction": reduction, "backend": "triton"}
     if reduction == "mean":
         options |= {"num_tokens": see(num_tokens), "num_numbers": see(num_numbers)}
-    if operand == "in place":  # of rows without weights, whose labels are used as they are
+    if operand == "in place":  # of rows without weights, whose labels are used unchanged
         logits, labels, weights = logits.flatten(0, 1), labels.flatten(), weights.flatten()
         output = cross_entropy_ntl(logits, see(labels), DIGITS, inplace=True, return_parts=True, **options)
     else:
@@ -335,7 +335,7 @@ def guarded_like(logits: Tensor, device: str) -> tuple[Tensor, Tensor]:
 
 
 def contract_of(problem: Problem) -> Contract:
-    """What the backends' functions take beside the logits, of reduction "sum"."""
+    """The arguments of the backends' functions besides the logits, for reduction "sum"."""
     return checked(problem, "triton")._replace(num_tokens=None, num_numbers=None, reduction="sum")
 
 

@@ -1,7 +1,7 @@
-"""How far a right kernel may be off: its formulas (docs, Mathematics, sections 2 to 7) in the arithmetic of
+"""Error bounds of a correct kernel: its formulas (docs, Mathematics, sections 2 to 7) in the arithmetic of
 :mod:`.rounding`, operation by operation.
 
-A bound is an element's own. It knows no batch, no largest entry and no constant that happened to pass.
+Every element has its own bound, independent of the batch and of the largest entry, without tuned constants.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .rounding import APPROXIMATE, UNIT, Rounded, exact, product, rounded
 TANH = 7e-7
 """The relative error of the kernels' tanh: 4e-7 of its polynomials, and rsqrt's."""
 HARDWARE_TANH = 2.0**-10.987
-"""That of the hardware's, as PTX promises it; nothing is known of its value near 0 but this."""
+"""That of the hardware's, as PTX guarantees it; nothing else is known about its value near 0."""
 POLYNOMIAL = 3e-6
 """The relative error of powers by a polynomial."""
 TRACE = 1.001e-37
-"""What a probability on numbers has at least."""
+"""The lower bound of a probability on numbers."""
 TREE = 16
-"""Additions on the way from a thread's sum to that of all threads."""
+"""Additions from a thread's sum to that of all threads."""
 TOTAL_THREADS = 1024
-"""Of the kernels over all rows."""
+"""The same for the kernels over all rows."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a problem, one after the other."""
+    """The rows of a problem, in order."""
 
     logits: Tensor
     labels: Tensor
@@ -63,9 +63,9 @@ class Rows:
     target: Tensor
     """The value of a number label, NaN of others."""
     group: Group
-    """Of a number label, with fields [N, 1]; the first one of others."""
+    """The group of a number label, with fields [N, 1]; the first group for others."""
     upstream: Tensor
-    """[N]: of each row's loss."""
+    """[N]: the upstream gradient of each row's loss."""
     options: Options
 
     @property
@@ -73,7 +73,7 @@ class Rows:
         return ~self.target.isnan() & (self.weights != 0)
 
     def denominators(self) -> tuple[Tensor, Tensor]:
-        """Those of the tokens and of the number tokens."""
+        """The denominators of the tokens and of the number tokens."""
         options, one = self.options, torch.ones((), dtype=torch.float64)
         if options.reduction != "mean":
             return one, one
@@ -86,7 +86,7 @@ class Rows:
         return tokens, numbers
 
     def ntl_denominator(self) -> Tensor:
-        """What the sum of NTL is divided by."""
+        """The denominator of NTL."""
         tokens, numbers = self.denominators()
         return tokens if self.options.config.mean_over == "tokens" else numbers
 
@@ -110,7 +110,7 @@ def rows_of(problem: Problem) -> Rows:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Of rows or of their number columns."""
+    """The softmax of rows or of their number columns."""
 
     peak: Rounded
     """[N, 1]: the largest u."""
@@ -126,7 +126,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Number:
-    """The Number Token Loss of rows whose label is a number; garbage for others."""
+    """The Number Token Loss of rows whose label is a number; arbitrary for others."""
 
     loss: Rounded
     """[N, 1]: before reweighing."""
@@ -138,7 +138,7 @@ class Number:
 
 
 class Bounds:
-    """Of all rows of a problem that count."""
+    """The bounds of all rows of a problem that count."""
 
     def __init__(self, problem: Problem, ranks: int = 1) -> None:
         self.problem, self.rows, self.ranks = problem, rows_of(problem), ranks
@@ -172,7 +172,7 @@ class Bounds:
 
     @property
     def is_fast(self) -> bool:
-        """Whether a softcap takes the hardware's tanh, and powers by a polynomial."""
+        """Whether a softcap uses the hardware's tanh, and powers a polynomial."""
         is_narrow = self.problem.logits.element_size() == 2
         return self.options.softcap is not None and is_narrow and self.options.softcap <= triton.HIGHEST_FAST_SOFTCAP
 
@@ -184,7 +184,7 @@ class Bounds:
         return Softmax(peak, powers, powers.sum(additions))
 
     def label_column(self, columns: Rounded) -> Rounded:
-        """[N, 1]: what the label's column holds."""
+        """[N, 1]: the label's column."""
         at = self.rows.labels[:, None]
         return Rounded(columns.value.gather(-1, at), columns.error.gather(-1, at))
 
@@ -206,7 +206,7 @@ class Bounds:
         q, offsets = numbers.p, rounded(values - target)
         gap = (numbers.peak - self.row.peak) * (self.outer * rounded(math.log2(math.e)))
         mass = numbers.total * gap.exp2() / self.row.total
-        mass = mass.with_error(TRACE)  # added, so that 0 is left to no probability at all
+        mass = mass.with_error(TRACE)  # added, so that 0 is reserved for no probability at all
         slope = exact(torch.ones_like(target))
         if config.kind == "wasserstein" and config.label_sigma > 0:
             loss, effects = self.cumulative(q, offsets, values)
@@ -243,7 +243,7 @@ class Bounds:
         return slope, near.where(size.value < self.config.huber_delta, far)
 
     def cost_line(self) -> tuple[Rounded, Rounded]:
-        """(offset, slope) of what a distance costs."""
+        """(offset, slope) of the cost of a distance."""
         factor, nearest, furthest = self.config.squash_factor, *map(exact, self.rows.group[-2:])
         if factor is None or not self.is_grouped:
             offset, slope = map(rounded, cost_line(self.problem.numbers.groups[0], factor))
@@ -273,7 +273,7 @@ class Bounds:
         return self.worst + number.mass * (number.loss - self.worst)
 
     def shares(self) -> tuple[Rounded, Rounded]:
-        """(a, b) [N, 1]: what CE and NTL of a row weigh, times the upstream gradient."""
+        """(a, b) [N, 1]: the weights of CE and NTL of a row, times the upstream gradient."""
         (tokens, _), divisor = self.rows.denominators(), self.rows.ntl_denominator()
         weight = (self.rows.weights * self.rows.upstream)[:, None]
         found = []
@@ -284,7 +284,7 @@ class Bounds:
 
     @property
     def total_error(self) -> float:
-        """Relative, of a sum of weights over all rows."""
+        """The relative error of a sum of weights over all rows."""
         return (len(self.rows.labels) / TOTAL_THREADS + TREE) * UNIT
 
     def gradient(self) -> Rounded:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from ..emulator.emulator import Emulator
 
 collect_ignore_glob = ["test_*"] if missing() else []
-"""`tests/emulator/test_needs.py` says why."""
+"""`tests/emulator/test_needs.py` reports why."""
 WAYS = ((0, 0), (1, 7), (5, 11))
 """(order of warps and programs, errors of approximate instructions): see `Emulator.schedule` and `Emulator.noise`."""
 IS_WIDE = "NTL_KERNELS_EMULATE_ALL" in os.environ
-"""Whether every test runs in every way, and not in one of them, and with all of its cases."""
+"""Whether every test runs in every way instead of one, and with all of its cases."""
 
 
 def some(every: int, *axes: Iterable[Any]) -> list[Any]:
-    """The cases of a product, or of one axis, that a run tries: each so-many-th, or all in the wide run."""
+    """The cases of a product, or of one axis, that a run tries: every n-th, or all in the wide run."""
     cases = list(product(*axes) if len(axes) > 1 else axes[0])
     return cases[:: 1 if IS_WIDE else every]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give every test its way, one after the other."""
+    """Assign the ways to the tests in turn."""
     if "way" in metafunc.fixturenames:
         ways = WAYS if IS_WIDE else (WAYS[zlib.crc32(metafunc.function.__qualname__.encode()) % len(WAYS)],)
         metafunc.parametrize("way", ways, ids=[f"order {order}, noise {noise}" for order, noise in ways])

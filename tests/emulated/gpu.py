@@ -1,4 +1,4 @@
-"""The emulated GPU as the project's tests use it: what its kernels may write, and CPU tensors that pass for a GPU's."""
+"""The emulated GPU as the project's tests use it: what kernels may write, and CPU tensors that pass for GPU tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @contextmanager
 def emulated_gpu() -> Iterator[Emulator]:
-    """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's. What it has compiled lasts, so that a launch
+    """Let ``backend="triton"`` run on CPU tensors as it does on a GPU's. Compiled kernels are kept, so that a launch
     meets those of all tests before it."""
 
     def roles_of(asked: Asked) -> Roles:

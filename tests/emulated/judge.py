@@ -1,4 +1,4 @@
-"""Hold an answer of the kernels to what is right, within what float32 loses."""
+"""Compare the results of the kernels with the truth, within float32's error bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rounding import APPROXIMATE, Rounded
 
 
 def hold(answer: Answer, problem: Problem, roundings: int = 1, ranks: int = 1) -> None:
-    """Raise unless every entry is right.
+    """Raise unless every entry is within its bound.
 
     Args:
         roundings: how often a gradient is rounded to the logits' dtype; twice where it is kept and scaled later.
@@ -24,10 +24,10 @@ def hold(answer: Answer, problem: Problem, roundings: int = 1, ranks: int = 1) -
     for name, part in parts.items():
         got = getattr(answer.output, name)
         within(name, got, part.value.view(got.shape), part.error.view(got.shape), problem)
-    if problem.options.get("softcap") is None:  # under a softcap logits tie that differ in another precision
+    if problem.options.get("softcap") is None:  # with a softcap, logits tie that differ in another precision
         accuracy = truth.output.token_accuracy.double()
         within("token_accuracy", answer.output.token_accuracy, accuracy, 2 * APPROXIMATE * accuracy, problem)
-    if answer.gradient.numel() == truth.gradient.numel():  # asked for
+    if answer.gradient.numel() == truth.gradient.numel():  # if required
         hold_gradient(answer.gradient, gradient, problem, roundings)
 
 

@@ -42,7 +42,7 @@ def digits(vocab_size: int, count: int, seed: int = 0) -> NumberTokens:
 
 
 def groups_of(vocab_size: int, sizes: Sequence[int], seed: int = 0) -> NumberTokens:
-    """The values 0, 1, 2, ... of each group on tokens anywhere; several groups are in units that keep them below 10."""
+    """The values 0, 1, 2, ... of each group on tokens anywhere; units keep several groups below 10."""
     ids = random.Random(seed).sample(range(vocab_size), sum(sizes))
     units = [max(1.0, size / 10) if len(sizes) > 1 else 1.0 for size in sizes]
     groups = [{ids.pop(0): value / unit for value in range(size)} for size, unit in zip(sizes, units, strict=True)]
@@ -99,7 +99,7 @@ def problem_of(
 
 
 class NonLeaf(torch.autograd.Function):
-    """A tensor in its own strides that autograd may hand to a function that works in place."""
+    """A tensor in its own strides that autograd may pass to an in-place function."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, given: list[Tensor]) -> Tensor:
@@ -118,7 +118,7 @@ def same_memory(logits: Tensor) -> Tensor:
 
 
 def solve(problem: Problem, mode: str = "new") -> Answer:
-    """The output and the gradient of the Triton backend; in place, the gradient lies where the logits lay."""
+    """The output and the gradient of the Triton backend; in place, the gradient overwrites the logits."""
     logits = NonLeaf.apply(torch.zeros((), requires_grad=True), [same_memory(problem.logits)])
     received: list[Tensor] = []
     logits.register_hook(received.append)
@@ -144,7 +144,7 @@ def roundings(problem: Problem) -> int:
 
 
 def check(problem: Problem, mode: str = "new") -> Answer:
-    """Solve a problem on the emulated GPU and hold the answer to the truth."""
+    """Solve a problem on the emulated GPU and compare the result with the truth."""
     answer = solve(problem, mode)
     hold(answer, problem, roundings(problem))
     return answer

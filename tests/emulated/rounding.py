@@ -1,8 +1,8 @@
-"""Running error analysis: numbers in float64 beside a bound on what float32 arithmetic has lost on the way to them.
+"""Running error analysis: float64 numbers, each with a bound on the error of float32 arithmetic up to it.
 
-Every operation adds half a unit in the last place of its result to what its operands pass on, to first order
+Every operation adds half a unit in the last place of its result to the errors of its operands, to first order
 (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.3). So a tolerance is derived from the arithmetic,
-operation by operation, and says for each element how far a right kernel may be off.
+operation by operation, and bounds the error of a correct kernel for each element.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 UNIT = 2.0**-24
 """The relative error of a float32 operation."""
 APPROXIMATE = 2.0**-22
-"""That of ex2, lg2, rsqrt and division on the GPU, as PTX promises it."""
+"""That of ex2, lg2, rsqrt and division on the GPU, as PTX guarantees it."""
 SMALLEST = 2.0**-126
 """Smaller results are flushed to 0."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """float64 of any shape: a value and how far float32 may be from it."""
+    """float64 of any shape: a value and the largest error of float32."""
 
     value: Tensor
     error: Tensor
@@ -63,7 +63,7 @@ class Rounded:
         return Rounded(value, self.error / self.value / math.log(2) + APPROXIMATE * value.abs().clamp_min(1.0))
 
     def sum(self, additions: float) -> Rounded:
-        """Over the last axis, where no summand passes through more than so many additions."""
+        """The sum over the last axis, where each summand passes through at most so many additions."""
         passed_on = self.error.sum(-1, keepdim=True)
         return Rounded(
             self.value.sum(-1, keepdim=True), passed_on + additions * UNIT * self.value.abs().sum(-1, keepdim=True)
@@ -86,7 +86,7 @@ class Rounded:
         return Rounded(self.value.abs(), self.error)
 
     def sign(self) -> Rounded:
-        """Either way where the error leaves it open."""
+        """Both where the error leaves it open."""
         return Rounded(self.value.sign(), torch.where(self.value.abs() <= self.error, 2.0, 0.0))
 
     def clamp(self, least: float, most: float) -> Rounded:
@@ -102,7 +102,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def carried(a: Rounded, b: Rounded) -> Tensor:
-    """What a product inherits of its factors' errors."""
+    """The error that a product inherits from its factors."""
     return product(a.value.abs(), b.error) + product(b.value.abs(), a.error) + product(a.error, b.error)
 
 
@@ -112,5 +112,5 @@ def exact(value: Tensor | float) -> Rounded:
 
 
 def rounded(value: Tensor | float) -> Rounded:
-    """A number that float32 has to round."""
+    """A number that float32 must round."""
     return exact(value).with_error(UNIT * torch.as_tensor(value, dtype=torch.float64).abs())

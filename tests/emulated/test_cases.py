@@ -1,4 +1,4 @@
-"""What the interpreter and a GPU run, on the emulated GPU; what compiles for long in the wide run alone."""
+"""The cases of the interpreter and of a GPU, on the emulated GPU; slow compilations in the wide run only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of the Triton backend themselves: memory that the public functions do not hand out, and launches."""
+"""The functions of the Triton backend: memory that the public functions do not return, and launches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torc
 
 @pytest.mark.parametrize(("dtype", "layout"), some(3, DTYPES, LAYOUTS))
 def test_scaling(layout: str, dtype: torch.dtype) -> None:
-    """In float32, whatever the upstream gradient's dtype; untouched where that is 1."""
+    """In float32 for any dtype of the upstream gradient; no memory is accessed where it is 1."""
     gradient = strided(torch.randn(2, 3, 1003).to(dtype), layout)
     for upstream_dtype in (torch.float32, torch.float64, *DTYPES[1:]):
         factor = 1000.0 if upstream_dtype == torch.float16 else 1e6
@@ -70,7 +70,7 @@ def test_scaling(layout: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_rows_far_apart(dtype: torch.dtype) -> None:
-    """Offsets beyond 2**31 elements; memory that nobody touches costs nothing."""
+    """Offsets beyond 2**31 elements; untouched memory costs nothing."""
     columns = 19
     for batch, length, block, row in (
         (2, 2, 2**31 + 8, 24),

@@ -58,7 +58,7 @@ WAYS = cycle(product(LAYOUTS, MODES))
 
 @pytest.mark.parametrize(("_", "length", "dtype"), some(4, range(2), LENGTHS, DTYPES), ids=str)
 def test_rows_of_every_length(_: int, length: int, dtype: torch.dtype) -> None:
-    """Less than a vector, whole vectors, whole groups of vectors, and what is left over at either end."""
+    """Less than a vector, whole vectors, whole groups of vectors, and the remainders at both ends."""
     layout, mode = next(WAYS)
     label_dtype = torch.int32 if length % 2 else torch.int64
     check(problem_of(dtype, length, count=10, layout=layout, label_dtype=label_dtype, seed=length), mode)
@@ -96,7 +96,7 @@ KEPT: list[tuple[int, int, torch.dtype, dict[str, Any]]] = [
 def test_rows_of_which_a_part_is_kept(
     strides: tuple[str, str], row: tuple[int, int, torch.dtype, dict[str, Any]]
 ) -> None:
-    """A front of several groups of vectors, and what is kept: pairs of vectors, and a single one."""
+    """A front of several groups of vectors, and a kept part of pairs of vectors and a single one."""
     (layout, mode), (keep, threads, dtype, options) = strides, row
     with tune.kept(threads, keep):
         check(problem_of(dtype, 9000, shape=(1, 3), layout=layout, seed=keep, scale=2.0, **options), mode)
@@ -150,7 +150,7 @@ def test_every_option(number: int, is_odd: bool) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 5000])
 def test_any_number_of_rows(rows: int) -> None:
-    """5,000 take the sums over all rows several blocks."""
+    """With 5,000, the sums over all rows need several blocks."""
     check(problem_of(torch.float32, 16, shape=(1, rows), count=5, weights=rows == 5000))
 
 

@@ -1,4 +1,4 @@
-"""The model of a row, made from machine code, counts what the emulator executes of the same kernel's PTX."""
+"""The model of a row, derived from machine code, counts what the emulator executes of the same kernel's PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulated tests are worth: the project's own kernels, with one instruction broken each, do not pass them."""
+"""How strong the emulated tests are: the project's kernels, with one instruction broken each, do not pass them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .problems import check, problem_of
 SAMPLE = 30
 """Mutants of a kernel that a run tries; `make emulated` tries them all."""
 MOST_STEPS = 3_000_000
-"""Of a mutant that may be endless."""
+"""The limit for a mutant that may not terminate."""
 LEAST_FOUND = {
     "barrier removed": 1.0,
     "pair swapped": 1.0,
@@ -35,8 +35,8 @@ LEAST_FOUND = {
     "operand taken twice": 0.7,
 }
 """The share of mutants that must be found; 0.9 of the mutations that are not here. The others change nothing: what
-guards against logits too large, totals too small or denominators of 0, a choice between equal numbers, a column that no
-label asks for."""
+guards against too large logits, too small totals or denominators of 0, a choice between equal numbers, a column that no
+label needs."""
 
 
 def row_losses() -> None:

@@ -1,4 +1,4 @@
-"""Values that break kernels: masked columns, large logits, confident rows, infinities, labels that are no labels."""
+"""Values that break kernels: masked columns, large logits, confident rows, infinities, invalid labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILLS = (-1e4, -1e9, -1e10, -1e20, -1e30, -3e38, -torch.inf)
 
 @pytest.mark.parametrize(("reduction", "vocab_size", "fill"), some(4, REDUCTIONS, [1000, 50257], FILLS))
 def test_masked_columns(fill: float, vocab_size: int, reduction: str) -> None:
-    """Most columns hold what a mask leaves; some threads see nothing else."""
+    """Most columns are masked; some threads see nothing else."""
     for dtype in FLOATS:
         problem = problem_of(dtype, vocab_size, shape=(1, 3), reduction=reduction, scale=1.0)
         logits = problem.logits.clone()
@@ -70,7 +70,7 @@ def test_masked_columns_under_a_transform(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("offset", "reduction"), some(3, [100.0, 1e3, 1e4, 6e4, 1e6, -1e6], REDUCTIONS))
 def test_a_common_offset_costs_nothing(offset: float, reduction: str) -> None:
-    """The softmax does not see it; the bounds, which know distances to the peak alone, do not either."""
+    """It changes neither the softmax nor the bounds, which depend only on distances to the peak."""
     for config in CONFIGS:
         problem = problem_of(torch.float32, 1001, reduction=reduction, config=config, scale=2.0)
         check(with_logits(problem, problem.logits + offset))
@@ -78,7 +78,7 @@ def test_a_common_offset_costs_nothing(offset: float, reduction: str) -> None:
 
 @pytest.mark.parametrize(("reduction", "dtype"), some(2, REDUCTIONS, DTYPES))
 def test_a_column_far_above_the_rest(reduction: str, dtype: torch.dtype) -> None:
-    """Its probability is 1 to the last bit, wherever it lies."""
+    """Its probability is 1 to the last bit, wherever it is."""
     for height in (20.0, 66.0, 1e3, 6e4, 1e6, 1e8, 1e10, 1e30):
         if height > torch.finfo(dtype).max:
             continue
@@ -95,7 +95,7 @@ def test_a_column_far_above_the_rest(reduction: str, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("value", some(3, [3e38, 1e30, -1e30, -3e38, 1e10, -1e10, -1e5]))
 def test_rows_of_equal_logits(value: float) -> None:
-    """Their cross-entropy is log(V), whatever they are."""
+    """Their cross-entropy is log(V), whatever their value."""
     for reduction in REDUCTIONS:
         problem = problem_of(torch.float32, 1001, reduction=reduction)
         check(with_logits(problem, torch.full(problem.logits.shape, value)))

@@ -1,9 +1,9 @@
-/* Loads, stores and exchanges between lanes, and what may be wrong with them. */
+/* Loads, stores and exchanges between lanes, and their faults. */
 #pragma once
 #include "machine.h"
 
 /* A store orders nothing by itself: two threads of a CTA are ordered by a barrier of the CTA, lanes of a warp by a
- * barrier of the warp, too, CTAs by nothing. A write that leaves the value as it was is taken for a replica: Triton has
+ * barrier of the warp as well, CTAs by nothing. A write that does not change the value counts as a replica: Triton has
  * every thread that holds a copy of a value store it. */
 static void check_race(Cta *cta, const Warp *warp, Shadow *s, i32 is_shared, u32 at, u32 thread, i32 is_write,
                        i32 is_replica, u64 address) {
@@ -60,7 +60,7 @@ static Space *space_of(Cta *cta, u64 begin, u64 end) {
     return &launch->spaces[low];
 }
 
-/* Where a lane's access goes, or NULL where it must not; `data` is what is written, NULL for a load. */
+/* The address of a lane's access, or NULL if it is not allowed; `data` is what is written, NULL for a load. */
 static u8 *checked(Cta *cta, const Warp *warp, i32 is_shared, u32 at, u32 thread, u64 address, u32 bytes, const u8 *data) {
     Space *space = is_shared ? &cta->shared : space_of(cta, address, address + bytes);
     if (address % bytes) return report(cta, MISALIGNED, at, thread, 0, address, bytes), NULL;
@@ -100,7 +100,7 @@ static void load(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 
         u8 *place = checked(cta, warp, is_shared, at, first + i, addresses[i], in->count * in->bytes, NULL);
         for (i32 k = 0; k < in->count; k++) {
             u8 *to = value_of(warp, in->to[k], i, in->stride);
-            memset(to, place ? 0 : 0xff, in->stride); /* NaN for what must not be read */
+            memset(to, place ? 0 : 0xff, in->stride); /* NaN if it must not be read */
             if (place) memcpy(to, place + k * in->bytes, in->bytes);
         }
     }

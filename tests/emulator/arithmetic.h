@@ -1,6 +1,6 @@
-/* The instructions that compute: each is one line of a table, an expression of its operands a, b, c.
+/* The arithmetic instructions: each is one line of a table, an expression of its operands a, b, c.
  *
- * Approximate ones are exact here but for `noise`: relative errors as large as the PTX manual allows, a function of the
+ * Approximate ones are exact here except for `noise`: relative errors as large as the PTX manual allows, a function of the
  * operand's bits, as on the hardware. */
 #pragma once
 #include "machine.h"
@@ -15,7 +15,7 @@ static inline u32 scrambled(u32 x) {
     return x ^ x >> 16;
 }
 static inline f32 flushed(f32 x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x; }
-/* Between -1 and 1, from an operand's bits; 0 without noise, and where the result is exact on the hardware, too. */
+/* Between -1 and 1, from an operand's bits; 0 without noise, and if the result is also exact on the hardware. */
 static inline f64 noise(f32 exact, f32 operand) {
     if (!noise_seed || !isfinite(exact) || exact == 0.0f) return 0.0;
     return scrambled(bits_of(operand) * 2654435761u + noise_seed) / 4294967295.0 * 2.0 - 1.0;

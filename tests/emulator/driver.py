@@ -1,7 +1,7 @@
-"""Triton's own driver and launchers over an emulated libcuda: what reaches the entry points comes here.
+"""Triton's own driver and launchers over an emulated libcuda: calls of its entry points arrive here.
 
 Real are ``JITFunction.run``, compilation down to the cubin, ``CompiledKernel``, ``CudaUtils`` (driver.c, compiled on
-this machine) and ``CudaLauncher``, which packs the arguments. Emulated is what lies behind libcuda's functions.
+this machine) and ``CudaLauncher``, which packs the arguments. The functions of libcuda are emulated.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .library import build
 from .ptx import Kernel
 
 DEVICE, STREAM = 1025, 0x5EED0
-"""An index of its own, since Triton and our launches keep compiled kernels by it."""
+"""A separate index, since Triton and our launches cache compiled kernels by it."""
 SUCCESS, FAILURE = 0, 719  # CUDA_ERROR_LAUNCH_FAILED
 SORTS_OF_SCRATCH = 2 if "profile_scratch" in inspect.getsource(nvidia) else 1  # Triton 3.4 has one
 REGISTERS, LOCAL_BYTES, MOST_THREADS, SHARED_BYTES = 4, 3, 0, 1  # CUfunction_attribute
 
 
 class LaunchError(RuntimeError):
-    """A launch that differs from what was asked for."""
+    """A launch that differs from the request."""
 
 
 class Launched(NamedTuple):
-    """What arrived at the driver."""
+    """The launch that arrived at the driver."""
 
     kernel: Kernel
     programs: int
@@ -47,7 +47,7 @@ class Launched(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the launcher was given."""
+    """The launch that was requested."""
 
     kernel: str
     signature: dict[str, Any]
@@ -63,7 +63,7 @@ class Asked(NamedTuple):
     def values(self) -> tuple[bytes, ...]:
         """The bytes of each parameter, packed here from the arguments and their types."""
         packed = [value for name, kind in self.signature.items() for value in pack(kind, self.arguments[name])]
-        return *packed, *[bytes(8)] * SORTS_OF_SCRATCH  # no memory of any sort
+        return *packed, *[bytes(8)] * SORTS_OF_SCRATCH  # no memory of any kind
 
 
 def pack(kind: Any, value: Any) -> Iterator[bytes]:
@@ -98,7 +98,7 @@ class Driver(nvidia.CudaDriver):
         return torch.device("cpu")
 
     def load_library(self) -> Any:
-        """Compile and load libcuda, before anybody looks for another one."""
+        """Compile and load libcuda, before another one is searched for."""
         include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
         path = build("libcuda.c", "libcuda.so.1", ("-Wno-unused", f"-I{include}", "-Wl,-soname,libcuda.so.1"))
         with contextlib.suppress(FileExistsError):
@@ -130,7 +130,7 @@ class Driver(nvidia.CudaDriver):
         return run
 
     def raising(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of Triton's, which raises what a callback has kept instead of its own error for the CUresult."""
+        """A function of Triton's that raises a callback's exception instead of its own error for the CUresult."""
 
         def run(*arguments: Any) -> Any:
             try:
@@ -170,7 +170,7 @@ class Driver(nvidia.CudaDriver):
         self.execute(asked, Launched(kernel, grid[0], shared_bytes, values))
 
     def launcher(self) -> type:
-        """Triton's launcher, seen on its way."""
+        """Triton's launcher, which records its launch."""
         driver = self
 
         class Launcher(nvidia.CudaLauncher):

@@ -1,4 +1,4 @@
-"""The emulated GPU: where it takes the real one's place, and how it judges a launch."""
+"""The emulated GPU: where it replaces the real one, and how it judges a launch."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .ptx import Kernel
 
 
 class Fault(AssertionError):
-    """What the emulator found wrong with a launch."""
+    """A fault that the emulator found in a launch."""
 
 
 class Emulator:
-    """Executes every launch of Triton's while it is :meth:`active`, and raises :class:`Fault` for a wrong one."""
+    """Executes every launch of Triton's while it is :meth:`active`, and raises :class:`Fault` for a faulty one."""
 
     def __init__(self) -> None:
         self.roles: dict[str, Roles] = {}
         """Of each kernel by its name; one that is not there cannot be launched."""
         self.schedule = 0
-        """In which order warps and CTAs run: 0 ascending, 1 descending, any other a seed of a random order."""
+        """The order of warps and CTAs: 0 ascending, 1 descending, any other number the seed of a random order."""
         self.noise = 0
         """Seed for errors of approximate instructions as large as PTX allows; 0: none."""
         self.most_steps = 200_000_000
@@ -37,7 +37,7 @@ class Emulator:
         self.launched: list[Launched] = []
         """All launches since the list was last emptied."""
         self.replaced: dict[int, Kernel] = {}
-        """Kernels that run in place of others, by these' id."""
+        """Kernels that run in place of others, by the others' ids."""
         with settings():
             self.driver = Driver(self.launch)
 
@@ -67,7 +67,7 @@ class Emulator:
             raise Fault("\n".join(f"{asked.kernel}: {fault}" for fault in faults))
 
     def run(self, kernel: Kernel, launched: Launched, memory: Memory) -> Iterator[str]:
-        """Execute a launch; what goes wrong."""
+        """Execute a launch; returns its faults."""
         registers = kernel.initial_registers(launched.values, launched.programs)
         spaces, reports = memory.spaces(), (Report * MOST_REPORTS)()
         launch = Launch(
@@ -96,7 +96,7 @@ class Emulator:
 
 @cache
 def emulator() -> Emulator:
-    """The one of this process: a process has one driver."""
+    """The emulator of this process: a process has one driver."""
     return Emulator()
 
 

@@ -1,4 +1,4 @@
-"""Small Triton kernels, right ones and ones with a deliberate fault each."""
+"""Small Triton kernels: correct ones, and ones with one deliberate fault each."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def softmax_kernel(x, y, columns, BLOCK: tl.constexpr):
-    """Right: the softmax of a row per program."""
+    """Correct: the softmax of a row per program."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < columns
     start = tl.program_id(0) * columns
@@ -17,7 +17,7 @@ def softmax_kernel(x, y, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def copy_kernel(x, y, columns, READ: tl.constexpr, WRITE: tl.constexpr, BLOCK: tl.constexpr):
-    """Right if it reads and writes 0 columns too many."""
+    """Correct if it reads and writes 0 columns too many."""
     lanes = tl.arange(0, BLOCK)
     start = tl.program_id(0) * columns
     z = tl.load(x + start + lanes, mask=lanes < columns + READ, other=0.0)
@@ -71,7 +71,7 @@ def neighbour_kernel(x, BLOCK: tl.constexpr):
 
 @triton.jit
 def early_kernel(y, BLOCK: tl.constexpr):
-    """Reads an output that nobody has written."""
+    """Reads an output before it is written."""
     lanes = tl.arange(0, BLOCK)
     tl.store(y + lanes, tl.load(y + lanes) * 0.0)
 
@@ -87,7 +87,7 @@ def input_kernel(x, y, BLOCK: tl.constexpr):
 
 @triton.jit
 def one_place_kernel(x, y, BLOCK: tl.constexpr):
-    """Every thread writes a value of its own to one place."""
+    """Every thread writes a different value to one place."""
     lanes = tl.arange(0, BLOCK)
     tl.store(y + lanes * 0, tl.load(x + lanes))
 

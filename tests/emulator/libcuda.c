@@ -1,5 +1,5 @@
-/* A libcuda.so.1 without a GPU behind it: what Triton's driver module and its launchers call. Memory is the host's, and
- * a launch is handed to Python. What is not here ends the process, by name. */
+/* A libcuda.so.1 without a GPU: the functions that Triton's driver module and launchers call. Memory is the host's, and
+ * a launch is passed to Python. Calling a missing function ends the process with its name. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -37,7 +37,7 @@ def build(source: str, target: str, flags: Sequence[str] = ()) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         part = library.with_name(f"{target}.{os.getpid()}")
         subprocess.run([*command, "-o", str(part), "-lm"], check=True)
-        part.replace(library)  # at once, since several processes may be at it
+        part.replace(library)  # atomically, since several processes may do so
     return library
 
 
@@ -95,7 +95,7 @@ class Machine:
         self.kinds = self.names("kind_name")
 
     def names(self, function: str) -> list[str]:
-        """All names that a function of the library tells by their index."""
+        """All names that a function of the library returns by index."""
         name_of = getattr(self.library, function)
         name_of.restype = ctypes.c_char_p
         names: list[str] = []
@@ -104,7 +104,7 @@ class Machine:
         return names
 
     def operand_bytes(self, operation: int, k: int) -> int:
-        """Of an arithmetic instruction's result (k = 0) and operands; 0 for others."""
+        """The bytes of an arithmetic instruction's result (k = 0) and operands; 0 for others."""
         return self.library.operand_bytes(operation, k)
 
     def run(self, launch: Launch) -> None:

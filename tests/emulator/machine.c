@@ -1,9 +1,9 @@
 /* Executes a launch: CTA after CTA; of a CTA, each warp until it waits at a barrier or has exited, in the order of the
- * schedule. Python has parsed the PTX (ptx.py); an instruction that is in no table never gets here. */
+ * schedule. Python has parsed the PTX (ptx.py); it rejects instructions that are not in a table. */
 #include "accesses.h"
 #include "arithmetic.h"
 
-/* X(name, PTX) of what is not arithmetic. */
+/* X(name, PTX) of instructions that are not arithmetic. */
 #define OTHERS(X)                                                                                                    \
     X(POLICY, "createpolicy")                                                                                        \
     X(PACK_B32, "pack.b32") X(UNPACK_B32, "unpack.b32") X(UNPACK_B64, "unpack.b64")          \
@@ -28,7 +28,7 @@ static const char *const operations[] = {
 #undef X
 };
 
-/* Bytes of the result and of each operand of what is arithmetic. */
+/* Bytes of the result and of each operand of arithmetic instructions. */
 static const u8 operand_sizes[][4] = {
 #define X(name, ptx, T, A, B, C, expression) {sizeof(T), sizeof(A), sizeof(B), sizeof(C)},
     ARITHMETIC(X)
@@ -65,7 +65,7 @@ static u32 lanes_where(const Warp *warp, const Instruction *in) {
              REGISTER(pred, in->to[0])[i] = widened(a) == widened(b);                                                 \
              REGISTER(pred, in->to[1])[i] = widened(a >> 16) == widened(b >> 16);)
 
-/* Everything that goes on to the next instruction. */
+/* Instructions after which the next one follows. */
 static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mask, u32 first) {
     switch (in->operation) {
 #define X(name, ptx, T, A, B, C, expression)                                                                         \
@@ -114,8 +114,8 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
     }
 }
 
-/* The lanes that go on: all of them, or of those that a branch has parted the ones furthest behind, so that they meet
- * again where the branches do. */
+/* The lanes that continue: all of them, or after a divergent branch the ones furthest behind, so that they reconverge
+ * where the branches do. */
 static u32 next_lanes(Warp *warp) {
     if (!warp->is_parted) return ALL_LANES;
     u32 at = ~0u, lanes = 0;
@@ -133,7 +133,7 @@ static void go_on(Warp *warp, u32 lanes, u32 at) {
         if (lanes >> i & 1) warp->lane_at[i] = at;
 }
 
-/* Until the warp waits at a barrier or has exited, all lanes of it. */
+/* Runs until the warp waits at a barrier or all its lanes have exited. */
 static void run_warp(Cta *cta, u32 number) {
     Launch *launch = cta->launch;
     Warp *warp = &cta->warps[number];
@@ -159,7 +159,7 @@ static void run_warp(Cta *cta, u32 number) {
     }
 }
 
-/* Let all warps go on from the barrier at which they wait together; false if none waits. */
+/* Release all warps from the barrier at which they wait; false if none waits. */
 static i32 pass_barrier(Cta *cta) {
     i32 waiting = -1, exited = -1;
     for (i32 n = 0; n < cta->num_warps; n++) {
@@ -189,7 +189,7 @@ static void start_cta(Cta *cta, i32 program) {
     }
 }
 
-/* The order in which warps come to run between two barriers. */
+/* The order in which warps run between two barriers. */
 static void make_order(i32 *order, i32 count, i32 schedule, u32 *seed) {
     for (i32 n = 0; n < count; n++) order[n] = schedule == 1 ? count - 1 - n : n;
     for (i32 n = count - 1; schedule > 1 && n > 0; n--) {

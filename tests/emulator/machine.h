@@ -1,5 +1,5 @@
-/* What the parts of the machine share: a launch as Python describes it (library.py has the same structures), the state
- * of the CTA that runs, and the reports of what goes wrong.
+/* Shared by the parts of the machine: a launch as Python describes it (library.py has the same structures), the state
+ * of the running CTA, and the reports of faults.
  *
  * A register holds 32 values, one per lane of a warp, side by side: 32 floats, 32 integers of 2, 4 or 8 bytes, or 32
  * bytes of 0 and 1 for a predicate. It is named by its offset in the warp's register file. */
@@ -53,7 +53,7 @@ typedef struct {
 } Instruction;
 
 typedef struct {
-    u32 write_cta, write_epoch, write_sync, write_step; /* CTAs count from 1, so that 0 is nobody */
+    u32 write_cta, write_epoch, write_sync, write_step; /* CTAs count from 1, so that 0 is none */
     u32 read_cta, read_epoch, read_sync;
     u16 write_thread, read_thread;
     u8 read_by_lanes, read_by_warps, read_by_ctas; /* whether by several of them */
@@ -63,11 +63,11 @@ enum { MAY_READ = 1, MAY_WRITE = 2, IS_UNWRITTEN = 4, IS_WRITTEN = 8 };
 
 typedef struct {
     u64 begin, end; /* addresses */
-    u8 *memory;     /* what lies at begin */
+    u8 *memory;     /* the memory at begin */
     u8 *flags;      /* of each granule */
     Shadow *shadow; /* of each granule */
     i32 shift;      /* a granule has 1 << shift bytes */
-    i32 is_shared;  /* shared memory, in which other CTAs have no part */
+    i32 is_shared;  /* shared memory, not accessible to other CTAs */
 } Space;
 
 typedef struct {
@@ -95,7 +95,7 @@ typedef struct {
     u8 *registers;
     u32 at, sync; /* the next instruction; how many barriers of the warp it has passed */
     i32 has_exited, is_parted;
-    u32 lane_at[LANES]; /* where each lane is while they are parted */
+    u32 lane_at[LANES]; /* where each lane is while they diverge */
 } Warp;
 
 typedef struct {

@@ -16,7 +16,7 @@ SHIFT = 1
 """A granule of global memory has two bytes, the smallest element of our tensors."""
 MAY_READ, MAY_WRITE, IS_UNWRITTEN, IS_WRITTEN = 1, 2, 4, 8
 MOST_BYTES = 2**26
-"""A tensor that spans more is split, so that the gaps between its rows take no memory here."""
+"""A tensor that spans more is split, so that the gaps between its rows need no memory."""
 
 
 class Roles(NamedTuple):
@@ -73,7 +73,7 @@ class Memory:
         )
 
     def unwritten(self) -> Iterator[str]:
-        """What is wrong with outputs that were not written whole."""
+        """An error for outputs that were not completely written."""
         for name, flags in self.outputs:
             missing = np.argwhere(~(flags & IS_WRITTEN).astype(bool).all(-1))
             if len(missing):
@@ -97,7 +97,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def united(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In ascending order, with those that overlap made one."""
+    """Ranges in ascending order, with overlapping ones merged."""
     whole: list[tuple[int, int]] = []
     for begin, end in sorted(extents):
         if whole and begin < whole[-1][1]:
@@ -108,7 +108,7 @@ def united(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor, in parts along its first axis where it spans too much."""
+    """The tensor, split along its first axis if it spans too much."""
     if tensor.numel():
         begin, end = extent(tensor)
         if end - begin > MOST_BYTES and tensor.ndim > 1:
@@ -119,6 +119,6 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def poison(output: Tensor) -> None:
-    """Fill what is to be written with NaN."""
+    """Fill the outputs with NaN."""
     if output.is_floating_point():
         output.fill_(torch.nan)

@@ -1,4 +1,4 @@
-"""Compiled kernels with one instruction broken each: what a test of the kernel must find."""
+"""Compiled kernels with one instruction broken each, which the kernel's tests must detect."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MUTATIONS = {
     "choice swapped": (r"(selp\.\w+\s+%\w+, )([^,]+), ([^,]+), (%p\d+)", r"\1\3, \2, \4"),
     "pair swapped": (r"(cvt\.rn\.b?f16x2\.f32\s+%r\d+, )(%r\d+), (%r\d+)", r"\1\3, \2"),
 }
-"""What is done to one line of PTX: pattern and replacement."""
+"""The change of one line of PTX: pattern and replacement."""
 
 
 class Mutant(NamedTuple):
     mutation: str
     line: str
-    """As it was."""
+    """The original line."""
     name: str
     text: str
 
@@ -35,10 +35,10 @@ class Mutant(NamedTuple):
 
 
 def mutants_of(kernel: Kernel) -> Iterator[Mutant]:
-    """All mutants of lines that did something since the counts of the kernel began.
+    """All mutants of lines that had an effect since the kernel's counts began.
 
-    What no lane has executed cannot be found. Nor can a mask that kept no lane back, or one that left a single lane of
-    each program, whose value all the others hold, too.
+    Lines that no lane executed cannot be detected. Nor can a mask that disabled no lane or left one lane of
+    each program, whose value all others also have.
     """
     counts = dict(zip(kernel.lines, zip(kernel.lanes.tolist(), kernel.executed.tolist(), strict=True), strict=True))
     lines = kernel.text.split("\n")

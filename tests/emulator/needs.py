@@ -1,4 +1,4 @@
-"""What the emulator needs of a machine."""
+"""What the emulator needs from a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PTX, the assembly text of a compiled kernel, as instructions of the machine. What it does not know is an error."""
+"""PTX, the assembly text of a compiled kernel, as instructions of the machine. Unknown text is an error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .library import LANES, Instruction, machine
 WIDTHS = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "u32": 4, "s32": 4, "u64": 8, "f64": 8, "u8": 1}
 """Bytes of a value."""
 SPECIAL = {"%tid.x": 4, "%ctaid.x": 4, "%nctaid.x": 4, "%ntid.x": 4, "_": 8}
-"""Registers that PTX does not declare; `_` takes what nobody wants."""
+"""Registers that PTX does not declare; `_` receives unused results."""
 HINTS = re.compile(r"L1::evict_first|L1::evict_last|L2::cache_hint|cta")
-"""Parts of a load's or a store's name that say nothing about its result."""
+"""Parts of a load's or a store's name that do not affect its result."""
 GARBAGE = 0xC9
-"""The bytes of a register that nothing was written to."""
+"""The bytes of a register that was never written."""
 
 
 class UnknownPTX(NotImplementedError):
-    """Text that the emulator has no meaning for."""
+    """Text that the emulator does not support."""
 
 
 class Parameter(NamedTuple):
@@ -102,7 +102,7 @@ class Kernel:
         return self.widths[found[1]] if found else self.widths.get(text)
 
     def register(self, text: str, constant_bytes: int = 4) -> int:
-        """Where in a warp's registers an operand lies; a constant has a register for each width it is read in."""
+        """The position of an operand in a warp's registers; a constant has a register for each width."""
         width = self.width(text)
         if width is None:
             text, width = f"{text}:{constant_bytes}", constant_bytes

@@ -1,4 +1,4 @@
-"""What a pass of the emulator is worth: deliberate faults are found, each by its name, and right kernels are silent."""
+"""The emulator reports each deliberate fault by its name, and nothing for correct kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[Emulator]:
 
 
 def faults_of(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> str:
-    """What the emulator says of a launch; empty for nothing."""
+    """The emulator's report on a launch; empty without a fault."""
     try:
         kernel[(programs,)](*arguments, **constants)
     except Fault as fault:

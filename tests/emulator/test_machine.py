@@ -67,7 +67,7 @@ def test_a_fused_multiply_add_rounds_once() -> None:
 
 
 def test_a_float_becomes_the_integer_towards_zero() -> None:
-    """The nearest there is for one out of range, and 0 for NaN."""
+    """The nearest integer for a value out of range, and 0 for NaN."""
     x = torch.tensor([0.0, -0.99, 2.99, -2.99, 1e6 + 0.5, 3e9, -3e9, torch.inf, torch.nan] + [7.0] * 23)
     y = computed("cvt.rzi.s32.f32 %r2, %r1;", x).view(torch.int32)
     assert y.tolist() == [0, 0, 2, -2, 10**6, 2**31 - 1, -(2**31), 2**31 - 1, 0] + [7] * 23

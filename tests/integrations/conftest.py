@@ -1,4 +1,4 @@
-"""Each test has the environment to itself; two processes for loops that are spread over several."""
+"""Each test restores the environment; two processes for distributed loops."""
 
 from __future__ import annotations
 

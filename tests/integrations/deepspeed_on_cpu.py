@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 
 def without_compiler() -> Any:
-    """The module ``deepspeed``, in which gloo sends everything: else it first compiles collectives, for a minute."""
+    """The module ``deepspeed``, with gloo for all collectives; otherwise it would compile its own for a minute."""
     import deepspeed
     import deepspeed.ops
 

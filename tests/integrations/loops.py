@@ -1,4 +1,4 @@
-"""What every framework's loop is held to: the gradient of one large batch, in float64.
+"""The truth for every framework's loop: the gradient of one large batch, in float64.
 
 A tiny model, twelve rows of which the first have no numbers, and random splits of them into uneven micro-batches.
 """
@@ -28,7 +28,7 @@ Grads = dict[str, Tensor]
 
 
 class Model(nn.Sequential):
-    """Ids [..., T] to logits [..., T, V]."""
+    """Ids [B..., T] to logits [B..., T, V]."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)
@@ -84,7 +84,7 @@ def expected(mean_over: str) -> Grads:
 
 
 def grads_of(model: nn.Module, prefix: str = "") -> Grads:
-    """Gradients by the names of the bare model's parameters, put together if they are sharded."""
+    """Gradients by the names of the bare model's parameters, gathered if they are sharded."""
     found = {}
     for name, parameter in model.named_parameters():
         grad = parameter.grad
@@ -102,7 +102,7 @@ def error(actual: Grads, reference: Grads) -> float:
 
 
 def split(seed: int, ranks: int, steps: int) -> list[list[tuple[Tensor, Tensor]]]:
-    """For each rank its micro-batches: rows in order, cut at random places. The first ones have no numbers."""
+    """The micro-batches of each rank: rows in order, split at random places. The first ones have no numbers."""
     ids, labels = all_rows()
     generator = torch.Generator().manual_seed(seed)
     cuts = 1 + torch.randperm(ROWS - 1, generator=generator)[: ranks * steps - 1].sort().values

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_model(case: str = "llama", **overrides: Any) -> Any:
-    """A model in training mode whose logits are large enough to show what is done to them."""
+    """A model in training mode whose logits are large enough to show how they are transformed."""
     name, config = CASES[case]
     cls = getattr(transformers, name)
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def make_batch(rows: int = 3, length: int = 9, seed: int = 0) -> dict[str, Tenso
 
 
 def make_targets(model: Any, labels: Tensor) -> Tensor:
-    """What each position is to predict, written out anew."""
+    """The target of each position, written independently."""
     if model.config.is_encoder_decoder:
         return labels
     targets = torch.full_like(labels, -100)
@@ -129,7 +129,7 @@ def stock_output(model: Any, batch: dict[str, Tensor], **options: Any) -> NTLOut
 
 
 def gradients(model: Any) -> dict[str, Tensor | None]:
-    """Every parameter's gradient, taken off the model."""
+    """Every parameter's gradient, cleared from the model."""
     grads = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     return grads

@@ -32,7 +32,7 @@ REQUIRED |= {"micro_batch_size": 1, "gradient_accumulation_steps": 2}
 
 @pytest.fixture(autouse=True)
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Our module, imported beside Axolotl or its stand-in."""
+    """Our module, imported alongside Axolotl or its stand-in."""
     monkeypatch.setenv("AXOLOTL_DO_NOT_TRACK", "1")
     with standing_in():
         from ntl_kernels.integrations import axolotl
@@ -41,7 +41,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def keys(plugin: Any, **given: Any) -> Any:
-    """The configuration as Axolotl checks it: its own class and the plugin's in one."""
+    """The configuration as Axolotl checks it: its own class combined with the plugin's."""
     if not HAS_AXOLOTL:
 
         class Stock(BaseModel):
@@ -105,7 +105,7 @@ def rows() -> list[dict[str, list[int]]]:
 
 
 class AveragingTrainer(Trainer):
-    """As AxolotlTrainer 0.19 is: it gives the model no count of the window's tokens."""
+    """Like AxolotlTrainer 0.19, which does not pass the window's token count to the model."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -142,7 +142,7 @@ def trained(plugin: Any, trainer: Any, **given: Any) -> dict[str, Tensor]:
 
 
 def expected(model: Any, weight: float) -> dict[str, Tensor]:
-    """Of the mean over the batches, one row each, of CE + weight * NTL over their tokens, in float64."""
+    """Gradients of the mean over batches of one row of CE + weight * NTL over their tokens, in float64."""
     model.double().zero_grad()
     for row in rows():
         ids = torch.tensor(row["input_ids"])
@@ -154,7 +154,7 @@ def expected(model: Any, weight: float) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
 def test_gradients_are_those_of_the_mean_over_tokens(mean_over: str, plugin: Any, tmp_path: Path) -> None:
-    """With a weight over numbers translated by the data: NTL then weighs over all of it what it weighs there."""
+    """A weight over numbers is converted with the data: over all of it, NTL then has the same weight."""
     trainer = make_trainer(tmp_path)
     stock = make_trainer(tmp_path).model
     grads = trained(plugin, trainer, ntl_weight=0.3, ntl_mean_over=mean_over)

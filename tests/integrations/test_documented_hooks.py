@@ -1,6 +1,6 @@
-"""What the page Frameworks puts into Megatron-Core, torchtitan and LLaMA-Factory, taken from the page.
+"""The code of the page Frameworks for Megatron-Core, torchtitan and LLaMA-Factory, taken from the page.
 
-Megatron-Core and torchtitan are in a job of CI (`tests/stand_ins.py` says why); the page itself runs with stand-ins.
+Megatron-Core and torchtitan are in a job of CI (see `tests/stand_ins.py`); the page itself runs with stand-ins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = NTLConfig(weight=0.3, mean_over="tokens")
 
 
 def documented(statement: str, **names: Any) -> Any:
-    """The function or class whose definition on the page begins so, in a block that is cut where its use begins."""
+    """The function or class whose definition on the page begins with this, from a block cut where its use begins."""
     (code,) = (block.code for block in blocks_of(PAGE) if statement in block.code)
     namespace: dict[str, Any] = {"__name__": "__main__", "torch": torch, "NTLConfig": NTLConfig, **names}
     lines = code.splitlines()
@@ -98,14 +98,14 @@ def megatron(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def loss_func(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """As that of Megatron-LM's pretrain_gpt.py: the sum over the mask, and how many."""
+    """Like that of Megatron-LM's pretrain_gpt.py: the sum over the mask, and the count."""
     total = (losses.flatten() * mask.flatten()).sum()
     return total, mask.sum().int(), {"lm loss": total.detach()}
 
 
 @pytest.mark.parametrize("seed", SPLITS)
 def test_megatrons_micro_batches_are_one_batch(megatron: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its schedule's step for each micro-batch, and the division by all tokens of finalize_model_grads."""
+    """Its schedule's step for each micro-batch, and finalize_model_grads' division by all tokens."""
     from megatron.core.pipeline_parallel.schedules import forward_step_calc_loss
 
     def forward(ids: Tensor, **labelled: Tensor) -> Any:
@@ -144,7 +144,7 @@ def test_torchtitans_micro_batches_are_one_batch(seed: int) -> None:
 
 @counts_targets
 def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None:
-    """LLaMA-Factory's way in, with the stock Trainer from which its Trainers are derived."""
+    """LLaMA-Factory's hook, with the stock Trainer from which its Trainers are derived."""
     from transformers import TrainerCallback
 
     names = {"NumberTokens": NumberTokens, "apply_ntl_to_model": apply_ntl_to_model, "over_tokens": CONFIG}

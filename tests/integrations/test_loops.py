@@ -122,7 +122,7 @@ def fsdp2(mean_over: str, seed: int, factor: int, ranks: int = 2, divide: bool =
         fully_shard(module, mesh=init_device_mesh("cpu", (ranks,)))
         if not divide:
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            module.set_force_sum_reduction_for_comms(True)  # the only one of gloo
     for step, (ids, labels) in enumerate(parts):
         model.set_requires_gradient_sync(step == STEPS - 1)
         (loss_of(model(ids), labels, mean_over) * factor).backward()
@@ -146,7 +146,7 @@ def pipeline(
         runs.step(ids)
     else:
         runs.step(target=labels)
-    grads = grads_of(stage)  # whose names count from 0
+    grads = grads_of(stage)  # whose names start at 0
     return {f"{int(name[0]) + 2 * rank}{name[1:]}": grad for name, grad in grads.items()}
 
 
@@ -189,7 +189,7 @@ TWO: list[Any] = [
     pytest.param("deepspeed", 2, {"divide": False}, marks=WITH_DEEPSPEED),
     ("ddp", 2, {}),
     pytest.param("fsdp2", 2, {}, marks=AVERAGES),
-    ("fsdp2", 1, {"divide": False}),  # as torchtitan tells it
+    ("fsdp2", 1, {"divide": False}),  # as torchtitan does
     *(("pipeline", 1, {"schedule": schedule}) for schedule in SCHEDULES),
 ]
 

@@ -126,7 +126,7 @@ def test_batches_with_little_in_them() -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers how many elements the largest tensor had."""
+    """Records the size of the largest tensor."""
 
     elements = 0
 
@@ -174,7 +174,7 @@ def test_skip_logits(case: str) -> None:
     expected = stock_output(model, batch, num_tokens=40, num_numbers=17).loss
     apply_ntl_to_model(model, NUMBERS)
     counts = {"num_items_in_batch": 40, "num_numbers_in_batch": 17}
-    for keyword in ({"skip_logits": True}, {}):  # the count of numbers alone asks for it, too
+    for keyword in ({"skip_logits": True}, {}):  # the count of numbers alone also requests it
         output = evaluate(model, {**batch, **counts, **keyword})
         assert output.logits is None
         torch.testing.assert_close(output.loss, expected)
@@ -196,7 +196,7 @@ def test_remove(case: str) -> None:
     assert list(inspect.signature(model.forward).parameters) == names
     if case != "gemma2":
         torch.testing.assert_close(model(**batch).loss, expected)
-    torch.testing.assert_close(evaluate(model, batch).loss, expected)  # by a loss function of the user's, too
+    torch.testing.assert_close(evaluate(model, batch).loss, expected)  # also with the user's own loss function
     for _ in range(2):
         remove_ntl_from_model(model.train())
     assert {name: set(module.__dict__) for name, module in model.named_modules()} == untouched
@@ -307,7 +307,7 @@ def test_compiled_model_of_another_transform_gives_nan() -> None:
 
 
 class TestBypass:
-    """Whatever takes the patch out of a forward pass that trains is an error, not plain cross-entropy."""
+    """Bypassing the patch in a forward pass that trains is an error, not plain cross-entropy."""
 
     def replace(self, model: Any) -> None:
         model.forward = MethodType(type(model).forward, model)  # as Liger and TRL do, with forwards of their own
@@ -345,7 +345,7 @@ class TestBypass:
 
 
 class TestMixedPrecision:
-    """accelerate wraps the forward of a model, and leaves it so when the training is over."""
+    """accelerate wraps the forward of a model, and leaves it wrapped after training."""
 
     @pytest.fixture(autouse=True)
     def state_of_its_own(self) -> Iterator[None]:
@@ -396,7 +396,7 @@ class TestMixedPrecision:
 
 
 class TestHooksOfAccelerate:
-    """What a device_map over several devices, and offloading, put around forwards."""
+    """The hooks that a device_map over several devices and offloading put around forwards."""
 
     @pytest.mark.parametrize("where", ["model", "head"])
     @pytest.mark.parametrize("case", ["llama", "t5"])
@@ -549,7 +549,7 @@ class TestErrors:
     def test_replaced_loss_function(self) -> None:
         model = apply_ntl_to_model(make_model(), NUMBERS)
         model.loss_function = mine = lambda logits, **_: logits.sum()
-        with pytest.raises(RuntimeError, match="did not take its loss from its head"):
+        with pytest.raises(RuntimeError, match="did not get its loss from its head"):
             model(**make_batch())
         remove_ntl_from_model(model)
         assert model.loss_function is mine

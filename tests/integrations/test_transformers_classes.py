@@ -1,6 +1,6 @@
 """Model classes whose own forward does more with labels than compare logits with them.
 
-Without NTL (a weight of 0), whatever the way, the loss and every gradient must be those of the model's own forward.
+Without NTL (a weight of 0), the loss and every gradient must always equal those of the model's own forward.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ EVERY_ROAD = pytest.mark.parametrize(
 
 
 def batch_for(case: str, seed: int = 0) -> dict[str, Tensor]:
-    """With a part at the start of each row that is not trained: padding among the decoder's inputs."""
+    """The start of each row is not trained: padding among the decoder's inputs."""
     batch: dict[str, Any] = make_batch(rows=4, seed=seed)
     batch["labels"][:, :3] = -100
     if case.startswith("switch"):
@@ -177,7 +177,7 @@ def test_patched_model_without_ntl_is_the_model(case: str) -> None:
 
 
 class Batches:
-    """A collator that hands out batches of the data as they are."""
+    """A collator that returns batches of the data unchanged."""
 
     def __call__(self, rows: list[Any]) -> dict[str, Any]:
         (batch,) = rows
@@ -190,7 +190,7 @@ def trainer_of(model: Any, case: str, patched: bool, folder: Path, steps: int) -
     batches = InOrder([batch_for(case, seed) for seed in range(steps)])
     return NTLTrainer(
         model,
-        # accelerate 1.10 joins batches that it hands out to processes, of which output_router_logits is no tensor
+        # accelerate 1.10 concatenates dispatched batches, but output_router_logits is not a tensor
         arguments(folder, 1, steps, remove_unused_columns=False, accelerator_config={"dispatch_batches": False}),
         train_dataset=batches,
         eval_dataset=batches,
@@ -202,7 +202,7 @@ def trainer_of(model: Any, case: str, patched: bool, folder: Path, steps: int) -
 
 @EVERY_ROAD
 def test_trainer_without_ntl_trains_the_model(case: str, patched: bool, tmp_path: Path) -> None:
-    """Over two steps: cross-entropy is divided by the tokens of both, what the model adds is the mean of both.
+    """Over two steps: cross-entropy is divided by the tokens of both, added losses are averaged.
 
     Evaluation has the model's own loss.
     """
@@ -229,7 +229,7 @@ def test_trainer_without_ntl_trains_the_model(case: str, patched: bool, tmp_path
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_loss_of_other_labels(steps: int, tmp_path: Path) -> None:
-    """LUKE adds that of its entities, which it returns without `labels`, too."""
+    """LUKE adds that of its entities, which it also returns without `labels`."""
     entities = {"entity_ids": torch.arange(1, 5)[:, None], "entity_position_ids": torch.zeros(4, 1, 1).long()}
     batch = make_batch(rows=4) | entities | {"entity_labels": torch.arange(4)[:, None]}
     config = BERT | {"entity_vocab_size": 7, "entity_emb_size": 8, "max_position_embeddings": 64, "pad_token_id": 0}
@@ -243,7 +243,7 @@ def test_loss_of_other_labels(steps: int, tmp_path: Path) -> None:
 
 
 class Silent(transformers.PreTrainedModel):
-    """A model as they come with ``trust_remote_code``, of which nothing says that position t predicts label t."""
+    """A model as with ``trust_remote_code``, which does not indicate that position t predicts label t."""
 
     config_class = transformers.LlamaConfig
 
@@ -268,7 +268,7 @@ class Denoiser(Silent):
 
 
 class CausalByItsLoss(Silent):
-    """Its loss function shifts labels, whatever its outputs are called."""
+    """Its loss function shifts labels, whatever the class of its outputs."""
 
     def forward(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
         logits = super().forward(*args, **kwargs).logits
@@ -317,7 +317,7 @@ class TestShift:
 
     @pytest.mark.parametrize("case", SHIFTS)
     def test_compute_loss_func(self, case: str) -> None:
-        """By the name of the model's class; if that does not tell, by the type of its outputs."""
+        """By the name of the model's class, or else by the type of its outputs."""
         model, batch = self.make(case)
         expected = model(**batch).loss
         labels = batch.pop("labels")
@@ -328,10 +328,10 @@ class TestShift:
             torch.testing.assert_close(actual, expected)
 
     def test_no_name_tells(self, tmp_path: Path) -> None:
-        """The Trainer compares the model's own loss with both; the other functions ask."""
+        """The Trainer compares the model's own loss with both; the other functions raise."""
         config, batch = transformers.LlamaConfig(**DECODER), make_batch(rows=4)
         for road in (lambda model: ntl_compute_loss_func(NUMBERS, model=model), *ROADS.values()):
-            with pytest.raises(ValueError, match="^Silent does not say whether labels .* pass shift=True"):
+            with pytest.raises(ValueError, match="^Silent does not indicate whether labels .* pass shift=True"):
                 road(Silent(config))
         for own in (True, False):
             for shift in (None, True, False):
@@ -348,7 +348,7 @@ class TestShift:
                 return ModelOutput(loss=2 * output.loss, logits=output.logits)
 
         trainer = self.trainer(Doubled(transformers.LlamaConfig(**DECODER)), make_batch(rows=4), tmp_path)
-        with pytest.raises(ValueError, match="^Doubled does not say whether labels .* pass shift=True"):
+        with pytest.raises(ValueError, match="^Doubled does not indicate whether labels .* pass shift=True"):
             trainer.train()
 
     def plain(self, model: Any, batch: dict[str, Tensor], shift: bool) -> tuple[Tensor, dict[str, Any]]:
@@ -360,7 +360,7 @@ class TestShift:
 
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_installed_with_another(self, put: Any, tmp_path: Path) -> None:
-        """The Trainer takes it over, and refuses a third one."""
+        """The Trainer adopts it, and rejects a third one."""
         model, batch = small("LlamaForCausalLM", DECODER), make_batch(rows=4)
         loss, expected = self.plain(model, batch, shift=False)
         put(model, NUMBERS, NO_NTL, shift=False)
@@ -401,7 +401,7 @@ class TestRefused:
     @pytest.mark.skipif(has("transformers", 5), reason="transformers 5 computes the router loss of NLLB-MoE's decoder")
     def test_router_loss_of_a_mistaken_forward(self, tmp_path: Path) -> None:
         for patched in (True, False):
-            with pytest.raises(ValueError, match=r"router loss of NllbMoe.* in transformers 4 takes its encoder's"):
+            with pytest.raises(ValueError, match=r"router loss of NllbMoe.* in transformers 4 uses its encoder's"):
                 trainer_of(CASES["nllb-moe"](), "nllb-moe", patched, tmp_path, 1).train()
 
     @SWITCH
@@ -413,7 +413,7 @@ class TestRefused:
 
 
 class TestLossThatNeedsLogits:
-    """What a declared transform cannot help: the message names what does, and it works."""
+    """If a declared transform cannot help, the message names a remedy, which works."""
 
     NAMES = ("BartForConditionalGeneration", "BartForCausalLM", "BertForMaskedLM", "MarianMTModel")
 
@@ -427,7 +427,7 @@ class TestLossThatNeedsLogits:
         assert model(**batch).logits is not None
 
     def test_at_the_first_step(self) -> None:
-        """A forward that computes something of its logits, of which a patched model has none."""
+        """A forward that computes something from its logits, which a patched model does not have."""
 
         class Biased(transformers.LlamaForCausalLM):
             def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
@@ -463,19 +463,19 @@ PREDICTS_TOKENS = "CausalLM|ConditionalGeneration|ForGeneration|LMHead|MaskedLM|
 FACTOR = r"self(\.config\.text_config)?\.((router_)?aux_loss_coef|moe_loss_weight)"
 ROUTERS = rf"loss \+= {FACTOR} \* aux_loss\.to\(loss\.device\)"
 OTHER_ARGUMENTS = {"GraniteDoclingForConditionalGeneration", "LukeForMaskedLM"}
-"""These add losses of other labels, which they return without `labels`, too."""
+"""These add losses of other labels, which they also return without `labels`."""
 SOUND = {
     "CsmForConditionalGeneration",
     "MusicgenForCausalLM",
     "MusicgenMelodyForCausalLM",
     "VibeVoiceForConditionalGeneration",
 }
-"""These predict sound, of which there are no number tokens."""
+"""These predict sound, which has no number tokens."""
 
 
 @pytest.mark.slow
 def test_every_forward_that_does_more_with_labels_is_known() -> None:
-    """Adds something to its loss, or makes more of them than decoder_input_ids."""
+    """Adds something to its loss, or derives more than decoder_input_ids from the labels."""
     adding, making, forwards = set(), {}, forwards_with_labels()
     for name, forward in forwards.items():
         derives_inputs = "decoder_input_ids" in [argument.arg for argument in forward.args.args]

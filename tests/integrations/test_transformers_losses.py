@@ -134,7 +134,7 @@ def test_stock_trainer(put: Any, tmp_path: Any) -> None:
 
 
 def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
-    """The tokens of the window divide its cross-entropy, which T5's own loss takes no count for."""
+    """Cross-entropy is divided by the tokens of the window, whose count T5's own loss ignores."""
     config = NTLConfig(weight=0.0)
     expected = large_batch(make_model("t5"), config=config)[1]
     model = apply_ntl_to_model(make_model("t5"), NUMBERS, config)
@@ -147,7 +147,7 @@ def test_stock_trainer_accumulates_a_patched_t5(tmp_path: Any) -> None:
 
 
 class TestNumbersThatNobodyCounted:
-    """The stock Trainer counts the tokens of a window alone."""
+    """The stock Trainer counts only the tokens of a window."""
 
     @pytest.fixture(autouse=True)
     def _always(self) -> Iterator[None]:
@@ -182,7 +182,7 @@ class TestNumbersThatNobodyCounted:
     @pytest.mark.slow
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_compiled(self, put: Any) -> None:
-        """Without a break of the graph, and with the same loss."""
+        """Without a graph break, and with the same loss."""
         model, batch = make_model(num_hidden_layers=1), make_batch()
         expected = put(model, NUMBERS)(**batch, num_items_in_batch=torch.tensor(100)).loss
         assert self.said() == 1
@@ -231,7 +231,7 @@ def test_classes_whose_loss_does_not_shift(name: str, tmp_path: Any) -> None:
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
     torch.testing.assert_close(ntl_compute_loss_func(NUMBERS, config, model=model)(output, batch["labels"]), expected)
     if "MaskedLM" not in type(output).__name__:
-        with pytest.raises(ValueError, match="CrossAttentions does not say whether labels must be shifted: pass model"):
+        with pytest.raises(ValueError, match="CrossAttentions does not indicate whether labels .*: pass model"):
             ntl_compute_loss_func(NUMBERS)(output, batch["labels"])
 
 
@@ -243,7 +243,7 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     function = ntl_compute_loss_func(NUMBERS, model=model, label_smoothing=0.1)
     expected_gradients = large_batch(model, label_smoothing=0.1)[1]
     trainer = Trainer(model, arguments(tmp_path, batch=ROWS, steps=1), train_dataset=rows, compute_loss_func=function)
-    trainer._loss_shifts_labels = case != "t5"  # the stock Trainer counts GPT-2's first tokens, too
+    trainer._loss_shifts_labels = case != "t5"  # the stock Trainer also counts GPT-2's first tokens
     assert_same_gradients(step_of(trainer), expected_gradients)
 
 
@@ -256,7 +256,7 @@ def test_compute_loss_func_needs_the_factor_of_auxiliary_losses() -> None:
     actual = ntl_compute_loss_func(NUMBERS, aux_loss_coef=0.1)(model(**batch), labels)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(ntl_compute_loss_func(NUMBERS, model=model)(model(**batch), labels), expected)
-    with pytest.raises(ValueError, match="tuple does not say whether labels must be shifted"):
+    with pytest.raises(ValueError, match="tuple does not indicate whether labels must be shifted"):
         ntl_compute_loss_func(NUMBERS)((labels,), labels)
     with pytest.raises(ValueError, match="returned no logits"):
         ntl_compute_loss_func(NUMBERS, shift=True)({"loss": labels}, labels)

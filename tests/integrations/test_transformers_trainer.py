@@ -153,7 +153,7 @@ def test_virtual_tokens(kind: Any, patched: bool, tmp_path: Path) -> None:
 
 
 class TestLoggedLoss:
-    """Of all rows, however they are divided into batches and steps; those without any label do not count."""
+    """The loss of all rows, for any split into batches and steps; rows without labels do not count."""
 
     ROWS_WITHOUT_LABELS = 3
 
@@ -238,7 +238,7 @@ class TestLoggedLoss:
         assert log_of(trainer)["loss"] == pytest.approx(expected, rel=1e-6, abs=LOG_ERROR)
 
     def test_step_that_the_trainer_filters(self, tmp_path: Path) -> None:
-        """The second of two, of a loss of NaN, in whose place it adds half of the first."""
+        """The loss of the second of two steps is NaN, for which the Trainer adds half of the first."""
 
         class NoGradients(TrainerCallback):
             def on_pre_optimizer_step(self, *args: Any, model: Any, **kwargs: Any) -> None:
@@ -263,7 +263,7 @@ class TestLoggedLoss:
         ("llama", True, {}),
         ("llama", False, {}),
         ("llama", False, {"target_modules": ["lm_head"]}),
-        ("llama-tied", False, {"trainable_token_indices": [10, 20]}),  # the head, too, without being asked
+        ("llama-tied", False, {"trainable_token_indices": [10, 20]}),  # which also trains the head
     ],
 )
 def test_lora(case: str, patched: bool, options: dict[str, Any], tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ class MixinBehind(Penalised, NTLTrainer):
 
 class TestLossOfTheirs:
     def flipped_rows(self, case: str) -> list[dict[str, Tensor]]:
-        """In batches of two, rows with one another's inputs."""
+        """Rows whose inputs are swapped in pairs."""
         rows = to_rows(make_model(case))
         return [{**row, "input_ids": rows[position ^ 1]["input_ids"]} for position, row in enumerate(rows)]
 
@@ -401,7 +401,7 @@ def as_tuple(predictions: Any) -> tuple[Any, ...]:
 
 class TestLogs:
     def test_no_number_at_all(self, tmp_path: Path) -> None:
-        """As with the table of another tokenizer: no perfect error, and a warning, of each kind once."""
+        """As with another tokenizer's number tokens: NaN as the error, and one warning of each kind."""
         model = make_model()
         rows = [{**row, "labels": torch.where(row["labels"] >= 0, 50, -100)} for row in to_rows(model)]
         args = arguments(tmp_path, 2, 1, max_steps=3, eval_strategy="steps", eval_steps=1)
@@ -510,7 +510,7 @@ class TestErrors:
             SlowWithNTL(make_model(), numbers=NUMBERS, z_loss=-1.0)
 
     def test_ulysses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """DeepSpeed's sequence parallelism: the Trainer would weigh NTL by tokens."""
+        """DeepSpeed's sequence parallelism: the Trainer would weight NTL by tokens."""
         trainer = Trainer(apply_ntl_to_model(make_model(), NUMBERS), arguments(tmp_path, 2, 4), train_dataset=[1])
         parallel = SimpleNamespace(sp_backend="deepspeed", sp_enabled=True)
         monkeypatch.setitem(AcceleratorState._shared_state, "parallelism_config", parallel)

@@ -31,7 +31,7 @@ from .training import LOG_ERROR, ROWS, all_rows, large_batch, log_of, settings, 
 
 @pytest.fixture(autouse=True)
 def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "1")  # TRL reports its use over the network otherwise
+    monkeypatch.setenv("CI", "1")  # otherwise, TRL reports its use over the network
 
 
 def make_tokenizer() -> Any:
@@ -40,7 +40,7 @@ def make_tokenizer() -> Any:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w3"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "w0", "bos_token": "w1", "eos_token": "w2"}
-    names = ["input_ids", "attention_mask"]  # of older versions' default, Llama cannot take token_type_ids
+    names = ["input_ids", "attention_mask"]  # Llama does not accept token_type_ids, an older default
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **special)
 
 
@@ -169,7 +169,7 @@ def test_trainers_without_a_place_for_ntl(put: Any, cls: Any, tmp_path: Path) ->
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     model = put(AutoModelForCausalLM.from_pretrained(tmp_path), NUMBERS)
-    if has("trl", 1, 15):  # before they give the model no labels, so that nobody can tell
+    if has("trl", 1, 15):  # earlier versions pass no labels, which goes undetected
         with pytest.raises(
             RuntimeError, match=r"DPO, GRPO and others have no .*: call remove_ntl_from_model\(model\) for"
         ):
@@ -186,7 +186,7 @@ def test_arguments_that_do_not_select_a_loss(
 ) -> None:
     """By default, TRL 1.7 to 1.14 replace the model's forward by one that computes cross-entropy in chunks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)  # TRL's own arguments ask for it
+    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)  # which TRL's own arguments query
     model = make_model()
     expected = large_batch(model)[0].loss.item()
     if patched:
@@ -215,7 +215,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compute_loss_of_theirs(tmp_path: Path) -> None:
-    """SFTTrainer's own is replaced, one between it and the mixin is not: put behind, NTL is its super()."""
+    """SFTTrainer's own is replaced, one between it and the mixin is not: behind it, NTL is its super()."""
 
     class Penalised(SFTTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:

@@ -45,7 +45,7 @@ AVERAGES = needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
 
 
 def launched(group: Any, function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns in a process that accelerate takes for a new one."""
+    """What a function returns in a process that accelerate treats as new."""
     for state in (AcceleratorState, PartialState):
         state._reset_state()
     GradientState._reset_state()
@@ -61,13 +61,13 @@ def run(two_ranks: Ranks) -> Callable[..., Any]:
 
 
 def trained_and_evaluated(make: Callable[[], NTLTrainer]) -> dict[str, Any]:
-    """By two Trainers: a stock one that evaluates first does not wrap its model in DDP for training."""
+    """With two Trainers: a stock one that evaluates first does not wrap its model in DDP for training."""
     training, evaluation = make(), make()
     return {"gradients": step_of(training), "log": log_of(training), "eval": evaluation.evaluate()}
 
 
 class Theirs(Trainer):
-    """A ``compute_loss`` of its own, which ends in the Trainer's, which multiplies by the processes."""
+    """Its own ``compute_loss``, which calls the Trainer's, which multiplies by the number of processes."""
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(*args, **kwargs)
@@ -110,7 +110,7 @@ def test_two_processes_with_two_steps_equal_one_batch(
 
 
 def test_averaging_processes_instead_of_tokens(run: Any, tmp_path: Path) -> None:
-    """Each process takes the mean of its own rows, of which there are 4 and 4."""
+    """Each process averages over its own 4 rows."""
     log = run(trainer_step, "llama", True, tmp_path, {"average_tokens_across_devices": False})["log"]
     assert log["ce"] == pytest.approx(large_batch(make_model())[0].cross_entropy.item(), rel=1e-5)
 
@@ -141,8 +141,8 @@ UNEQUAL: dict[str, dict[str, Any]] = {
 
 
 def evaluation_of_unequal_rows(kind: str, count: int, folder: Path) -> dict[str, float]:
-    """Of some rows, where accelerate repeats others to fill up the last batch of six."""
-    model = make_model(num_hidden_layers=0)  # positions know nothing of each other
+    """The evaluation of some rows, where accelerate repeats others to fill the last batch of six."""
+    model = make_model(num_hidden_layers=0)  # positions are independent
     rows = to_rows(model)[:count]
     if "patched" in kind:
         apply_ntl_to_model(model, NUMBERS)
@@ -156,7 +156,7 @@ def evaluation_of_unequal_rows(kind: str, count: int, folder: Path) -> dict[str,
     ("kind", "count"), [(kind, count) for kind in UNEQUAL for count in (4, 7) if "worker" not in kind or count == 7]
 )
 def test_evaluation_counts_no_row_twice(kind: str, count: int, run: Any, tmp_path: Path) -> None:
-    """In batches of three for each of two processes: of the last, some rows of the second or of the first count."""
+    """In batches of three for each of two processes: in the last, only some rows of one process count."""
     metrics, model = run(evaluation_of_unequal_rows, kind, count, tmp_path), make_model(num_hidden_layers=0)
     parts = stock_output(model, torch.utils.data.default_collate(to_rows(model)[:count]))
     assert_metrics(metrics, parts, "eval_")
@@ -167,7 +167,7 @@ def test_evaluation_counts_no_row_twice(kind: str, count: int, run: Any, tmp_pat
 class ContextParallel(NTLTrainer):
     """Two processes that share every row: the first has its beginning, the second the shorter rest.
 
-    What accelerate does with rows on GPUs, done here by hand, for a model whose positions know nothing of each other.
+    As accelerate splits rows on GPUs, but by hand, for a model whose positions are independent.
     """
 
     def get_cp_size(self) -> int:
@@ -205,7 +205,7 @@ def context_parallel_step(patched: bool, folder: Path, options: dict[str, Any]) 
 
 @pytest.mark.parametrize(("patched", "averages"), [(True, True), (False, True), (True, False)])
 def test_processes_that_share_rows(patched: bool, averages: bool, run: Any, tmp_path: Path) -> None:
-    """Context parallelism: tokens and numbers count once, and unequal shards weigh as much as they have of them."""
+    """Context parallelism: tokens and numbers count once, and unequal shards are weighted by their counts."""
     result = run(context_parallel_step, patched, tmp_path, {"average_tokens_across_devices": averages})
     model = make_model(num_hidden_layers=0)
     parts, expected = large_batch(model)
@@ -218,7 +218,7 @@ def test_processes_that_share_rows(patched: bool, averages: bool, run: Any, tmp_
 
 
 def sharded_model() -> Any:
-    """By FSDP2, with a head of its own unit."""
+    """Sharded by FSDP2, with the head as a separate unit."""
     from torch.distributed.fsdp import fully_shard
 
     model = apply_ntl_to_model(make_model(), NUMBERS)
@@ -262,14 +262,14 @@ def test_sharded_parameters(shard: Any, run: Any) -> None:
 
 
 class TokenLosses(torch.nn.Linear):
-    """A head that gives the loss of every token."""
+    """A head that returns the loss of every token."""
 
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
         return linear_cross_entropy_ntl(hidden, self.weight, labels, NUMBERS, bias=self.bias, reduction="none")
 
 
 def token_losses() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Gradients of a head that is resharded between its forward and its backward pass, and what they must be."""
+    """Gradients of a head that is resharded between its forward and its backward pass, and the truth."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 

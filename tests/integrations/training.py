@@ -24,7 +24,7 @@ ROWS = 8
 STOCK_SOURCE = inspect.getsource(transformers.trainer)
 counts_targets = pytest.mark.skipif(
     "_loss_shifts_labels" not in STOCK_SOURCE,
-    reason=f"the stock Trainer of transformers {transformers.__version__} divides by each row's first label, too",
+    reason=f"the stock Trainer of transformers {transformers.__version__} also divides by each row's first label",
 )
 LOG_ERROR = 0.0 if has("transformers", 5) else 5.1e-5
 """transformers 4 rounds the loss in its log."""
@@ -39,7 +39,7 @@ def all_rows() -> dict[str, Tensor]:
 
 
 def to_rows(model: Any, decoder_inputs: bool = False) -> list[dict[str, Tensor]]:
-    """The data as a Trainer takes them."""
+    """The data in the form that a Trainer expects."""
     batch = all_rows()
     if decoder_inputs and model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
@@ -69,7 +69,7 @@ def exact_loss(model: Any, rows: list[dict[str, Tensor]], mean_over: str = "numb
 
 
 class InOrder(torch.utils.data.IterableDataset):
-    """Rows that nobody shuffles."""
+    """Rows that are not shuffled."""
 
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
@@ -79,7 +79,7 @@ class InOrder(torch.utils.data.IterableDataset):
 
 
 def settings(folder: Any, batch: int, steps: int, **options: Any) -> dict[str, Any]:
-    """Of one optimizer step over ``batch * steps`` rows per process."""
+    """Settings of one optimizer step over ``batch * steps`` rows per process."""
     defaults: dict[str, Any] = {
         "output_dir": str(folder),
         "per_device_train_batch_size": batch,
@@ -100,7 +100,7 @@ def settings(folder: Any, batch: int, steps: int, **options: Any) -> dict[str, A
 
 
 def arguments(folder: Any, batch: int, steps: int, **options: Any) -> TrainingArguments:
-    """The settings as the Trainer takes them."""
+    """The settings as the Trainer's arguments."""
     return TrainingArguments(**settings(folder, batch, steps, **options))
 
 

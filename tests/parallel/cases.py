@@ -1,4 +1,4 @@
-"""What the processes of `ranks.py` run. Each gets its group first; problems are made anew from their seeds."""
+"""Functions that the processes of `ranks.py` run. The first argument is the group; seeds determine the problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_bounds(group: ProcessGroup, seed: int, vocab_size: int) -> tuple[int, in
 
 
 def sent(output: NTLOutput) -> dict[str, Tensor]:
-    """In a form that can be sent."""
+    """In a form that can be sent to another process."""
     return {name: part.detach() for name, part in output._asdict().items()}
 
 
@@ -143,14 +143,14 @@ def bytes_sent(
 
 
 def even_share(vocab_size: int, group: ProcessGroup) -> tuple[int, int]:
-    """(first, width) of this rank, all as even as can be."""
+    """(first, width) of this rank, split as evenly as possible."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     first, last = rank * vocab_size // size, (rank + 1) * vocab_size // size
     return first, last - first
 
 
 ROWS = {"labels": torch.tensor([0, 3, 11, -100, 9]), "token_weights": torch.tensor([1.0, 2.0, 0.0, 3.0, 0.5])}
-"""The third and the fourth do not count."""
+"""The third and the fourth row do not count."""
 DIGITS = NumberTokens.from_mapping({i: float(i) for i in range(10)}, 12)
 
 
@@ -188,7 +188,7 @@ def compiled_on_one_rank(group: ProcessGroup, others: dict[str, Any]) -> str:
 
 
 def silent_rank(group: ProcessGroup, how: str, seconds: float) -> float:
-    """How long it takes until a rank learns that the last one said nothing."""
+    """The seconds until a rank detects that the last one sends nothing."""
     own = dist.new_group(list(range(dist.get_world_size())), timeout=timedelta(seconds=seconds))
     numbers, start = NumberTokens.from_mapping({0: 0.0, 1: 1.0}, 8), time.monotonic()
     is_last = dist.get_rank() == dist.get_world_size() - 1
@@ -247,7 +247,7 @@ def solve_dtensor(
         else:
             (output.loss * upstream).backward()
         assert isinstance(logits.grad, DTensor)
-        if has("torch", 2, 12):  # up to 2.11, the gradient of a leaf in column shards is whole on every rank
+        if has("torch", 2, 12):  # up to 2.11, the gradient of a column-sharded leaf is whole on every rank
             assert logits.grad.placements == logits.placements
         whole = {name: part.full_tensor().detach() for name, part in output._asdict().items()}
         answers.append((whole, logits.grad.full_tensor()))
@@ -298,7 +298,7 @@ def in_whole(tensor: Tensor) -> Tensor:
 
 
 def tensor_errors(group: ProcessGroup) -> list[str]:
-    """The errors of placements that are not served."""
+    """The errors of unsupported placements."""
     mesh, other = mesh_of(group, (4,)), mesh_of(group, (2, 2))
     numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
     logits, labels, weight = torch.randn(4, 12), torch.tensor([0, 5, 1, -100]), torch.randn(12, 3)
@@ -346,7 +346,7 @@ def value_errors(calls: Sequence[Callable[[], Any]]) -> list[str]:
 
 
 def unequal_rows(group: ProcessGroup) -> list[str]:
-    """The errors of plain labels that are others on the last rank, beside a DTensor of logits, then of a head."""
+    """The errors of plain labels that differ on the last rank, with DTensor logits and then with a DTensor head."""
     mesh = mesh_of(group, (4,))
     numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
     torch.manual_seed(0)
@@ -361,7 +361,7 @@ def unequal_rows(group: ProcessGroup) -> list[str]:
 
 
 def scalar_reads(group: ProcessGroup) -> list[float]:
-    """What a loss over sharded rows shows to ``item`` and ``float``, and in whole."""
+    """A loss over sharded rows through ``item``, ``float`` and ``full_tensor``."""
     mesh = mesh_of(group, (4,))
     numbers = NumberTokens.from_mapping({0: 0.0, 5: 1.0}, 12)
     torch.manual_seed(0)
@@ -372,7 +372,7 @@ def scalar_reads(group: ProcessGroup) -> list[float]:
 
 
 def peak_bytes(group: ProcessGroup, rows: int, vocab_size: int) -> list[int]:
-    """The most memory that forward and backward of logits, and of a head, hold at a time beside what they are given."""
+    """The peak memory of forward and backward passes from logits, and from a head, besides their arguments."""
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, vocab_size)
     first, width = even_share(vocab_size, group)
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Ranks]]:
 
 @pytest.fixture
 def ranks(running: list[Ranks], tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """Four processes, new ones only where a test has left the last ones in pieces."""
+    """Four processes, restarted only after a test that broke them."""
     if not running or not running[-1].are_alive():
         for processes in running:
             processes.stop()

@@ -1,4 +1,4 @@
-"""Real processes that run a function together: started once, asked many times, and never waited for without end."""
+"""Real processes that run functions together: started once, called many times, and never waited for forever."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PRELOADED = [
     "torch._dynamo.testing",
     "transformers.models.llama.modeling_llama",
 ]
-"""What is imported once, by the server that every process is a copy of."""
+"""Imported once, by the server from which every process is forked."""
 
 
 class RankError(AssertionError):
-    """What went wrong in which rank."""
+    """The errors of ranks."""
 
 
 class Ranks:
@@ -93,8 +93,8 @@ class Ranks:
 
 
 def serve(rank: int, size: int, store: str, timeout: float, pipe: Connection) -> None:
-    """One process: run what is asked until nobody asks any more."""
-    gc.freeze()  # what was imported is not looked at again
+    """One process: run the functions that it receives until the connection ends."""
+    gc.freeze()  # imported objects are not collected
     torch.set_num_threads(1)
     limit = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
@@ -113,7 +113,7 @@ def serve(rank: int, size: int, store: str, timeout: float, pipe: Connection) ->
 
 
 def packed(value: Any) -> bytes:
-    """With tensors by value: shared memory would end with the process that made it."""
+    """With tensors by value: shared memory would end with the process that created it."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()

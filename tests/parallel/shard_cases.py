@@ -1,4 +1,4 @@
-"""What a vocabulary in shards must do on any backend and device, without processes: `test_ranks.py` has those."""
+"""Tests of a sharded vocabulary on any backend and device, without processes, which `test_ranks.py` uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShardCases(InfiniteRows):
 
     backend = "triton"
     is_compiled = True
-    """For an NVIDIA GPU, whose tanh a softcap takes."""
+    """For an NVIDIA GPU, whose tanh a softcap uses."""
 
     def tanh_error(self, problem: Problem) -> float:
         return tanh_error(problem) if self.is_compiled else 0.0
@@ -53,7 +53,7 @@ class ShardCases(InfiniteRows):
         assert torch.equal(found.gradient, expected.gradient)
 
     def test_ranks_that_disagree_have_nan_where_nobody_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As on a GPU, which a look would wait for: losses and gradients of every row that counts."""
+        """As on a GPU, where checking would wait: losses and gradients of every row that counts are NaN."""
         monkeypatch.setattr(backends, "HOST_DEVICES", ())
         monkeypatch.delenv("NTL_KERNELS_VALIDATE", raising=False)
         labels = torch.tensor([0, 5, 63, -100, 32, 31, 9], device=self.device)

@@ -1,4 +1,4 @@
-"""One vocabulary split by columns, and the answer that its shards give together, in one process."""
+"""A vocabulary split by columns, and the combined result of its shards, in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Bounds = Sequence[tuple[int, int]]
 
 
 def random_bounds(rng: random.Random, vocab_size: int, ranks: int) -> list[tuple[int, int]]:
-    """Even, ragged, or with ranks that have no column at all."""
+    """Even, ragged, or with ranks that have no columns."""
     if rng.random() < 0.3:
         step = -(-vocab_size // ranks)
         cuts = [min(rank * step, vocab_size) for rank in range(ranks + 1)]
@@ -55,7 +55,7 @@ def group_of_one(backend: str = "gloo") -> Iterator[ProcessGroup]:
 
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
-    """What a call for each rank returns or raises: threads, of which one runs at a time, that meet at collectives."""
+    """What a call per rank returns or raises: threads, of which one runs at a time, that meet at collectives."""
     turn, rank_of = threading.Condition(threading.Lock()), threading.local()
     sent: list[Tensor] = [torch.empty(0)] * len(calls)
     found: list[Any] = [None] * len(calls)
@@ -121,7 +121,7 @@ def solve_shard(
 
 
 def solve_in_shards(problem: Problem, bounds: Bounds, backend: str, inplace: bool = False) -> Answer:
-    """What all ranks say alike, to the last bit, and the gradients side by side."""
+    """The results, which must be bitwise equal on all ranks, and the concatenated gradients."""
     with group_of_one() as group:
         found = together(
             [lambda share=share: solve_shard(problem, *share, group, backend, inplace) for share in bounds]
@@ -139,7 +139,7 @@ DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softca
 
 
 def checked(problem: Problem, backend: str) -> CheckedProblem:
-    """What the backends take."""
+    """The arguments of the backends."""
     options = problem.options
     config = options.get("config", NTLConfig())
     spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})

@@ -1,4 +1,4 @@
-"""What a CUDA graph may contain: proven on tensors without values, which nothing can ask; and on a GPU, captured."""
+"""CUDA graphs: nothing reads values, tested on tensors that have none; and captures on a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COUNTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     },
     "both": lambda device: {"num_tokens": 100, "num_numbers": torch.full((), 17.5, device=device)},
 }
-"""What divides a mean: counted by the call itself, or given."""
+"""The denominators of a mean: counted by the call, or passed."""
 every_case = pytest.mark.parametrize(
     ("options", "counts"), [(options, "counted") for options in OPTIONS] + [({}, counts) for counts in list(COUNTS)[1:]]
 )
@@ -51,7 +51,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors without values take the plain road of the Triton backend, but for the kernels and the collectives."""
+    """Tensors without values use the plain code path of the Triton backend, except for kernels and collectives."""
     from ntl_kernels.backends import triton, triton_shards
 
     for module in (triton, triton_shards):
@@ -82,7 +82,7 @@ def given_rows(options: dict[str, Any], counts: str) -> dict[str, Any]:
 @every_case
 @every_dtype
 def test_nothing_asks_for_a_value(options: dict[str, Any], counts: str, dtype: torch.dtype) -> None:
-    """Forward and backward of both losses: on such tensors, whatever waits for a device raises."""
+    """Forward and backward of both losses: on such tensors, everything that waits for a device raises."""
     logits, hidden, weight, bias = leaves = list(valueless(dtype, (128, 64), (128, 16), (64, 16), (64,)))
     given = given_rows(options, counts)
     with refused_copies():
@@ -95,7 +95,7 @@ def test_nothing_asks_for_a_value(options: dict[str, Any], counts: str, dtype: t
 @every_case
 @every_dtype
 def test_nothing_of_a_shard_asks_for_a_value(options: dict[str, Any], counts: str, dtype: torch.dtype) -> None:
-    """As the third of four ranks."""
+    """On the third of four ranks."""
     logits, hidden, weight, bias = leaves = list(valueless(dtype, (128, 20), (128, 16), (20, 16), (20,)))
     walk = {"bias_shard": bias, "chunk_size": 50, "skip_ignored": False}
     with group_of_one() as group, refused_copies():
@@ -108,7 +108,7 @@ def test_nothing_of_a_shard_asks_for_a_value(options: dict[str, Any], counts: st
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize("counts", COUNTS)
 def test_torchs_own_operations_get_no_copies_either(counts: str) -> None:
-    """What the reference does on a device."""
+    """The reference on a device."""
     (logits,) = valueless(torch.float32, (128, 64))
     given = given_rows({}, counts)
     with refused_copies():
@@ -117,14 +117,14 @@ def test_torchs_own_operations_get_no_copies_either(counts: str) -> None:
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_skipping_rows_would_ask() -> None:
-    """The counterpart: finding the rows that count does wait, and these tests see it."""
+    """The counterpart: finding the rows that count does wait, and these tests detect it."""
     hidden, weight = valueless(torch.float16, (128, 16), (64, 16))
     with pytest.raises((NotImplementedError, RuntimeError)):
         linear_cross_entropy_ntl(hidden, weight, skip_ignored=True, **given_rows({}, "counted"))
 
 
 def check_capture(step: Step, plain: Step, labels: Tensor) -> None:
-    """Hold two replays of a captured step to the same computation in a plain call."""
+    """Compare two replays of a captured step with the same computation in a plain call."""
     warm_up(plain)
     with captured(step) as (graph, results):
         for _ in range(2):
@@ -143,7 +143,7 @@ given_counts = pytest.mark.parametrize(
 @given_counts
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_head_is_captured(reduction: str, counts: str, dtype: torch.dtype) -> None:
-    """With ``skip_ignored`` as it is by default, which turns itself off while capturing."""
+    """With the default ``skip_ignored``, which is disabled while capturing."""
     hidden, weight, labels = head_on_gpu(dtype)
     NUMBERS.to("cuda")
     options = {"reduction": reduction, "chunk_size": 100, **COUNTS[counts](labels.device)}

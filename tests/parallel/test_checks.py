@@ -1,4 +1,4 @@
-"""What one rank is told of wrong arguments before anything is sent, and what a call leaves behind: in one process."""
+"""Errors of wrong arguments on one rank before anything is sent, and what a call keeps alive: in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank says of columns and arguments that do not fit together: in one process, in threads that meet."""
+"""The errors of inconsistent columns and arguments on every rank: in one process, in threads that meet."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         f"{OPTIONS_DIFFER}; {ROWS_DIFFER}; num_tokens (100, 100, 200 in rank order); num_numbers (10, 10, ",
     ),
 ]
-"""(The arguments of all ranks, the others of the last one, what the error says of it.)"""
+"""(The arguments of all ranks, those that differ on the last one, the message of the error.)"""
 EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"labels": ROWS["labels"].int()}),
     ({}, {"labels": torch.tensor([0, 3, 5, -100, 9])}),  # of a row without weight
@@ -107,7 +107,7 @@ def errors_of(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_unequal_arguments_are_an_error_on_all_ranks(form: str) -> None:
-    """And say what differs, as far as the ranks know."""
+    """The message names the difference, as far as the ranks know it."""
     for common, others, words in UNEQUAL:
         first, *rest = errors_of(form, common, others)
         assert rest == [first, first]
@@ -151,7 +151,7 @@ def test_columns_in_any_order_of_the_ranks() -> None:
 
 
 def test_a_float16_mean_compares_denominators_as_they_were_given() -> None:
-    """Its gradients are computed for a mean over one token, whatever the number of tokens."""
+    """Its gradients are computed for a mean over one token, regardless of the number of tokens."""
     for counts, others in (
         ({"num_tokens": 4, "num_numbers": 2}, {"num_tokens": 8, "num_numbers": 4}),
         ({"num_tokens": 4.0, "num_numbers": 2}, {"num_tokens": 8.0}),

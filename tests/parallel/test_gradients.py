@@ -1,4 +1,4 @@
-"""What the gradients of a sharded vocabulary promise: as on one device, for a group of one rank; and over several."""
+"""Guarantees about gradients of a sharded vocabulary: as on one device, for a group of one rank and of several."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestGradients(RoadCases):
 
     @pytest.mark.parametrize("road", ["logits", "hidden"])
     def test_the_reference_refuses_second_derivatives_as_well(self, road: str) -> None:
-        """Its gradients are right, but their derivatives would be one rank's share."""
+        """Its gradients are correct, but their derivatives would be one rank's share."""
         leaves = gradient_cases.make_leaves(road, torch.float32, "cpu")
         loss = self.loss(road, [leaf * 1 for leaf in leaves], backend="reference")
         upstream = torch.ones_like(loss, requires_grad=True)
@@ -64,7 +64,7 @@ HALF: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", HALF)
 def test_float16_heads_equal_one_device(case: str) -> None:
-    """Whether gradients are kept or the logits made anew; at a loss scale."""
+    """With kept gradients or recomputed logits, at a loss scale."""
     step, options = HALF[case]
     numbers = NumberTokens.from_mapping({3 * i: float(step * i) for i in range(10)}, 32)
     labels = torch.tensor([0, 5, -100, 27, 31, 12])

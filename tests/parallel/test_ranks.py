@@ -62,9 +62,9 @@ def test_random_heads_equal_one_device(ranks: Ranks, size: int) -> None:
 def test_eight_numbers_per_row_are_sent(
     ranks: Ranks, vocab_size: int, count: int, options: dict[str, Any], numbers: int
 ) -> None:
-    """One gather per forward pass and nothing in the backward pass, whatever the vocabulary and the numbers."""
+    """One gather per forward pass and nothing in the backward pass, for any vocabulary and any number tokens."""
     for forward, backward in ranks.run(cases.bytes_sent, vocab_size, count, 64, False, options, ranks=4):
-        # As many again for all rows together say which columns the rank has.
+        # As many more, once for all rows, contain the rank's columns.
         assert forward == {"all_gather_into_tensor": [4 * numbers * (64 + 1)]} and backward == {}
 
 
@@ -85,7 +85,7 @@ def test_a_head_sums_its_hidden_gradient_once(ranks: Ranks) -> None:
 
 
 def test_memory_falls_as_the_ranks(ranks: Ranks) -> None:
-    """Of logits their gradient, of a head a chunk of its own columns alone: a fourth of it on four ranks."""
+    """The gradient for logits, a chunk of the rank's columns for a head: a fourth of it on four ranks."""
     rows, vocab_size = 256, 40000
     one, four = (ranks.run(cases.peak_bytes, rows, vocab_size, ranks=size) for size in (1, 4))
     for (alone,), together, floor in zip(zip(*one, strict=True), zip(*four, strict=True), (1, 1 / 4), strict=True):
@@ -93,11 +93,11 @@ def test_memory_falls_as_the_ranks(ranks: Ranks) -> None:
         assert max(together) < 1.15 * alone / 4
 
 
-# Ranks that are not alike, or not there
+# Ranks that differ or are missing
 
 
 def test_a_smooth_label_on_one_rank_alone(tmp_path: Path) -> None:
-    """An error, although that rank has asked for a sum to which the others add nothing."""
+    """An error, although that rank waits for a sum to which the others do not contribute."""
     processes = Ranks(3, tmp_path)
     try:
         for error, seconds in processes.run(cases.smooth_on_one_rank, ranks=3, seconds=60):
@@ -139,7 +139,7 @@ def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
     ],
 )
 def test_compiled_without_a_break(ranks: Ranks, is_linear: bool, options: dict[str, Any]) -> None:
-    """One graph with static shapes and one with dynamic ones, each with the collectives in sight. (Several chunks take
+    """One graph with static shapes and one with dynamic ones, each with visible collectives. (Several chunks need
     a graph for each number of rows.)"""
     for results in ranks.run(cases.compiled, options, is_linear, ranks=2):
         for compiled, plain, graphs in results:

@@ -15,4 +15,4 @@ class TestEager(ShardCases):
 @pytest.mark.gpu
 class TestOnTheGpu(ShardCases):
     device = "cuda"
-    every = 5  # nearly every problem compiles kernels of its own
+    every = 5  # nearly every problem compiles its own kernels

@@ -75,5 +75,5 @@ def share_of(part: Normaliser, whole: Normaliser) -> Tensor:
 
 
 def rounded_up_(probability: Tensor) -> Tensor:
-    """The probability, or the smallest normal number if it underflows: 0 is left to what has none at all."""
+    """The probability, or the smallest normal number if it underflows: 0 is reserved for no probability at all."""
     return probability.clamp_min_(torch.finfo(probability.dtype).tiny)

@@ -1,10 +1,10 @@
-"""The threads that compute blocks: either all threads share each block, or each thread takes whole blocks.
+"""The threads that compute blocks: either all threads share each block, or each thread computes whole blocks.
 
 Torch splits an operation over its threads and waits for the slowest, which is fastest on a machine without other load.
 If other processes use the cores, each of the hundreds of operations of a walk waits for a thread that is not running.
-Threads that take whole blocks wait only once, at the end, but start slower: torch's own threads keep looking for work
-for some milliseconds after an operation. Therefore operations are split until the calling thread is found to wait for
-its core. From then on, and in some further walks, threads take whole blocks. A row's results are bitwise equal.
+Threads that compute whole blocks wait only once, at the end, but start slower: torch's own threads keep looking for
+work for some milliseconds after an operation. Therefore operations are split until the calling thread is found to wait
+for its core. From then on, and in some further walks, threads compute whole blocks. A row's results are bitwise equal.
 """
 
 from __future__ import annotations

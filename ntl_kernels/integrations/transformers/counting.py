@@ -1,4 +1,4 @@
-"""What a Trainer counts: the labels of accumulation windows, the sums behind its metrics, and no sample twice."""
+"""What a Trainer counts: the labels of accumulation windows and the sums behind its metrics, no sample twice."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Repetition(NamedTuple):
 
 
 class MarkedStream(IterableDatasetShard):
-    """A process's part of a stream. What fills up the last batch of all processes is marked as a repetition."""
+    """A process's part of a stream. Samples that fill the last batch of all processes are marked as repetitions."""
 
     def __iter__(self) -> Iterator[Any]:
         size = self.batch_size if self.split_batches else self.batch_size * self.num_processes
@@ -192,7 +192,7 @@ class RememberedBatches(BatchSamplerShard):
 
 
 def watch_repetitions(loader: Any) -> None:
-    """Make known which samples accelerate repeats so that several processes have the same number of batches."""
+    """Watch which samples accelerate repeats to give several processes the same number of batches."""
     batches: Any = getattr(loader, "batch_sampler", None)
     stream: Any = getattr(loader, "dataset", None)
     if type(batches) is BatchSamplerShard:

@@ -83,7 +83,7 @@ class Installed:
     """The name of the function that installed it."""
     options: NTLOptions
     in_evaluation: bool = True
-    """Whether calls that cannot train must compute the loss, too."""
+    """Whether calls that cannot train must also compute the loss."""
     names: tuple[str, ...] = ()
     """The names of the arguments of the model's own forward."""
     takes_any: bool = False

@@ -1,4 +1,4 @@
-"""What other libraries do to a model and its training: wrappers, adapters, hooks, other forwards, other divisors."""
+"""How other libraries change a model and its training: wrappers, adapters, hooks, other forwards, other divisors."""
 
 from __future__ import annotations
 

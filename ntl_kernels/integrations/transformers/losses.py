@@ -36,7 +36,7 @@ class NTLOptions:
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     shift: bool | None = None
-    """Whether position t predicts label t + 1; None where the model's outputs tell."""
+    """Whether position t predicts label t + 1; None where the model's outputs determine it."""
 
     def __post_init__(self) -> None:
         CrossEntropyNTLLoss(self.numbers, **self.keywords())  # checks the options
@@ -56,7 +56,7 @@ def label_names(batch: Any) -> list[str]:
 def denominators(
     targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
-    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [...] that are part of a larger window.
+    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [B...] that are part of a larger window.
 
     If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
@@ -121,7 +121,7 @@ def loss_of_logits(
     num_items: Count | None = None,
     num_numbers: Count | None = None,
 ) -> NTLOutput:
-    """The loss of full logits [..., V] and targets [...], and its parts."""
+    """The loss of full logits [B..., V] and targets [B...], and its parts."""
     targets = targets.to(logits.device)
     keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
     return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
@@ -142,7 +142,7 @@ def ntl_loss_function(
 
     Cross-entropy is divided by ``num_items_in_batch`` if it is passed, and NTL by ``num_numbers_in_batch``. With the
     first alone, as the stock Trainer passes it, each batch's mean NTL is weighted by the batch's share of the tokens:
-    NTL is too small by the share of tokens in batches without numbers, and a warning says so once. Use
+    NTL is too small by the share of tokens in batches without numbers, which is warned about once. Use
     :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
 
     Args:
@@ -150,6 +150,11 @@ def ntl_loss_function(
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss: as for :func:`ntl_kernels.cross_entropy_ntl`.
         shift: shift the labels by one position, as causal models need; False for masked language models.
+
+    Examples:
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> loss_function = ntl_loss_function(numbers)
+        >>> loss = loss_function(logits=model(input_ids=ids).logits, labels=ids)
     """
     return partial(model_loss, options=NTLOptions(numbers, config, label_smoothing, z_loss, shift))
 
@@ -166,7 +171,7 @@ def model_loss(
     options: NTLOptions,
     **_: Any,
 ) -> Tensor:
-    """The loss of logits [..., T, V] and labels [..., T], with the signature that models use for ``loss_function``."""
+    """The loss of logits [B..., T, V] and labels [B..., T], with the signature of a model's ``loss_function``."""
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, options.shift)
@@ -179,7 +184,7 @@ def shift_of(base: Any, shift: bool | None) -> bool:
 
 
 def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
-    """The target of each position [..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
+    """The target of each position [B..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
     if shift_labels is not None:
         return shift_labels
     if labels is None:
@@ -214,8 +219,14 @@ def ntl_compute_loss_func(
         Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them.
 
     Raises:
-        ValueError: the outputs have no logits, a type that does not tell whether labels must be shifted, or auxiliary
-            losses without a given factor or of encoder and decoder; or the model's own loss needs more than logits.
+        ValueError: the outputs have no logits, a type that does not indicate whether labels must be shifted, or
+            auxiliary losses without a given factor or of encoder and decoder; or the model's own loss needs more than
+            logits.
+
+    Examples:
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> loss_func = ntl_compute_loss_func(numbers, model=model)
+        >>> trainer = transformers.Trainer(model, args, train_dataset=rows, compute_loss_func=loss_func)
     """
     if model is not None:
         base = unwrap_model(model)
@@ -235,7 +246,7 @@ def trainer_loss(
     options: NTLOptions,
     aux_loss_coef: float | None,
 ) -> Tensor:
-    """The loss of a model's outputs, with the signature that the Trainer uses for ``compute_loss_func``."""
+    """The loss of a model's outputs, with the signature of a Trainer's ``compute_loss_func``."""
     name, shift = type(outputs).__name__, options.shift
     shift = told_or_raise(shifts_by_name(name), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)

@@ -41,7 +41,7 @@ def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX and returns 0
         raise ValueError(
             f"{type(model).__name__} returned {auxiliary!r} as router loss, because it did not find its router logits; "
-            "its own loss fails, too. Use a newer version of transformers, or output_router_logits=False"
+            "its own loss also fails. Use a newer version of transformers, or output_router_logits=False"
         )
     holder = router_factor_of(model)
     if holder is None:
@@ -71,7 +71,7 @@ def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added
         return None
     if not hasattr(model, "num_experts"):
         raise ValueError(
-            f"the router loss of {type(model).__name__} in transformers 4 takes its encoder's routers for its "
+            f"the router loss of {type(model).__name__} in transformers 4 uses its encoder's routers instead of its "
             "decoder's, a bug that is not reproduced here: use transformers 5, or output_router_logits=False"
         )
     balance = function_beside(model, "load_balancing_loss_func")
@@ -222,7 +222,7 @@ def is_encoder_decoder(model: Any) -> bool:
 
 
 def shifts_labels(base: Any) -> bool | None:
-    """Whether position t of a bare model predicts label t + 1 in its own loss; None if nothing tells.
+    """Whether position t of a bare model predicts label t + 1 in its own loss; None if this is unknown.
 
     The first class in the MRO that is known or has a telling name decides.
     """
@@ -237,22 +237,22 @@ def shifts_labels(base: Any) -> bool | None:
 
 
 def shifts_by_name(name: str) -> bool | None:
-    """What this name of a class or loss type says of shifting labels; None for nothing."""
+    """Whether this name of a class or loss type implies that labels are shifted; None if it implies neither."""
     return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
 
 
 def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
-    """Whether labels are shifted; raise if the class of this name has left it open (None)."""
+    """Whether labels are shifted; raise if it is unknown (None) for the class of this name."""
     if shift is not None:
         return shift
     raise ValueError(
-        f"{name} does not say whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        f"{name} does not indicate whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
         "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
     )
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
-    """Add to a forward's arguments the decoder inputs that a model derives from labels [..., T], unless it has some."""
+    """Add the decoder inputs that a model derives from labels [B..., T] to a forward's arguments, if they have none."""
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
@@ -262,7 +262,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
-    """The decoder input ids [..., T] for labels [..., T], by the model's method or function that its forward uses."""
+    """The decoder input ids [B..., T] for labels [B..., T], by the model's method or function that its forward uses."""
     for method in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, method):
             return getattr(model, method)(labels)
@@ -271,7 +271,7 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
         config = getattr(model.config, "text_config", model.config)  # Florence2's; transformers 4 has None outside it
         return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
     raise ValueError(
-        f"{type(model).__name__} does not say how its decoder's inputs come from labels: let the collator put "
+        f"it is unknown how {type(model).__name__} derives its decoder's inputs from labels: have the collator put "
         "decoder_input_ids into every batch"
     )
 

@@ -44,7 +44,7 @@ def apply_ntl_to_model(
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation;
       see :func:`ntl_loss_function`.
     - ``shift_labels``: labels that are already shifted.
-    - ``skip_logits=True``: compute the loss this way in evaluation, too.
+    - ``skip_logits=True``: also compute the loss this way in evaluation.
 
     Apply it to the bare model or to a PEFT-wrapped one, before FSDP, DDP or torch.compile.
 
@@ -55,7 +55,7 @@ def apply_ntl_to_model(
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
         shift: whether position t predicts label t + 1; default: as in the model's own loss.
-        transform: how the model transforms its head's output; needed only for model classes that are not known here. A
+        transform: how the model transforms its head's output; needed only for model classes unknown to this package. A
             wrong transform raises an error in the first step (under torch.compile and torch.func, where it cannot be
             checked, the loss is NaN).
 
@@ -68,6 +68,11 @@ def apply_ntl_to_model(
             along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
         RuntimeError: the model is called with labels, but another loss is computed, because something replaced the
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
+
+    Examples:
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> model = apply_ntl_to_model(model, numbers, config=NTLConfig(weight=0.3))
+        >>> model(input_ids=ids, labels=ids).loss.backward()
     """
     base = unwrap_model(model)
     options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
@@ -129,9 +134,14 @@ def set_ntl_loss_function(
         The same model, changed in place. :func:`remove_ntl_from_model` undoes it.
 
     Raises:
-        TypeError, ValueError: an option is wrong, or nothing tells whether the model shifts labels.
+        TypeError, ValueError: an option is wrong, or it is unknown whether the model shifts labels.
         RuntimeError: the model is called with labels, but never calls a loss function (T5 and most encoder-decoder
             models compute their cross-entropy inside their forward).
+
+    Examples:
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> model = set_ntl_loss_function(model, numbers)
+        >>> model(input_ids=ids, labels=ids).loss.backward()
     """
     base = unwrap_model(model)
     options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
@@ -143,7 +153,13 @@ def set_ntl_loss_function(
 
 
 def remove_ntl_from_model(model: Any) -> None:
-    """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them."""
+    """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them.
+
+    Examples:
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> model = apply_ntl_to_model(model, numbers)
+        >>> remove_ntl_from_model(model)
+    """
     base = unwrap_model(model)
     patch = uninstall(base)
     if unbound(base.__dict__.get(LOSS_FUNCTION)) in (watched_loss, model_loss):

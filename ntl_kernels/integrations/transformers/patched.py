@@ -57,7 +57,7 @@ class Patch(Installed):
     beneath: dict[str, Any] = field(default_factory=dict)
     """accelerate's wrapper of the model's own forward, called instead of that forward."""
     planned_head: Callable[..., Tensor] | None = None
-    """The forward that a tensor-parallel plan of transformers has given the head; None without one."""
+    """The forward that a tensor-parallel plan of transformers has installed on the head; None without one."""
     stock_loss: Callable[..., Tensor] | None = None
     """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
     own_loss: Callable[..., Tensor] | None = None
@@ -122,7 +122,7 @@ def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: 
             loss = loss if added is None else loss + added
         if not patch.call.is_taken:
             raise RuntimeError(
-                f"{type(model).__name__} did not take its loss from its head via loss_function: its forward or its "
+                f"{type(model).__name__} did not get its loss from its head via loss_function: its forward or its "
                 "loss_function was replaced after apply_ntl_to_model"
             )
     finally:
@@ -149,7 +149,7 @@ def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
 
 
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
-    """The forward of a patched head: stores the loss of hidden [..., H] in the call and returns probes [1, ..., 8]."""
+    """The forward of a patched head: stores the loss of hidden [B..., H] in the call and returns probes [1, ..., 8]."""
     patch: Patch | None = getattr(head, INSTALLED, None)
     call = None if patch is None else patch.call
     is_split_here = has_dtensor(head.weight) and not has_dtensor(hidden)  # the plan's forward does it otherwise
@@ -169,7 +169,7 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute the loss (0-d) of hidden [..., H]; store it in the call and its parts in the patch."""
+    """Compute the loss (0-d) of hidden [B..., H]; store it in the call and its parts in the patch."""
     targets = call.targets.to(hidden.device)
     keywords = {
         **patch.options.keywords(),
@@ -275,7 +275,7 @@ def on_ranks_of(weight: Any, tensor: Tensor, is_split: bool) -> Tensor:
 
 
 def make_probes(hidden: Tensor) -> Tensor:
-    """float32 [1, ..., 1, 8] on the device of hidden [..., H]: small and large values in place of logits."""
+    """float32 [1, ..., 1, 8] on the device of hidden [B..., H]: small and large values in place of logits."""
     probes = torch.linspace(-6, 6, NUM_PROBES, device=hidden.device, dtype=torch.float32).sinh()
     return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
 

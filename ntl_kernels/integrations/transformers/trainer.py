@@ -38,7 +38,7 @@ from .patched import Patch
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
 SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
-"""Whether the Trainer divides the rows of evaluation batches over the processes of context parallelism, too."""
+"""Whether the Trainer also divides the rows of evaluation batches over the processes of context parallelism."""
 
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class NTLTrainerMixin(Host):
 
     Cross-entropy is divided by the tokens, and NTL by the numbers (with ``mean_over="tokens"`` by the tokens), of the
     whole accumulation window on all processes, so gradients equal those of one large batch. A model patched by
-    :func:`apply_ntl_to_model` computes the loss from hidden states, any other model from full logits.
+    :func:`apply_ntl_to_model` computes the loss from hidden states; any other model computes it from full logits.
 
     Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens or number tokens since the last
     log) and ``number_share`` (the share of number tokens among the labels that are not ignored). ``loss`` is
@@ -87,6 +87,11 @@ class NTLTrainerMixin(Host):
         TypeError, ValueError: options are missing or differ from those of the patch; a ``compute_loss_func``,
             DataParallel, DeepSpeed's sequence parallelism or Liger's fused cross-entropy is used; a ``compute_loss``
             would be left out; or the model's own loss has parts that cannot be computed from its logits.
+
+    Examples:
+        >>> class MyTrainer(NTLTrainerMixin, transformers.Trainer): ...
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> trainer = MyTrainer(model, args, train_dataset=rows, numbers=numbers)
     """
 
     def __init__(
@@ -142,7 +147,7 @@ class NTLTrainerMixin(Host):
     def ntl_options(self, batch: Any = None) -> NTLOptions:
         """The options installed on the model, which must agree with the Trainer's arguments; otherwise the latter.
 
-        If nothing tells whether labels are shifted, a batch is needed to find out.
+        If it is unknown whether labels are shifted, a batch is needed to find out.
         """
         given, base, installed = {**self.ntl_given}, unwrap_model(self.model), installed_on(self.model)
         if self.args.label_smoothing_factor:
@@ -340,7 +345,7 @@ class NTLTrainerMixin(Host):
             inputs = self.ntl_begin_batch({**inputs})
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
-        if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # asks only for the loss
+        if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # requests only the loss
             evaluated = model
             model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
         self.ntl_evaluated = None
@@ -348,7 +353,7 @@ class NTLTrainerMixin(Host):
             result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         finally:
             self.ntl_eval_counts = (None, None)
-        if self.ntl_evaluated is not None:  # result[0] is what the outermost compute_loss has made of it
+        if self.ntl_evaluated is not None:  # result[0] is the outermost compute_loss's result
             loss, tokens = self.ntl_evaluated.losses, self.ntl_evaluated.tokens
             self.ntl_totals["eval"].add(Sums(additions=(result[0].to(loss.device) - loss) * tokens))
         return result
