@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from ..commands import InputError, in_one_line
+from ..commands import InputError, in_one_line, meant
 
 COMMANDS = {
     "prepare": "data.downloads",
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     if command in COMMANDS:
         return import_module(f".{COMMANDS[command]}", __package__).main(rest)
     if command[:1] not in ("-", "~") and "=" not in command:
-        raise InputError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}, or OPTION=VALUE")
-    import_module(".experiment", __package__).main()  # Hydra reads sys.argv
+        raise InputError(f"there is no command {command!r}{meant(command, [*COMMANDS, 'OPTION=VALUE'])}")
+    import_module(".experiment", __package__).main(arguments)
     from torch import distributed  # the experiment has loaded it
 
     if distributed.is_initialized():  # under torchrun: threads of the group would abort the process at its end

@@ -5,7 +5,6 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
-from ..commands import InputError, count, in_one_line, writable
+from ..commands import InputError, Parser, count, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
 from .experiment import run
@@ -122,7 +121,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
     options = "the options: python -m benchmarks.quality --help"
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
+    parser = Parser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
     parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
     parser.add_argument("--seeds", type=count, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -17,7 +16,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
-from ..commands import count, in_one_line, writable
+from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
 from ..speed.results import percentiles
 from .configuration import configure
@@ -80,7 +79,7 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.quality time", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for an experiment")
     parser.add_argument("--rounds", type=count, default=30)
     parser.add_argument("--steps", type=count, default=20, help="of each contestant in a round (default: 20)")

@@ -6,7 +6,6 @@ and with a constant prediction.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from ntl_kernels.evaluation import number_in, value_metrics
 
-from ..commands import InputError, in_one_line, writable
+from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import describe
 from .configuration import configure
 from .data import Pair
@@ -79,7 +78,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``yardsticks OVERRIDE... [--out FOLDER]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
     parser.add_argument("overrides", nargs="+", help="of dataset=table: file, target and columns")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)

@@ -268,7 +268,11 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        (table(*ROWS), {"target": "weight"}, "dataset.target: .* has no column 'weight'; it has carat, cut, price"),
+        (
+            table(*ROWS),
+            {"target": "weight"},
+            "dataset.target: .* no column 'weight'; expected one of carat, cut, price",
+        ),
         (table(*ROWS), {"columns": ["carat", "colour"]}, "dataset.columns: .* no column 'colour'"),
         (table(*ROWS), {"columns": ["price"]}, "dataset.columns contains the target 'price'"),
         (table(*ROWS), {"columns": []}, "no column besides the target"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ntl_kernels.evaluation import number_in
 
-from ...commands import InputError
+from ...commands import InputError, meant
 from .pairs import Pair, Splits, lines_of, sample
 
 FEWEST_ROWS = 50
@@ -85,7 +85,7 @@ def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequen
     for option, names in {"target": [target], "columns": columns or []}.items():
         for name in names:
             if name not in header:
-                raise InputError(f"dataset.{option}: {path} has no column {name!r}; it has {', '.join(header)}")
+                raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
     told = [name for name in header if name != target] if columns is None else list(columns)
     if target in told:
         raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
