@@ -1,1 +1,1 @@
-"""The loss to look at and to touch: ``python -m ntl_kernels.demo``."""
+"""The loss as a page to play with: ``python -m ntl_kernels.demo``."""
