@@ -58,7 +58,7 @@ class Bar(TrainerCallback):
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
     """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss apply to NTL only."""
     if any(each.startswith("seed=") for each in overrides):
-        raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
+        raise InputError("compare runs seeds 1, 2, ...; set how many with --seeds")
     task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
     ours = [each for each in overrides if each not in task]
     if not any(each.startswith("dataset=") for each in task):
@@ -108,7 +108,7 @@ def certainty(seeds: int, is_main_job: bool) -> str:
     if seeds < 3:
         parts.append(f"{seeds} seed{'s' * (seeds > 1)}: too few for a meaningful interval (try --seeds 5).")
     else:
-        parts.append("Brackets: 95 % interval over the pairs of seeds; ▼ ▲: it excludes 0; n/m: seeds that agree.")
+        parts.append("Brackets: 95% interval over the pairs of seeds; ▼ ▲: it excludes 0; n/m: seeds that agree.")
     if is_main_job:
         groups = by_dataset(records.read([FOLDER]))[SHORT]
         ours, plain = (groups[key] for key in RECORDED)
@@ -120,9 +120,9 @@ def certainty(seeds: int, is_main_job: bool) -> str:
 @in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
-    options = "the options: python -m benchmarks.quality --help"
+    options = "all options: python -m benchmarks.quality --help"
     parser = Parser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
-    parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
+    parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss apply to NTL only")
     parser.add_argument("--seeds", type=count, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")
     chosen = parser.parse_args(arguments)
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     found = train(runs, writable(chosen.out))
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
-    plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")
+    plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs in this folder")
     data.write_text(json.dumps(found, indent=1) + "\n")
     chosen_steps = found[0]["config"]["trainer"]["arguments"]
     print(

@@ -84,7 +84,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.head": one_of("token", "regression"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
 }
-"""Option -> (whether a value is valid, what is expected), for options that the code using them does not check."""
+"""Option -> (whether a value is valid, what is expected), for options that are not checked where they are used."""
 
 
 def check(config: DictConfig) -> None:

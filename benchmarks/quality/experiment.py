@@ -157,7 +157,7 @@ def run_configured(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
         result = run(config, folder)
-    except InputError as error:  # printed here, because Hydra would show a traceback
+    except InputError as error:  # printed here, because Hydra would add a line
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from error
     for split, metrics in result["metrics"].items():

@@ -44,9 +44,9 @@ def boosted(train: Cells, answers: Sequence[float], test: Cells, columns: Sequen
     for name in columns:
         cells = [[row.get(name, "") for row in rows] for rows in (train, test)]
         sides.append(encoded(*cells))
-    known, asked = (np.stack(side, -1) for side in zip(*sides, strict=True))
+    known, unseen = (np.stack(side, -1) for side in zip(*sides, strict=True))
     model = HistGradientBoostingRegressor(loss="absolute_error", random_state=0).fit(known, answers)
-    return [float(value) for value in model.predict(asked)]
+    return [float(value) for value in model.predict(unseen)]
 
 
 def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +58,7 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Metrics of both methods on the test rows of a table, in the format of the file next to the records."""
+    """Metrics of both methods on the test rows of a table, in the format of the file stored with the records."""
     config = configure(["dataset=table", *overrides])
     columns = config.dataset.columns
     if columns is None:
@@ -79,7 +79,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """``yardsticks OVERRIDE... [--out FOLDER]``"""
     parser = Parser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
-    parser.add_argument("overrides", nargs="+", help="of dataset=table: file, target and columns")
+    parser.add_argument("overrides", nargs="+", help="options of dataset=table: file, target and columns")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)
     path = writable(chosen.out) / YARDSTICKS

@@ -1,4 +1,4 @@
-"""CE beside CE + NTL, small: the main job and a table of one's own; and what is possible on a table."""
+"""CE against CE + NTL, small: the main job and a user's table; reference errors on a table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_main_job_says_the_difference_and_how_sure_it_is(tmp_path: Path, cap
     wanted = ["| test", "| ---", "| CE", "| CE + 0.3 NTL-WAS", "| difference"]
     assert [line.split(" | ")[0] for line in lines] == wanted
     assert "run on" in lines[0] and "/3 |" in lines[-1]
-    assert "95 % interval over the pairs" in printed and "over more seeds: MAE -" in printed and "/10 seeds" in printed
+    assert "95% interval over the pairs" in printed and "over more seeds: MAE -" in printed and "/10 seeds" in printed
     assert "12/12" in bar, "one bar over the steps of all six runs"
     assert "answers, test: " in bar and "'loss'" not in printed, "the Trainer's own bar would print its log"
     records = json.loads((tmp_path / "comparison.json").read_text())
@@ -74,7 +74,7 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
         (["dataset=table"], "dataset=table needs dataset.file=FILE.csv"),
         (["dataset=nowhere"], "nowhere"),
         (["device=nope"], "device must be available on this machine"),
-        (["seed=5"], "say how many by --seeds"),
+        (["seed=5"], "set how many with --seeds"),
         (["loss.weight=-1"], "weight must be finite and at least 0"),
         (["--out", "/dev/null/in"], "cannot write there"),
     ],

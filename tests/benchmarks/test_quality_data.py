@@ -261,7 +261,7 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
     splits = load_table(path, limits={"train": 20, "validation": 15, "test": 30})
     assert list(map(len, parts_of(splits))) == [20, 15, 30]
     for limits in ({"test": 100}, {"test": 60, "validation": 40}):
-        with pytest.raises(InputError, match="leaves nothing"):
+        with pytest.raises(InputError, match="leaves none"):
             load_table(path, limits=limits)
 
 

@@ -30,7 +30,7 @@ def load_table(
 ) -> Splits:
     """The rows of a CSV file, split at random; rows with the same question go into the same split.
 
-    ``columns``: what the questions tell of a row; None: all columns but the target.
+    ``columns``: the columns in the questions; None: all but the target.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
@@ -50,10 +50,10 @@ def load_table(
 
 
 def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
-    """How many questions a split takes; some must be left for training."""
+    """The size of a split; some questions must be left for training."""
     size = usual if wanted is None else wanted
     if size >= available:
-        raise InputError(f"dataset.limits.{name}={size} leaves nothing of {available} questions for training")
+        raise InputError(f"dataset.limits.{name}={size} leaves none of the {available} questions for training")
     return size
 
 
