@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = FILES.get(urlsplit(self.path).path)
         if name is None:
-            self.reply(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
+            self.reply(HTTPStatus.NOT_FOUND, "text/plain", "Page not found.")
         else:
             self.reply(HTTPStatus.OK, TYPES[Path(name).suffix], content_of(name))
 
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         question = dict(parse_qsl(url.query))
         length = whole_number(self.headers.get("Content-Length", ""))
         if url.path not in ANSWERS:
-            self.reply_json(HTTPStatus.NOT_FOUND, {"problem": "There is no such page."})
+            self.reply_json(HTTPStatus.NOT_FOUND, {"problem": "Page not found."})
         elif length is None:
             self.reply_json(HTTPStatus.LENGTH_REQUIRED, {"problem": "The request needs a valid Content-Length."})
         elif (size := max(length, whole_number(question.get("size", "")) or 0)) > MOST_BYTES:

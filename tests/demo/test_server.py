@@ -54,7 +54,7 @@ def test_answers_are_json_whatever_the_request(server: Server) -> None:
     assert json.loads(requested(server, "/picture", content)[2]) == picture.answer({}, content)
     status, words = problem(server, "/tokenizer?name=a%20b.json", b"{")
     assert status == 200 and words.startswith("a b.json is not JSON")
-    assert problem(server, "/server.py") == (404, "There is no such page.")
+    assert problem(server, "/server.py") == (404, "Page not found.")
     for length in ("-1", "abc", "9" * 5000):
         found = problem(server, "/picture", **{"Content-Length": length})
         assert found == (411, "The request needs a valid Content-Length.")

@@ -65,17 +65,17 @@ def read_table(path: Path, target: str, columns: Sequence[str] | None) -> list[P
     try:
         header = [name.strip() for name in next(reader)]
         header[0] = header[0].removeprefix("\ufeff")
-        told = columns_told(path, header, target, columns)
+        used = columns_used(path, header, target, columns)
         for cells in reader:
             if cells:
                 where = f"{path}, line {reader.line_num}"
-                pairs.append(pair_of(row_of(cells, header, where), told, target, where))
+                pairs.append(pair_of(row_of(cells, header, where), used, target, where))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     return pairs
 
 
-def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> list[str]:
+def columns_used(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> list[str]:
     """The columns in the questions; raise unless every selected column exists exactly once."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -86,12 +86,12 @@ def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequen
         for name in names:
             if name not in header:
                 raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
-    told = [name for name in header if name != target] if columns is None else list(columns)
-    if target in told:
+    used = [name for name in header if name != target] if columns is None else list(columns)
+    if target in used:
         raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
-    if not told:
+    if not used:
         raise InputError(f"{path}: no column besides the target {target!r} to estimate it from")
-    return told
+    return used
 
 
 def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
