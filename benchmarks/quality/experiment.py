@@ -169,7 +169,7 @@ def run_configured(config: DictConfig) -> None:
 def main(arguments: list[str]) -> int:
     """``OPTION=VALUE... [-m]``, which Hydra reads from ``sys.argv``."""
     chosen = Parser(add_help=False, parents=[get_args_parser()]).parse_args(arguments)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print its errors and exit
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its errors and exits
     with explaining(chosen.overrides):
         run_configured()
     return 0

@@ -180,7 +180,7 @@ def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
 
 def is_trained(checkpoint: str, max_steps: int) -> bool:
     """Whether a checkpoint has all steps of a run (without ``max_steps``: of the run that saved it). The Trainer would
-    train one more.
+    train one more step.
     """
     state = state_of(checkpoint)
     return state.global_step >= (max_steps if max_steps > 0 else state.max_steps)

@@ -1,1 +1,1 @@
-"""The loss as a page to play with: ``python -m ntl_kernels.demo``."""
+"""An interactive page on the loss: ``python -m ntl_kernels.demo``."""
