@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
-WRONG_INPUT, INTERRUPTED = 2, 128 + signal.SIGINT
-"""Exit codes."""
+from ntl_kernels.command_line import WRONG_INPUT, Parser, meant
+
+__all__ = ["WRONG_INPUT", "InputError", "Parser", "count", "in_one_line", "meant", "naming", "seconds", "writable"]
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code."""
 
 
 class InputError(ValueError):

@@ -380,10 +380,8 @@ LAYERS = (
     ("formulas", "costs of numbers"),
     ("spec", "LossSpec: the options of one row, and what follows from them"),
     ("config | tokens", "NTLConfig, NumberTokens"),
-    (
-        "tracing | value_losses | digit_runs | extras",
-        "whether a call is traced; f(e); digits along a row; what to install",
-    ),
+    ("tracing | value_losses | digit_runs", "whether a call is traced; f(e); digits along a row"),
+    ("command_line | extras", "errors of a command line; which extra installs a library"),
 )
 """The modules of `ntl_kernels`, highest first, as in pyproject.toml, and their purpose."""
 

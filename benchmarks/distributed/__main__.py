@@ -6,7 +6,6 @@ checks loss and gradients against a single process. Uses gloo on CPUs and nccl o
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
@@ -27,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from ntl_kernels import NumberTokens
 
 from .. import environment
-from ..commands import count, in_one_line, writable
+from ..commands import Parser, count, in_one_line, writable
 from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
 
@@ -70,7 +69,7 @@ def main(given: list[str]) -> int:
 
 
 def parse(given: list[str]) -> Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.distributed", description=__doc__)
+    parser = Parser(prog="benchmarks.distributed", description=__doc__)
     parser.add_argument("--steps", type=count, default=60)
     parser.add_argument("--tp", type=count, default=2, help="processes that share layers and vocabulary (default 2)")
     parser.add_argument(
@@ -91,7 +90,7 @@ def parse(given: list[str]) -> Namespace:
     return arguments
 
 
-def number_of_processes(parser: argparse.ArgumentParser) -> int:
+def number_of_processes(parser: Parser) -> int:
     """The number of processes that torchrun has started; an error without torchrun."""
     if "WORLD_SIZE" not in os.environ:
         parser.error(f"start it with torchrun --nproc-per-node 4 -m {parser.prog}")

@@ -6,7 +6,6 @@ gather of the logits, each on the same columns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
-from ..commands import in_one_line, writable
+from ..commands import Parser, in_one_line, writable
 from .__main__ import keep, number_of_processes, start
 from .traffic import Traffic
 
@@ -32,7 +31,7 @@ ROWS, VOCAB_SIZE, WIDTH = 1000, 32000, 64
 
 @in_one_line
 def main(given: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.distributed.bytes", description=__doc__)
+    parser = Parser(prog="benchmarks.distributed.bytes", description=__doc__)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args(given)
     number_of_processes(parser)

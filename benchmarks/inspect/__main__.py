@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ..commands import InputError, in_one_line
+from ..commands import InputError, Parser, in_one_line
 from . import __doc__ as description
 from .cases import LAUNCHES, LOSSES, TARGETS, all_cases
 from .model import KERNEL, Estimate, cases_of, model
@@ -19,7 +19,7 @@ from .tables import markdown, tables
 
 @in_one_line
 def main(given: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.inspect", description=description)
+    parser = Parser(prog="python -m benchmarks.inspect", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line of the table")
     parser.add_argument("--kernel", action="append", choices=list(LAUNCHES), help="only this kernel (repeatable)")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this target (repeatable)")

@@ -1,11 +1,11 @@
 """Does the Number Token Loss help?
 
-python -m benchmarks.quality [compare] [OPTION=VALUE...] [--seeds N] [--out FOLDER]   CE beside CE + NTL, in two minutes
+python -m benchmarks.quality [compare] [OPTION=VALUE...] [--seeds N] [--out FOLDER]   CE against CE + NTL: two minutes
 python -m benchmarks.quality dataset=D model=M loss=L trainer=T [OPTION=VALUE...]      one experiment
 python -m benchmarks.quality loss=ce,ntl_was seed=1,2 [OPTION=VALUE...] -m             every combination (Hydra)
-python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION             splits of an original download
+python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION             splits from a download
 python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]           tables and plots over seeds
-python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 what is possible on a table
+python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 reference errors on a table
 python -m benchmarks.quality time [OPTION=VALUE...] [--rounds N] [--out FILE]          a step with and without NTL
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from ..commands import InputError, in_one_line
+from ..commands import InputError, in_one_line, meant
 
 COMMANDS = {
     "prepare": "data.downloads",
@@ -23,16 +23,16 @@ COMMANDS = {
     "compare": "compare",
     "yardsticks": "yardsticks",
 }
-"""Command -> the module whose ``main`` it is; imported only then, since some take seconds."""
+"""Command -> its module, imported when it runs, since some imports take seconds."""
 OPTIONS = """
 Options of an experiment, each a file in benchmarks/quality/conf:
 
 {listing}
 
-dataset=table needs dataset.file=FILE.csv dataset.target=COLUMN; a data set of the paper, dataset.folder=FOLDER (see
-prepare). Within a choice: loss.weight=1 model.size=mini trainer.arguments.max_steps=40 dataset.limits.test=100. Other
-TrainingArguments of transformers are added by a plus: +trainer.arguments.max_grad_norm=0.5. trainer=debug ends within a
-minute on any data set.
+dataset=table needs dataset.file=FILE.csv dataset.target=COLUMN; a data set of the paper needs
+dataset.folder=FOLDER (see prepare). Options of a choice: loss.weight=1 model.size=mini trainer.arguments.max_steps=40
+dataset.limits.test=100. Add other TrainingArguments of transformers with a plus: +trainer.arguments.max_grad_norm=0.5.
+trainer=debug ends within a minute on any data set.
 """
 
 
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     if command in COMMANDS:
         return import_module(f".{COMMANDS[command]}", __package__).main(rest)
     if command[:1] not in ("-", "~") and "=" not in command:
-        raise InputError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}, or OPTION=VALUE")
-    import_module(".experiment", __package__).main()  # Hydra reads sys.argv
+        raise InputError(f"there is no command {command!r}{meant(command, [*COMMANDS, 'OPTION=VALUE'])}")
+    import_module(".experiment", __package__).main(arguments)
     from torch import distributed  # the experiment has loaded it
 
     if distributed.is_initialized():  # under torchrun: threads of the group would abort the process at its end

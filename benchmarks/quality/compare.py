@@ -5,7 +5,6 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
-from ..commands import InputError, count, in_one_line, writable
+from ..commands import InputError, Parser, count, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
 from .experiment import run
@@ -59,7 +58,7 @@ class Bar(TrainerCallback):
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
     """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss apply to NTL only."""
     if any(each.startswith("seed=") for each in overrides):
-        raise InputError("compare runs seeds 1, 2, ...; say how many by --seeds")
+        raise InputError("compare runs seeds 1, 2, ...; set how many with --seeds")
     task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
     ours = [each for each in overrides if each not in task]
     if not any(each.startswith("dataset=") for each in task):
@@ -121,9 +120,9 @@ def certainty(seeds: int, is_main_job: bool) -> str:
 @in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``[compare] [OVERRIDE...] [--seeds N] [--out FOLDER]``"""
-    options = "the options: python -m benchmarks.quality --help"
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
-    parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss are NTL's")
+    options = "all options: python -m benchmarks.quality --help"
+    parser = Parser(prog="python -m benchmarks.quality compare", description=__doc__, epilog=options)
+    parser.add_argument("overrides", nargs="*", help="of the experiment; those of the loss apply to NTL only")
     parser.add_argument("--seeds", type=count, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/compare"), help="folder for runs, plot and JSON")
     chosen = parser.parse_args(arguments)
@@ -132,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     found = train(runs, writable(chosen.out))
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
-    plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs beside it")
+    plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs in this folder")
     data.write_text(json.dumps(found, indent=1) + "\n")
     chosen_steps = found[0]["config"]["trainer"]["arguments"]
     print(

@@ -6,16 +6,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..commands import InputError, naming, writable
+from ..commands import InputError, meant, naming, writable
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
@@ -83,7 +84,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.head": one_of("token", "regression"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
 }
-"""Option -> (whether a value is valid, what is expected), for options that the code using them does not check."""
+"""Option -> (whether a value is valid, what is expected), for options that are not checked where they are used."""
 
 
 def check(config: DictConfig) -> None:
@@ -131,8 +132,35 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 def configure(overrides: Sequence[str]) -> DictConfig:
     """A configuration composed as by the command line, for use in a program."""
+    with explaining(overrides), initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
+        return compose(EXPERIMENT, list(overrides))
+
+
+@contextmanager
+def explaining(overrides: Sequence[str]) -> Iterator[None]:
+    """Convert errors of Hydra to an :class:`InputError` in one line."""
     try:
-        with initialize_config_dir(str(CONFIGURATIONS), version_base="1.3"):
-            return compose(EXPERIMENT, list(overrides))
+        yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(" ".join(str(error).split()).partition(" Config search path")[0]) from error
+        raise InputError(explained(error, overrides)) from error
+
+
+def explained(error: Exception, overrides: Sequence[str]) -> str:
+    """An error of Hydra in one line, with the choice or the option that was probably meant."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return f"{group}={choice}{meant(choice, (name for name in error.options or () if name != BASE))}"
+    words = " ".join(str(error).split())
+    unknown = re.match(r"Could not override '((?!hydra)[\w.]+)'", words)
+    if not unknown:
+        return words
+    known: Any = configure([each for each in overrides if re.fullmatch(rf"({'|'.join(GROUPS)})=\w+", each)])
+    for name in unknown[1].split("."):
+        if not isinstance(known, DictConfig):
+            return words
+        if name not in known:
+            break
+        known = known[name]
+    added = unknown[1].startswith("trainer.arguments.")
+    more = f" (another of the TrainingArguments needs a plus: +{unknown[1]})" if added else ""
+    return f"{unknown[1]} is not an option{meant(name, map(str, known))}{more}"

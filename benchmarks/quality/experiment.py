@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 
 import hydra
 import torch
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import ProgressCallback, TrainerCallback
 
-from ..commands import WRONG_INPUT, InputError, naming
+from ..commands import WRONG_INPUT, InputError, Parser, meant, naming
 from ..environment import describe
-from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, plain
+from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
 from .metrics import answer_metrics, median_answer
 from .names import split_of_medians
@@ -31,7 +33,7 @@ def load_splits(config: DictConfig) -> Splits:
     """The data of a configuration."""
     options, known = plain(config.dataset), inspect.signature(load).parameters
     for name in sorted(options.keys() - known.keys()):
-        raise InputError(f"dataset has no option {name!r}; there are {', '.join(known)}")
+        raise InputError(f"dataset has no option {name!r}{meant(name, known)}")
     for name in ("name", "format", "limits"):
         if name not in options:
             raise InputError(f"dataset.{name} is missing")
@@ -151,14 +153,23 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
 
 
 @hydra.main(config_path=str(CONFIGURATIONS), config_name="experiment", version_base="1.3")
-def main(config: DictConfig) -> None:
+def run_configured(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
         result = run(config, folder)
-    except InputError as error:  # printed here, because Hydra would show a traceback
+    except InputError as error:  # printed here, because Hydra would add a line
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from error
     for split, metrics in result["metrics"].items():
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         print(f"{split}: {shown}")
     print(f"Metrics and predictions: {folder}")
+
+
+def main(arguments: list[str]) -> int:
+    """``OPTION=VALUE... [-m]``, which Hydra reads from ``sys.argv``."""
+    chosen = Parser(add_help=False, parents=[get_args_parser()]).parse_args(arguments)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its errors and exits
+    with explaining(chosen.overrides):
+        run_configured()
+    return 0

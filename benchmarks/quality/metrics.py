@@ -14,7 +14,7 @@ from .data.pairs import FINAL, final_value
 
 
 def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[str, float]:
-    """The share of exact matches, and the number metrics of answers whose truth is a number."""
+    """The share of exact matches, and the number metrics where the truth is a number."""
     metrics = {"exact_match": sum(p == t for p, t in zip(predictions, truths, strict=True)) / len(truths)}
     values = [(final_value(p), final_value(t)) for p, t in zip(predictions, truths, strict=True)]
     numeric = [(guess, truth) for guess, truth in values if truth is not None]
@@ -25,7 +25,7 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
 
 
 def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
-    """The share of numbers in (answer, truth) whose answer has fewer digits before its point; empty without a truth."""
+    """The share of (answer, truth) whose answer has fewer digits before the decimal point; empty without a truth."""
     numeric = [(guess, truth) for guess, truth in values if truth is not None]
     short = [guess is not None and digits_before_point(guess) < digits_before_point(truth) for guess, truth in numeric]
     return {"too_short": sum(short) / len(short)} if short else {}

@@ -56,7 +56,7 @@ def transformer(architecture: str, size: str, checkpoint: str | None, codec: Cod
 class RegressionModel(nn.Module):
     """An encoder whose mean hidden state predicts the answer's value, standardised by the training answers."""
 
-    _keys_to_ignore_on_save = None  # the Trainer asks any model for it when names of shared tensors are missing
+    _keys_to_ignore_on_save = None  # the Trainer reads it from any model when names of shared tensors are missing
 
     def __init__(self, base: Any, mean: float, deviation: float) -> None:
         super().__init__()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from .. import published
-from ..commands import InputError, in_one_line, writable
+from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records, several_digits
@@ -225,7 +224,7 @@ def is_committed(folder: Path) -> bool:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``report [RUN_FOLDER...] [--out FOLDER] [--check]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality report", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.quality report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="*", help="folders with runs; without any, the committed records")
     parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
     parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")

@@ -29,7 +29,7 @@ from .models import RegressionModel, transformer
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer
 
 LONGEST_QUESTION, LONGEST_ANSWER = 512, 256
-"""Maximum number of tokens; longer texts are cut, questions at their start."""
+"""Maximum number of tokens; longer texts are truncated, questions at the start."""
 VOCABULARY_TEXTS = 20_000
 """How many training pairs a tokenizer is trained on."""
 Sample = Callable[[Sequence[Pair], int], list[list[str]]]

@@ -1,8 +1,7 @@
-"""The time that the Number Token Loss adds to a training step, by the Trainer's own timer."""
+"""The time that the Number Token Loss adds to a training step, measured by the Trainer's timer."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -17,7 +16,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
-from ..commands import count, in_one_line, writable
+from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
 from ..speed.results import percentiles
 from .configuration import configure
@@ -80,10 +79,10 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality time", description=__doc__)
-    parser.add_argument("overrides", nargs="*", help="of the configuration, as for an experiment")
-    parser.add_argument("--rounds", type=count, default=30)
-    parser.add_argument("--steps", type=count, default=20, help="of each contestant in a round (default: 20)")
+    parser = Parser(prog="python -m benchmarks.quality time", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="options, as for an experiment")
+    parser.add_argument("--rounds", type=count, default=30, help="default: 30")
+    parser.add_argument("--steps", type=count, default=20, help="steps of each contestant in a round (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
     chosen = parser.parse_args(arguments)
     set_verbosity_error()

@@ -1,4 +1,4 @@
-"""How models are trained: the Trainers, which all give answers, their arguments, checkpoints and clock."""
+"""Training: Trainers that also answer questions, their arguments, checkpoints and stopwatch."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Stopwatch(TrainerCallback):
 
 
 def seconds_of(state: TrainerState) -> float:
-    """The seconds of training that a log knows of."""
+    """The seconds of training recorded in a log."""
     return max((entry[SECONDS] for entry in state.log_history if SECONDS in entry), default=0.0)
 
 
 class Answering:
-    """A Trainer whose evaluations ask for answers, too, and measure them; ``answers`` keeps the last ones.
+    """A Trainer whose evaluations also generate answers and measure them; ``answers`` holds the last ones.
 
-    Every process answers its share of the questions. Checkpoints hold tensors that have several names once, since
-    safetensors refuses them otherwise.
+    Every process answers its share of the questions. A checkpoint stores a tensor with several names once, since
+    safetensors refuses shared tensors.
     """
 
     def __init__(self, *args: Any, answer: Callable[[Sequence[Pair]], list[str]], **kwargs: Any) -> None:
@@ -70,7 +70,7 @@ class Answering:
         self.add_callback(self.stopwatch)  # type: ignore[attr-defined]
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """The Trainer's, with the metrics of the answers and the perplexity among its own."""
+        """The Trainer's, with the metrics of the answers and the perplexity added."""
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)  # type: ignore[misc]
         pairs = dataloader.dataset
         self.answers = self.ask(pairs, self.answer, metric_key_prefix)
@@ -82,13 +82,13 @@ class Answering:
         return output
 
     def restore(self, checkpoint: str) -> None:
-        """Take over the weights and the log of a checkpoint, to evaluate it."""
+        """Load the weights and the log of a checkpoint, to evaluate it."""
         self._load_from_checkpoint(checkpoint)  # type: ignore[attr-defined]
         self.state = state_of(checkpoint)
 
     @torch.no_grad()
     def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[str]], split: str) -> list[str]:
-        """The answers to all questions of a split; a process asks for every ``world_size``-th."""
+        """The answers to all questions of a split; each process answers every ``world_size``-th."""
         args = self.args  # type: ignore[attr-defined]
         processes, size = args.world_size, args.per_device_eval_batch_size
         questions = pairs[args.process_index :: processes]
@@ -158,7 +158,7 @@ def check_device(device: object) -> None:
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Raise if an argument is no number although its default is one, or if nothing says how long to train."""
+    """Raise if an argument is not a number although its default is, or if the length of training is not set."""
     for name, value in options.items():
         usual = getattr(TrainingArguments, name, None)
         is_number = isinstance(usual, Real) and not isinstance(usual, bool)
@@ -179,8 +179,8 @@ def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
 
 
 def is_trained(checkpoint: str, max_steps: int) -> bool:
-    """Whether a checkpoint has all of a run's steps (or, without ``max_steps``, of its own run's). The Trainer would
-    train another one.
+    """Whether a checkpoint has all steps of a run (without ``max_steps``: of the run that saved it). The Trainer would
+    train one more step.
     """
     state = state_of(checkpoint)
     return state.global_step >= (max_steps if max_steps > 0 else state.max_steps)

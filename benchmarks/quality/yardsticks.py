@@ -6,7 +6,6 @@ and with a constant prediction.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from ntl_kernels.evaluation import number_in, value_metrics
 
-from ..commands import InputError, in_one_line, writable
+from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import describe
 from .configuration import configure
 from .data import Pair
@@ -46,9 +45,9 @@ def boosted(train: Cells, answers: Sequence[float], test: Cells, columns: Sequen
     for name in columns:
         cells = [[row.get(name, "") for row in rows] for rows in (train, test)]
         sides.append(encoded(*cells))
-    known, asked = (np.stack(side, -1) for side in zip(*sides, strict=True))
+    known, unseen = (np.stack(side, -1) for side in zip(*sides, strict=True))
     model = HistGradientBoostingRegressor(loss="absolute_error", random_state=0).fit(known, answers)
-    return [float(value) for value in model.predict(asked)]
+    return [float(value) for value in model.predict(unseen)]
 
 
 def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +59,7 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Metrics of both methods on the test rows of a table, in the format of the file next to the records."""
+    """Metrics of both methods on the test rows of a table, in the format of the file stored with the records."""
     config = configure(["dataset=table", *overrides])
     columns = config.dataset.columns
     if columns is None:
@@ -80,8 +79,8 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
 @in_one_line
 def main(arguments: Sequence[str]) -> int:
     """``yardsticks OVERRIDE... [--out FOLDER]``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
-    parser.add_argument("overrides", nargs="+", help="of dataset=table: file, target and columns")
+    parser = Parser(prog="python -m benchmarks.quality yardsticks", description=__doc__)
+    parser.add_argument("overrides", nargs="+", help="options of dataset=table: file, target and columns")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)
     path = writable(chosen.out) / YARDSTICKS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..commands import InputError, count, in_one_line, seconds
+from ..commands import InputError, Parser, count, in_one_line, seconds
 from ..environment import ROOT
 from ..published import verdict
 from . import memory, neighbours, results, workloads
@@ -25,9 +25,9 @@ def main(arguments: list[str]) -> int:
     return options.command(options)
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
-    commands = top.add_subparsers(required=True, dest="name")
+def parser() -> Parser:
+    top = Parser(prog="python -m benchmarks.speed", description=__doc__)
+    commands = top.add_subparsers(required=True, dest="name", metavar="run|host|report|tune")
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> None:
+def add_choice(command: Parser, names: str, folder: str) -> None:
     """The options that choose workloads and the folder of results."""
     command.set_defaults(command=measure)
     command.add_argument(
@@ -71,7 +71,7 @@ def add_choice(command: argparse.ArgumentParser, names: str, folder: str) -> Non
     command.add_argument("--out", type=Path, help=f"default: {folder}")
 
 
-def add_memory(command: argparse.ArgumentParser) -> None:
+def add_memory(command: Parser) -> None:
     command.add_argument(
         "--memory",
         choices=(*memory.WAYS, memory.BOTH),
@@ -80,7 +80,7 @@ def add_memory(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(command: argparse.ArgumentParser) -> None:
+def add_device(command: Parser) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
     command.add_argument("--device", type=device_here, default=torch.device(default), help=f"default: {default}")
     command.add_argument("--threads", type=count, default=2, help="CPU threads (default: 2)")

@@ -23,7 +23,7 @@ import torch._dynamo
 from ntl_kernels.linear import default_chunk_size
 
 from .. import environment
-from ..commands import InputError, writable
+from ..commands import InputError, meant, writable
 from ..inspect.workers import in_processes
 from . import gate, measure, neighbours, results, workloads
 from .measure import Sampled
@@ -70,11 +70,10 @@ class Settings:
         """The workloads that match the pattern; tiny in a dry run."""
         found = [workload for workload in table if fnmatch(workload.name, self.names)]
         if not found:
-            raise InputError(f"no workload matches {self.names!r}; there are: {' '.join(w.name for w in table)}")
+            raise InputError(f"no workload matches {self.names!r}{meant(self.names, (w.name for w in table))}")
         known = [p for workload in found for p in providers_of(workload.family, workload.providers)]
         if not self.providers_among(known):
-            names = dict.fromkeys(provider.name for provider in known)
-            raise InputError(f"no provider matches {self.providers!r}; there are: {' '.join(names)}")
+            raise InputError(f"no provider matches {self.providers!r}{meant(self.providers, (p.name for p in known))}")
         return [workloads.shrink(workload) for workload in found] if self.dry else found
 
     def providers_among(self, providers: Sequence[Provider]) -> list[Provider]:

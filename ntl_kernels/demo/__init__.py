@@ -1,1 +1,1 @@
-"""The loss to look at and to touch: ``python -m ntl_kernels.demo``."""
+"""An interactive page on the loss: ``python -m ntl_kernels.demo``."""

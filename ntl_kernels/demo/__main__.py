@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import signal
 import sys
 import warnings
 import webbrowser
+from argparse import ArgumentTypeError
 
+from ..command_line import WRONG_INPUT, Parser
 from ..extras import installing
 from .server import FIRST_PORT, listening
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work."
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
-    parser.add_argument("--port", type=port, help=f"default: the first free one from {FIRST_PORT} on")
-    parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
+    parser = Parser(prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=port, help=f"default: the first free port from {FIRST_PORT}")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     chosen = parser.parse_args(arguments)
     if importlib.util.find_spec("tokenizers") is None:
         print(f"The demo needs tokenizers: {installing('demo')}", file=sys.stderr)
-        return 2
+        return WRONG_INPUT
     try:
         server = listening(chosen.host, chosen.port)
     except OSError as error:
-        where = chosen.port or f"from {FIRST_PORT} on"
-        print(f"error: cannot listen at {chosen.host}, port {where}: {error}", file=sys.stderr)
-        return 2
-    warnings.filterwarnings("ignore", module=r"ntl_kernels\.demo")  # the page says what from_tokenizer warns of
-    print(f"The demo is at {server.url} (Ctrl-C ends it)", flush=True)
+        where = chosen.port or f"{FIRST_PORT} or higher"
+        print(f"error: cannot listen on {chosen.host}, port {where}: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    warnings.filterwarnings("ignore", module=r"ntl_kernels\.demo")  # the page shows them
+    print(f"The demo is at {server.url} (press Ctrl-C to stop)", flush=True)
     if chosen.open:
         webbrowser.open(server.url)
     with server:
@@ -39,14 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
             server.serve_forever()
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-    return 128 + signal.SIGINT  # pages are served until then
+    return 128 + signal.SIGINT  # what ended it
 
 
 def port(text: str) -> int:
-    """For ``type=``: a port that may be listened at."""
+    """For ``type=``: a port number."""
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535; got {text!r}")
+        raise ArgumentTypeError(f"expected a port from 1 to 65535; got {text!r}")
     return number
 
 

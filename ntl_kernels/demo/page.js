@@ -1,15 +1,15 @@
 // The page of the demo: Python computes, this draws.
 
-// The answer to a question, or {problem: a sentence}.
+// The response to a request, or {problem: a sentence}.
 async function post(path, body) {
   try {
     return await (await fetch(path, { method: 'POST', body })).json();
   } catch {
-    return { problem: 'The demo does not answer: is it still running?' };
+    return { problem: 'The demo does not respond: is it still running?' };
   }
 }
 
-// Calls ask one at a time, again if something changed meanwhile: a slow answer is never drawn over a later one.
+// One request at a time, repeated if something changed meanwhile: a slow response is never drawn over a later one.
 function newest(section, ask) {
   let asking = false, changed = false;
   return async () => {
@@ -69,7 +69,7 @@ function picture(section) {
     });
   }
 
-  // Where there is no answer, there are no arrows and no numbers.
+  // Without an answer, there are no arrows and no numbers.
   function draw() {
     const { problem = '', arrows = heights.map(() => [0, 0]), spoken = [], rows = [], loss = '', sum = '+ NTL' } = answer;
     const height = columns[0].plot.clientHeight, width = columns[0].plot.clientWidth < 64 ? 14 : 28;
@@ -109,7 +109,7 @@ function picture(section) {
     ask();
   }
 
-  // The other tokens share what is left as before.
+  // The other tokens share the rest in the same proportions.
   function raise(k, wanted) {
     const share = Math.min(LARGEST, Math.max(SMALLEST, wanted)), rest = 1 - heights[k];
     heights = heights.map((height, place) => place === k ? share : Math.max(1e-6, height * (1 - share) / rest));

@@ -39,7 +39,7 @@ def first() -> str:
 
 
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
-    """What the picture draws for a setting, or {"problem": a sentence} if it is none.
+    """What the picture draws for a setting, or {"problem": a sentence} if it is invalid.
 
     Args:
         question: not used.
@@ -49,7 +49,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     try:
         setting = json.loads(content)
         if not isinstance(setting, dict) or not {"heights", "label"} <= set(setting):
-            raise TypeError(f"a setting must hold heights and label; got {setting!r}")
+            raise TypeError(f"a setting needs heights and label; got {setting!r}")
         heights, label = checked_heights(setting.pop("heights")), checked_label(setting.pop("label"))
         return drawn(heights, label, NTLConfig(**setting))
     except (TypeError, ValueError) as error:

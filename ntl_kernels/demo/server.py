@@ -1,7 +1,7 @@
 """The demo's page over HTTP, with the standard library alone.
 
-GET answers with the page's files; POST asks `picture` or `tokenizer` and answers with JSON. Nothing is kept between two
-requests, and no upload is written to disk.
+GET returns the page's files; POST calls `picture` or `tokenizer` and returns JSON. Nothing is kept between requests,
+and no upload is written to disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import picture, tokenizer
 
 FIRST_PORT, LAST_PORT = 7860, 7959
 MOST_BYTES = 20_000_000
-"""Of a request. A larger one is refused unread."""
+"""The maximum size of a request; a larger one is refused unread."""
 FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 ANSWERS: Mapping[str, Callable[[Mapping[str, str], bytes], dict[str, Any]]] = {
@@ -32,11 +32,11 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, str], bytes], dict[str, Any]]] = {
     "/tokenizer": tokenizer.answer,
 }
 POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'"
-"""The browser loads nothing from elsewhere, and runs no script but the page's file."""
+"""The browser loads nothing from elsewhere and runs only the page's own script."""
 
 
 class Server(ThreadingTCPServer):
-    """Where the demo listens."""
+    """The demo's server."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -51,15 +51,15 @@ class Server(ThreadingTCPServer):
         return f"http://[{host!s}]:{port}/" if self.address_family == socket.AF_INET6 else f"http://{host!s}:{port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a browser may leave before it is answered
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a browser may disconnect before the response
             super().handle_error(request, client_address)
 
 
 def listening(host: str, port: int | None) -> Server:
-    """A server at an address and a port; None for the first free port from :data:`FIRST_PORT` on.
+    """A server on a host and port; None for the first free port from :data:`FIRST_PORT`.
 
     Raises:
-        OSError: there is no such address, or its ports are taken.
+        OSError: the host does not exist, or its ports are taken.
     """
     for candidate in range(FIRST_PORT, LAST_PORT + 1) if port is None else [port]:
         family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
@@ -68,7 +68,7 @@ def listening(host: str, port: int | None) -> Server:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or candidate in (port, LAST_PORT):
                 raise
-    raise AssertionError("the last port is listened at, or its error raised")
+    raise AssertionError("the last port is bound, or its error is raised")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -77,23 +77,23 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = FILES.get(urlsplit(self.path).path)
         if name is None:
-            self.reply(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
+            self.reply(HTTPStatus.NOT_FOUND, "text/plain", "Page not found.")
         else:
             self.reply(HTTPStatus.OK, TYPES[Path(name).suffix], content_of(name))
 
     def do_POST(self) -> None:
         """The answer of :data:`ANSWERS`, or {"problem": a sentence}.
 
-        The page does not send a file that is too large, since a browser may lose the answer to a body that is not read.
-        It tells the file's size instead, as "size".
+        The page does not send a file that is too large, since a browser may lose the response to an unread body. It
+        sends the file's size instead, as "size".
         """
         url = urlsplit(self.path)
         question = dict(parse_qsl(url.query))
         length = whole_number(self.headers.get("Content-Length", ""))
         if url.path not in ANSWERS:
-            self.reply_json(HTTPStatus.NOT_FOUND, {"problem": "There is no such page."})
+            self.reply_json(HTTPStatus.NOT_FOUND, {"problem": "Page not found."})
         elif length is None:
-            self.reply_json(HTTPStatus.LENGTH_REQUIRED, {"problem": "A request must tell its length."})
+            self.reply_json(HTTPStatus.LENGTH_REQUIRED, {"problem": "The request needs a valid Content-Length."})
         elif (size := max(length, whole_number(question.get("size", "")) or 0)) > MOST_BYTES:
             self.reply_json(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"problem": too_large(question, size)})
         else:
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def content_of(name: str) -> str:
-    """A file of the page; the HTML with what only Python knows."""
+    """A file of the page; the HTML with values filled in from Python."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     if name != "page.html":
         return text
@@ -125,13 +125,13 @@ def content_of(name: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text is; None if it is none."""
+    """A text as a whole number; None if it is not one."""
     return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def too_large(question: Mapping[str, str], size: int) -> str:
-    """Why a request is refused."""
+    """The reason for refusing a request."""
     return (
-        f"{question.get('name', 'The request')} has {size:,} bytes; at most {MOST_BYTES:,} are read "
+        f"{question.get('name', 'The request')} has {size:,} bytes; the limit is {MOST_BYTES:,} "
         f"({MOST_BYTES // 10**6} MB). Python has no limit: print(NumberTokens.from_tokenizer(tokenizer).describe())"
     )

@@ -1,4 +1,4 @@
-"""The verdict: which tokens of an uploaded ``tokenizer.json`` are numbers, and how to tell ntl_kernels."""
+"""The verdict on an uploaded ``tokenizer.json``: which tokens are numbers, and which options count them all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..tokens import NumberTokens
 from ..tokens.texts import count_numbers, possible_labels, vocab_of
 
 MOST_VALUES = 200
-"""Listed of a tokenizer."""
+"""The most values listed for a tokenizer."""
 MOST_LETTERS = 1000
-"""Of a sentence: some errors quote whole files."""
+"""The maximum length of a message: some errors quote whole files."""
 LARGEST_VOCABULARY = 10_000_000
-"""Far beyond any model's: a table of that many tokens is made."""
+"""Far beyond any model's; a table of this size is allocated."""
 
 
 class Options(NamedTuple):
@@ -43,11 +43,11 @@ class Verdict(NamedTuple):
     good: bool
     words: str
     call: str
-    """The one that fits."""
+    """The call with options that fit."""
 
 
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
-    """What the page says of a file: "source", the fields of a :class:`Verdict`, "numbers"; or "problem", a sentence.
+    """What the page shows for a file: "source", the fields of a :class:`Verdict`, "numbers"; or "problem", a sentence.
 
     Args:
         question: the file's name and, as text, ``digits_only``, ``space_prefixed`` ("true" or "false") and
@@ -65,7 +65,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     try:
         numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
     except ValueError as error:
-        other = verdict._asdict() if verdict and not verdict.good else {}  # a good one: vocab_size alone is wrong
+        other = verdict._asdict() if verdict and not verdict.good else {}  # if good, only vocab_size is wrong
         return {"source": source, "problem": short(f"{error}."), **other}
     assert verdict is not None  # the options that count most count what these do
     return {"source": source, "numbers": numbers, **verdict._asdict()}
@@ -75,7 +75,7 @@ def read_tokenizer(name: str, content: bytes) -> Any:
     """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``.
 
     Raises:
-        ValueError: the file is no UTF-8 text, no JSON, or no tokenizer.
+        ValueError: the file is not UTF-8 text, not JSON, or not a tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -83,7 +83,7 @@ def read_tokenizer(name: str, content: bytes) -> Any:
         text = content.decode()
         found = json.loads(text)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is not a text file: byte {error.start} is no UTF-8.") from error
+        raise ValueError(f"{name} is not a text file: byte {error.start} is not valid UTF-8.") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{name} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from error
     except RecursionError as error:
@@ -97,21 +97,21 @@ def read_tokenizer(name: str, content: bytes) -> Any:
 
 
 def what_is_missing(found: object) -> str:
-    """Why some JSON is no tokenizer, with the usual mistakes by name."""
+    """Why a JSON file is not a tokenizer; common mistakes are named."""
     if not isinstance(found, dict):
         return f"it holds a {type(found).__name__}, not an object with a “model”"
     if found and all(isinstance(value, int) for value in found.values()):
-        return "it looks like a vocab.json; the tokenizer.json lies beside it"
+        return "it looks like a vocab.json; upload the tokenizer.json from the same folder"
     if "tokenizer_class" in found:
-        return "it looks like a tokenizer_config.json; the tokenizer.json lies beside it"
+        return "it looks like a tokenizer_config.json; upload the tokenizer.json from the same folder"
     return "it has no “model”"
 
 
 def checked_vocab_size(text: str) -> int | None:
-    """The number in a field of text; None if it is empty.
+    """The vocabulary size in a text field; None if it is empty.
 
     Raises:
-        ValueError: it is no whole number, or out of range.
+        ValueError: it is not a whole number, or out of range.
     """
     digits = text.strip()
     if not digits:
@@ -122,7 +122,7 @@ def checked_vocab_size(text: str) -> int | None:
 
 
 def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
-    """Whether the chosen options count all number tokens that can be labels; None if the library takes none."""
+    """Whether the chosen options count all number tokens that can be labels; None if the library finds none."""
     labels = possible_labels(tokenizer, vocab_of(tokenizer))
     nearest = sorted(CHOICES, key=lambda options: sum(map(ne, options, chosen)))
     counted = {options: count_numbers(labels, *options) for options in nearest}

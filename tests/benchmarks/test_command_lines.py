@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,72 @@ from benchmarks.distributed import __main__ as distributed
 from benchmarks.speed import __main__ as speed
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ntl_kernels.demo --prot 80", "unrecognized option --prot: did you mean --port?"),
+        ("benchmarks.distributed --step 3 --ls 4", "unrecognized option --ls: did you mean --loss?"),
+        ("benchmarks.distributed --loss fusde", "argument --loss: invalid choice 'fusde': did you mean fused?"),
+        ("benchmarks.distributed.bytes --ouput x", "unrecognized option --ouput: did you mean --out?"),
+        ("benchmarks.inspect --makrdown", "unrecognized option --makrdown: did you mean --markdown?"),
+        ("benchmarks.inspect --gpu h1000", "argument --gpu: invalid choice 'h1000': did you mean H100?"),
+        ("benchmarks.inspect --target cpu", "argument --target: invalid choice 'cpu'; expected one of sm_80, sm_90, "),
+        ("benchmarks.speed rnu", "argument run|host|report|tune: invalid choice 'rnu': did you mean run?"),
+        ("benchmarks.speed run --theads 2", "unrecognized option --theads: did you mean --threads?"),
+        (
+            "benchmarks.speed run --dry --workloads logit-fp32",
+            "no workload matches 'logit-fp32': did you mean logits-fp32?",
+        ),
+        ("benchmarks.speed report --chekc", "unrecognized option --chekc: did you mean --check?"),
+        ("benchmarks.speed report check", "unexpected argument 'check'"),
+        ("benchmarks.quality reprot", "there is no command 'reprot': did you mean report?"),
+        ("benchmarks.quality report --chek", "unrecognized option --chek: did you mean --check?"),
+        (
+            "benchmarks.quality prepare gms8k here there",
+            "argument dataset: invalid choice 'gms8k': did you mean gsm8k?",
+        ),
+        ("benchmarks.quality time --ruonds=3", "unrecognized option --ruonds: did you mean --rounds?"),
+        ("benchmarks.quality yardsticks a=b --uot here", "unrecognized option --uot: did you mean --out?"),
+        ("benchmarks.quality compare --sedes 2", "unrecognized option --sedes: did you mean --seeds?"),
+        ("benchmarks.quality compare dataset=rent", "dataset=rent: did you mean rents?"),
+        ("benchmarks.quality dataset=rent", "dataset=rent: did you mean rents?"),
+        ("benchmarks.quality model=bases", "model=bases; expected one of llama, regression_head, t5, t5_ntl"),
+        ("benchmarks.quality dataste=rents", "dataste is not an option: did you mean dataset?"),
+        ("benchmarks.quality loss.weigth=1", "loss.weigth is not an option: did you mean weight?"),
+        ("benchmarks.quality loss=ce loss.weight=1", "loss.weight is not an option; expected one of name"),
+        ("benchmarks.quality seed=1 --multirnu", "unrecognized option --multirnu: did you mean --multirun?"),
+        ("benchmarks.quality dataset=rents,debgu -m", "dataset=debgu: did you mean debug?"),
+        (
+            "benchmarks.quality trainer.arguments.max_step=2",
+            "trainer.arguments.max_step is not an option: did you mean max_steps? (another of the TrainingArguments",
+        ),
+    ],
+)
+def test_what_was_probably_meant_is_suggested_in_one_line(
+    line: str, said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program, *arguments = line.split()
+    module = import_module(program if program.endswith("bytes") else f"{program}.__main__")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "")  # set again by the program
+    monkeypatch.setattr(sys, "argv", [program, *arguments])  # which Hydra reads
+    try:
+        code = module.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    printed = capsys.readouterr()
+    assert code == 2 and printed.out == ""
+    assert printed.err.startswith(f"error: {said}") and printed.err.count("\n") == 1
+    assert said[-1] != "?" or printed.err == f"error: {said}\n"
+
+
+def test_every_command_line_suggests() -> None:
+    """Its parser is made of the class that does."""
+    files = [path for name in ("ntl_kernels", "benchmarks") for path in (ROOT / name).rglob("*.py")]
+    made = [path.name for path in files if re.search(r"\bArgumentParser\(", path.read_text())]
+    assert len(files) > 100 and made == []
 
 
 @pytest.mark.parametrize(
@@ -99,5 +167,11 @@ def test_ctrl_c_while_a_workload_is_measured(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and said.endswith("interrupted\n")
     command = ["ps", "-o", "stat=,cmd=", "-s", str(process.pid)]
-    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    assert [line for line in lines if not line.startswith("Z")] == []
+    end = time.monotonic() + 10.0  # the kernel may still be taking the process down
+    while lines := [
+        line
+        for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+        if not line.startswith("Z")
+    ]:
+        assert time.monotonic() < end, lines
+        time.sleep(0.1)

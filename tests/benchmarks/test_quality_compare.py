@@ -1,4 +1,4 @@
-"""CE beside CE + NTL, small: the main job and a table of one's own; and what is possible on a table."""
+"""CE against CE + NTL, small: the main job and a user's table; reference errors on a table."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
         (["dataset=table"], "dataset=table needs dataset.file=FILE.csv"),
         (["dataset=nowhere"], "nowhere"),
         (["device=nope"], "device must be available on this machine"),
-        (["seed=5"], "say how many by --seeds"),
+        (["seed=5"], "set how many with --seeds"),
         (["loss.weight=-1"], "weight must be finite and at least 0"),
         (["--out", "/dev/null/in"], "cannot write there"),
     ],

@@ -251,7 +251,7 @@ def test_what_cannot_work_is_refused_before_the_work(
 
 def test_unknown_providers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["run", "--dry", "--providers", "nope", "--out", str(tmp_path)]) == 2
-    assert "no provider matches 'nope'; there are: copy ours" in capsys.readouterr().err
+    assert "no provider matches 'nope'; expected one of copy, ours" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

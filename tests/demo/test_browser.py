@@ -134,9 +134,9 @@ def test_everything_works_from_the_keyboard(page: Page) -> None:
         active = page.driver.switch_to.active_element
         reached.append(active.get_attribute("id") or active.get_attribute("aria-label") or active.text)
         assert len(reached) < 40, reached
-        if active.text == "Start again":
+        if active.text == "Reset":
             active.send_keys(Keys.ENTER)
-    controls = ["kind", "weight", "squash_factor", "label_sigma", "reweigh", "Start again", "file", "digits_only"]
+    controls = ["kind", "weight", "squash_factor", "label_sigma", "reweigh", "Reset", "file", "digits_only"]
     assert [name for name in reached if name in controls] == controls and "Probability of text" in reached
     assert page.expect(lambda shown: shown["label"] == 4) == first
 
@@ -204,7 +204,7 @@ def test_uploads_good_bad_and_too_large(page: Page, tmp_path: Path) -> None:
     expect_problem("<i>bad.json is not JSON")
     page.run("const ask = fetch; window.fetch = (path, it) => { window.sent = it.body; return ask(path, it); }")
     page.upload(large)
-    expect_problem("large.json has 20,000,001 bytes; at most 20,000,000 are read (20 MB).")
+    expect_problem("large.json has 20,000,001 bytes; the limit is 20,000,000 (20 MB).")
     assert page.run("return window.sent") is None, "it stays where it is"
     page.upload(good)
     expect_numbers(False, True)

@@ -73,7 +73,7 @@ def test_gradients_in_words() -> None:
     ("content", "problem"),
     [
         ("", "Expecting value"),
-        ("null", "a setting must hold heights and label; got None"),
+        ("null", "a setting needs heights and label; got None"),
         ({"heights": [1.0] * 10}, "heights must be 11 numbers above 0"),
         ({"heights": [0.0] + [1.0] * 10}, "a height must be finite and above 0; got 0.0"),
         ({"heights": [float("nan")] * 11}, "a height must be finite"),

@@ -54,14 +54,15 @@ def test_answers_are_json_whatever_the_request(server: Server) -> None:
     assert json.loads(requested(server, "/picture", content)[2]) == picture.answer({}, content)
     status, words = problem(server, "/tokenizer?name=a%20b.json", b"{")
     assert status == 200 and words.startswith("a b.json is not JSON")
-    assert problem(server, "/server.py") == (404, "There is no such page.")
+    assert problem(server, "/server.py") == (404, "Page not found.")
     for length in ("-1", "abc", "9" * 5000):
-        assert problem(server, "/picture", **{"Content-Length": length}) == (411, "A request must tell its length.")
+        found = problem(server, "/picture", **{"Content-Length": length})
+        assert found == (411, "The request needs a valid Content-Length.")
 
 
 def test_an_upload_that_is_too_large_is_refused_unread(server: Server) -> None:
     """Its bytes never come, so that whoever waited for them would not answer."""
-    words = "big.json has 20,000,001 bytes; at most 20,000,000 are read (20 MB)."
+    words = "big.json has 20,000,001 bytes; the limit is 20,000,000 (20 MB)."
     status, said = problem(server, "/tokenizer?name=big.json", **{"Content-Length": str(MOST_BYTES + 1)})
     assert status == 413 and said.startswith(words)
     status, said = problem(server, f"/tokenizer?name=big.json&size={MOST_BYTES + 1}")
@@ -91,21 +92,21 @@ print(list(picture.answer({}, b'{"heights": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], "
 
 
 @pytest.mark.parametrize("given", ["abc", "70000", "0", "-1", "7_860"])
-def test_a_port_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_port_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--port", given])
     assert ended.value.code == 2
     assert f"expected a port from 1 to 65535; got {given!r}" in capsys.readouterr().err
 
 
-def test_an_address_that_cannot_be_listened_at_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_cannot_be_listened_on_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         assert main(["--port", str(number)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: cannot listen at 127.0.0.1, port {number}: ")
+    assert capsys.readouterr().err.startswith(f"error: cannot listen on 127.0.0.1, port {number}: ")
     assert main(["--host", "256.256.256.256"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: cannot listen at 256.256.256.256, port from 7860 on: ") and said.count("\n") == 1
+    assert said.startswith("error: cannot listen on 256.256.256.256, port 7860 or higher: ") and said.count("\n") == 1
 
 
 def test_the_first_free_port_until_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,4 +122,4 @@ def test_the_first_free_port_until_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsy
         monkeypatch.setattr(serving, "LAST_PORT", number + 50)
         assert main(["--open"]) == 130
     assert number < int(opened[0].removeprefix("http://127.0.0.1:").rstrip("/")) <= number + 50
-    assert capsys.readouterr() == (f"The demo is at {opened[0]} (Ctrl-C ends it)\n", "interrupted\n")
+    assert capsys.readouterr() == (f"The demo is at {opened[0]} (press Ctrl-C to stop)\n", "interrupted\n")

@@ -90,7 +90,7 @@ def test_what_the_library_refuses_is_said_in_its_words() -> None:
 
 
 @pytest.mark.parametrize("size", ["abc", "0", "-1", "1.5", "²", "1_0", "10000001", "9" * 5000])
-def test_a_vocab_size_that_is_none_is_refused(size: str) -> None:
+def test_an_invalid_vocab_size_is_refused(size: str) -> None:
     problem = asked(made_of(DIGITS), vocab_size=size)["problem"]
     assert problem == f"vocab_size must be a whole number from 1 to 10,000,000; got {size[:40]!r}."
 
@@ -99,7 +99,7 @@ def test_a_vocab_size_that_is_none_is_refused(size: str) -> None:
     ("content", "sentence"),
     [
         (b"", "is not JSON: Expecting value in line 1, column 1"),
-        (b"\x80\x04\x95", "is not a text file: byte 0 is no UTF-8"),
+        (b"\x80\x04\x95", "is not a text file: byte 0 is not valid UTF-8"),
         (b"[1, 2]", "it holds a list"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"0": 0, "1": 1}', "looks like a vocab.json"),

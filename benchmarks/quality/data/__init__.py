@@ -28,7 +28,7 @@ def load(
 ) -> Splits:
     """The splits of a data set as configured, cut to ``limits`` (train, validation, test)."""
     if not isinstance(limits, dict) or limits.keys() != {"train", "validation", "test"}:
-        raise InputError(f"dataset.limits holds train, validation and test; got {limits!r}")
+        raise InputError(f"dataset.limits must have train, validation and test; got {limits!r}")
     for split, limit in limits.items():
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InputError(f"dataset.limits.{split} must be null or a whole number of at least 1; got {limit!r}")

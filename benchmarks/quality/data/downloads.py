@@ -5,7 +5,6 @@ An answer is a number, or a text that ends in a number (GSM8K).
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import random
@@ -13,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...commands import InputError, in_one_line, naming, writable
+from ...commands import InputError, Parser, in_one_line, naming, writable
 from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
@@ -164,7 +163,7 @@ def gsm8k_files(source: Path) -> dict[str, list[str]]:
 @in_one_line
 def main(arguments: list[str]) -> int:
     """``prepare DATASET DOWNLOADED_FOLDER DESTINATION``"""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality prepare")
+    parser = Parser(prog="python -m benchmarks.quality prepare")
     parser.add_argument("dataset", choices=DOWNLOADS)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)

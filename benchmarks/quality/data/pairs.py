@@ -28,7 +28,7 @@ class Splits(NamedTuple):
 
 
 def final_value(text: str) -> float | None:
-    """The number that an answer is, or that follows its last ``####``; otherwise None."""
+    """The number that an answer consists of, or that follows its last ``####``; otherwise None."""
     return number_in(text, behind=FINAL)
 
 

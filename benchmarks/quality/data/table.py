@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ntl_kernels.evaluation import number_in
 
-from ...commands import InputError
+from ...commands import InputError, meant
 from .pairs import Pair, Splits, lines_of, sample
 
 FEWEST_ROWS = 50
@@ -30,7 +30,7 @@ def load_table(
 ) -> Splits:
     """The rows of a CSV file, split at random; rows with the same question go into the same split.
 
-    ``columns``: what the questions tell of a row; None: all columns but the target.
+    ``columns``: the columns in the questions; None: all but the target.
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
@@ -50,10 +50,10 @@ def load_table(
 
 
 def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
-    """How many questions a split takes; some must be left for training."""
+    """The size of a split; some questions must be left for training."""
     size = usual if wanted is None else wanted
     if size >= available:
-        raise InputError(f"dataset.limits.{name}={size} leaves nothing of {available} questions for training")
+        raise InputError(f"dataset.limits.{name}={size} leaves none of the {available} questions for training")
     return size
 
 
@@ -65,17 +65,17 @@ def read_table(path: Path, target: str, columns: Sequence[str] | None) -> list[P
     try:
         header = [name.strip() for name in next(reader)]
         header[0] = header[0].removeprefix("\ufeff")
-        told = columns_told(path, header, target, columns)
+        used = columns_used(path, header, target, columns)
         for cells in reader:
             if cells:
                 where = f"{path}, line {reader.line_num}"
-                pairs.append(pair_of(row_of(cells, header, where), told, target, where))
+                pairs.append(pair_of(row_of(cells, header, where), used, target, where))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     return pairs
 
 
-def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> list[str]:
+def columns_used(path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None) -> list[str]:
     """The columns in the questions; raise unless every selected column exists exactly once."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -85,13 +85,13 @@ def columns_told(path: Path, header: Sequence[str], target: str, columns: Sequen
     for option, names in {"target": [target], "columns": columns or []}.items():
         for name in names:
             if name not in header:
-                raise InputError(f"dataset.{option}: {path} has no column {name!r}; it has {', '.join(header)}")
-    told = [name for name in header if name != target] if columns is None else list(columns)
-    if target in told:
+                raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
+    used = [name for name in header if name != target] if columns is None else list(columns)
+    if target in used:
         raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
-    if not told:
+    if not used:
         raise InputError(f"{path}: no column besides the target {target!r} to estimate it from")
-    return told
+    return used
 
 
 def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
