@@ -27,12 +27,12 @@ def test_intervals_are_those_of_a_paired_t_test(pairs: list[tuple[float, float]]
         return
     expected = ttest_rel(ours, theirs).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-6)
-    assert found.agree == sum((ours - theirs) * found.mean > 0) and found.pairs == len(pairs)
+    assert found.lower == sum(ours < theirs) and found.pairs == len(pairs)
 
 
 def test_errors_of_rounding_are_no_difference() -> None:
     found = difference([0.1 + 0.2, 0.5, 0.7], [0.3, 0.7, 0.5])
-    assert (found.mean, found.agree) == (0, 0) and found.low == -found.high != 0
+    assert (found.mean, found.lower) == (0, 1) and found.low == -found.high != 0
     assert difference([0.1 + 0.2], [0.3], 100)[:1] == (0,)
 
 
@@ -40,7 +40,7 @@ def test_pairs_see_what_deviations_hide() -> None:
     """Every seed is better by one, though seeds differ by far more."""
     ours, theirs = [9.0, 19.1, 29.0, 38.9], [10.0, 20.0, 30.0, 40.0]
     found = difference(ours, theirs)
-    assert found.agree == found.pairs == 4 and found.is_certain and found.mean == pytest.approx(-1)
+    assert found.lower == found.pairs == 4 and found.is_certain and found.mean == pytest.approx(-1)
     shuffled = difference(ours, [*theirs[1:], theirs[0]])
     assert not shuffled.is_certain
 
@@ -62,7 +62,7 @@ def test_certain_is_an_interval_of_three_pairs_without_zero(found: Difference, c
 
 def test_what_cannot_be_said_is_nan() -> None:
     alone = difference([1.0], [2.0])
-    assert alone.mean == -1 and math.isnan(alone.low) and alone.agree == 1
+    assert alone.mean == -1 and math.isnan(alone.low) and alone.lower == 1
     broken = difference([1.0, math.nan, 2.0], [2.0, 1.0, 4.0])
     assert math.isnan(broken.mean) and not broken.is_certain and broken.gap
     for compared in (difference, ratio):
@@ -89,7 +89,7 @@ def test_ratios_are_a_paired_t_test_of_logarithms(pairs: list[tuple[float, float
 
 def test_ratios_by_hand() -> None:
     found = ratio([50.0, 200.0, 100.0], [100.0, 100.0, 100.0])
-    assert found.mean == 0 and found.agree == 0, "half and double cancel"
+    assert found.mean == 0 and found.lower == 1, "half and double cancel"
     assert (1 + found.low / 100) * (1 + found.high / 100) == pytest.approx(1), "as far down as up"
     assert ratio([80.0, 80.0, 80.0], [100.0, 100.0, 100.0])[:4] == pytest.approx((-20, -20, -20, 3))
     wild = ratio([10.0, 10.0, 4000.0], [10.0, 10.0, 10.0])
@@ -109,7 +109,7 @@ def test_ratios_by_hand() -> None:
 def test_what_has_no_ratio_is_not_left_out_in_silence(ours: list[float], theirs: list[float], gap: str) -> None:
     found = ratio(ours, theirs)
     assert math.isnan(found.mean) and found.verdict == "undecided"
-    assert (found.gap, found.pairs, found.agree) == (gap, len(ours), 0)
+    assert (found.gap, found.pairs, found.lower) == (gap, len(ours), 0)
 
 
 def of_metric(metric: str, seed: int, loss: str, **splits: float) -> dict[str, Any]:
