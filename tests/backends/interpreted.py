@@ -25,6 +25,7 @@ from .triton_cases import TritonCases
 
 NEED_FMA = {
     "test_large_logits_lose_no_more_than_torch",
+    "test_the_number_loss_of_large_logits",
     "test_a_common_offset_costs_no_digits",
     "test_polynomial_powers_are_powers",
 }
