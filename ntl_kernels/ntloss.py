@@ -297,8 +297,8 @@ class NTLossDotProduct(AbstractNTLoss):
         return tuple(number_statistics(logits, self.numbers))  # type: ignore[return-value]
 
     def fused_config(self) -> NTLConfig | None:
-        kind = next((kind for function, kind in FUSED_KINDS if self.loss_function is function), None)
-        return None if kind is None else NTLConfig(kind=kind, weight=1.0, reweigh=self.reweigh)
+        kinds = [kind for function, kind in FUSED_KINDS if self.loss_function is function]
+        return NTLConfig(kind=kinds[0], weight=1.0, reweigh=self.reweigh) if kinds else None
 
     def unfused_loss(
         self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..commands import InputError
 from . import plots
@@ -114,6 +114,15 @@ def harm(runs: Sequence[Record]) -> str:
     found = compare(pair[1], pair[2], pair[0].split, "log_mae") if pair else None
     measured = "On generated sensor readings, where CE alone comes close to the smallest possible error, the log MAE"
     return f"{measured} {in_words(found)}." if found else ""
+
+
+def told_of(changes: Any) -> Any:
+    """The changes as text, by which a plot names its source: their last digits depend on the version of NumPy."""
+    if isinstance(changes, dict):
+        return {name: told_of(each) for name, each in changes.items()}
+    if isinstance(changes, list):
+        return [(step, told_of(found)) for step, found in changes]
+    return told(changes, SHOWN)
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..versions import needs
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "distributed"
 PAGE = (ROOT / "docs" / "pages" / "scale.md").read_text()
@@ -23,6 +25,7 @@ LINES = {
 
 
 @pytest.mark.slow
+@needs("torch", 2, 9, to="average what FSDP2 reduces on CPUs")
 @pytest.mark.parametrize("loss", ["fused", "logits"])
 def test_the_example_equals_one_process(loss: str, tmp_path: Path) -> None:
     """The command of its README with fewer steps; it stops with an error if the gradients differ."""

@@ -17,17 +17,27 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 import ntl_kernels
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from ..integrations.deepspeed_on_cpu import started_by_its_launcher
 from ..stand_ins import standing_in
+from ..versions import needs
 from .pages import DOCS, PAGES, ROOT, Block, BuiltPage, blocks_of, run
 
 PROSE = [*PAGES, ROOT / "CONTRIBUTING.md"]
 SLOW = {"recipes.md", "frameworks.md"}
 """Pages whose code trains models, or starts processes."""
+NEEDS = {
+    "recipes.md": needs("trl", 0, to="be imported by the first recipe"),
+    "huggingface.md": needs("trl", 0, to="be imported by the page"),
+    "migration.md": pytest.mark.skipif(
+        not hasattr(F, "linear_cross_entropy"), reason=f"torch {torch.__version__} has no F.linear_cross_entropy"
+    ),
+}
+"""Pages whose code needs more than the oldest versions."""
 MODULES_WITHOUT_ALL = {"ntl_kernels.integrations.trl": ["NTLSFTTrainer"]}
 """Public names of modules without ``__all__``."""
 
@@ -50,7 +60,11 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=str(page.relative_to(DOCS / "pages")), marks=[pytest.mark.slow] * (page.name in SLOW))
+        pytest.param(
+            page,
+            id=str(page.relative_to(DOCS / "pages")),
+            marks=[*[pytest.mark.slow] * (page.name in SLOW), *filter(None, [NEEDS.get(page.name)])],
+        )
         for page in PAGES
         if blocks_of(page)
     ],

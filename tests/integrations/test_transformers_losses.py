@@ -183,7 +183,8 @@ class TestNumbersThatNobodyCounted:
     @pytest.mark.parametrize("put", [apply_ntl_to_model, set_ntl_loss_function])
     def test_compiled(self, put: Any) -> None:
         """Without a graph break, and with the same loss."""
-        model, batch = make_model(num_hidden_layers=1), make_batch()
+        model = make_model(num_hidden_layers=1)
+        batch = {**make_batch(), "use_cache": False}  # torch 2.8 cannot trace the cache of transformers 5
         expected = put(model, NUMBERS)(**batch, num_items_in_batch=torch.tensor(100)).loss
         assert self.said() == 1
         warn_once.cache_clear()

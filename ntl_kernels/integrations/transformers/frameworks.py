@@ -33,7 +33,8 @@ def model_inside(model: Any) -> Any:
         return model.get_base_model()
     is_replica = isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel))
     modules = getattr(model, "_modules", {})
-    return next((modules[name] for name in (("module",) if is_replica else WRAPPED) if name in modules), model)
+    inside = [modules[name] for name in (("module",) if is_replica else WRAPPED) if name in modules]
+    return inside[0] if inside else model  # torch 2.8 cannot trace next() with a default
 
 
 def unwrap_model(model: Any) -> Any:

@@ -54,7 +54,8 @@ def router_factor_of(model: Any) -> tuple[Any, str] | None:
     text_config = getattr(getattr(model, "config", None), "text_config", None)
     names = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")  # the last is DBRX's in transformers 4
     holders = (*((model, name) for name in names), (text_config, "router_aux_loss_coef"))
-    return next(((holder, name) for holder, name in holders if hasattr(holder, name)), None)
+    found = [(holder, name) for holder, name in holders if hasattr(holder, name)]
+    return found[0] if found else None
 
 
 def switch_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
@@ -86,8 +87,9 @@ def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added
 
 def function_beside(model: Any, name: str) -> Callable[..., Any] | None:
     """The function of this name in the module of the model's class or of one of its base classes."""
-    functions = (getattr(sys.modules.get(cls.__module__), name, None) for cls in type(model).__mro__)
-    return next((function for function in functions if function is not None), None)
+    functions = [getattr(sys.modules.get(cls.__module__), name, None) for cls in type(model).__mro__]
+    found = [function for function in functions if function is not None]
+    return found[0] if found else None
 
 
 def bamba_z_loss(model: Any) -> str:
