@@ -563,14 +563,18 @@ def test_what_the_readme_says_of_tokens_of_several_digits() -> None:
 
 
 def test_what_the_readme_says_of_sampled_answers() -> None:
-    """The median of answers with CE reduced the error at least as much as NTL, on the two data sets with samples."""
+    """Medians of answers with CE compared with the answers after training with NTL, on the two data sets with samples."""
     datasets = by_dataset(records.read([report.FOLDER]))
     sampled = {name: groups for name, groups in datasets.items() if records.median_splits(groups)}
-    assert list(sampled) == ["housing", "taxis"]
-    for groups in sampled.values():
-        plain, ours = groups["llama", "CE"], groups["llama", NTL]
-        found = compare(plain, ours, advice.MEDIANS, "mae", "test")
-        assert found is not None and found.mean < 0 and found.verdict != "higher"
+    verdicts = {}
+    for name, groups in sampled.items():
+        found = compare(groups["llama", "CE"], groups["llama", NTL], advice.MEDIANS, "mae", "test")
+        assert found is not None
+        verdicts[name] = found.verdict
+    assert verdicts == {"housing": "undecided", "taxis": "lower"}
+    told = " ".join(report.README.read_text().split())
+    assert f"Try the median of {advice.SAMPLES} sampled answers first" in told
+    assert "its MAE was smaller than NTL's on taxi fares and not reliably different on house values" in told
 
 
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
