@@ -29,14 +29,15 @@ class NTLConfig:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
             ``"huber"`` (that loss between the expected value and the label's value).
         weight: lambda, the factor of the NTL term; 0 means plain cross-entropy. In the benchmarks, a larger value than
-            0.3 never reliably reduced the error, and it increased cross-entropy
+            0.3, only tried on rents, never reliably reduced the error, and it increased cross-entropy
             (``benchmarks/results/quality/advice.md``). A 0-d tensor on the logits' device may change in place from step
-            to step: a schedule then causes no recompilation, and a captured CUDA graph uses the current value.
+            to step: a schedule then causes no recompilation, and a captured CUDA graph reads the current value (not yet
+            run on a GPU).
         reweigh: interpolate between NTL (all probability on number tokens) and 1.01 times its largest possible value
             (no probability on number tokens), so that predicting no number is never cheaper than predicting a wrong
             one. The paper does not do this; the ``ntloss`` package does by default. If it is uncertain where a
             number ends, reweighing makes numbers longer (docs, Mathematics, eq. 35). In the benchmarks, at lambda =
-            0.3, it did not reliably reduce the error of estimates (``advice.md``).
+            0.3, it did not reliably reduce the error of estimates: rents, diamonds, readings (``advice.md``).
         mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``: the number tokens, as in the paper.
             ``"tokens"``: the denominator of cross-entropy, so that the loss is
             ``sum(w (CE + lambda NTL)) / num_tokens``. Lambda then has the same effect for every split of a batch that

@@ -35,7 +35,7 @@ def cross_entropy_ntl(
     return_parts: bool = False,
     backend: str = "auto",
 ) -> Tensor | NTLOutput:
-    """Cross-entropy + lambda * Number Token Loss of logits, with the gradient computed in the same pass.
+    """Cross-entropy + lambda * Number Token Loss of logits, computed together with their gradient.
 
     Args:
         logits: [B..., V] with any leading dimensions B..., float32, bfloat16 or float16 (float64 not on Triton), any

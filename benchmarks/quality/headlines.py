@@ -109,11 +109,10 @@ def beyond(runs: Sequence[Record], yardsticks: Record) -> str:
 
 
 def harm(runs: Sequence[Record]) -> str:
-    """The sentence on readings, whose errors NTL increases; empty without such runs."""
+    """The sentence on readings, whose log MAE NTL increases; empty without such runs."""
     pair = pair_of(Headline("readings"), by_dataset(runs).get("readings", {}))
     found = compare(pair[1], pair[2], pair[0].split, "log_mae") if pair else None
-    measured = "On generated sensor readings, where CE alone comes close to the smallest possible error, the log MAE"
-    return f"{measured} {in_words(found)}." if found else ""
+    return f"On generated sensor readings, the log MAE {in_words(found)}." if found else ""
 
 
 def told_of(changes: Any) -> Any:

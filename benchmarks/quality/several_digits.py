@@ -17,6 +17,8 @@ OF_DIGITS = ("llama", "CE"), ("llama", NTL)
 TITLE = "Tokens of several digits"
 SPLIT = "test"
 ERRORS = ("mae", "median_error", "log_mae")
+WORSE = {"too_short": "with too few digits", "no_number": "without a number"}
+"""Shares that a smaller error may hide -> the words for such answers."""
 MEASURED = (*ERRORS, "run_on", "too_short", "no_number")
 READ = (
     "The same models with tokenizers that write several digits in a token. `GPT-2-like`: any number of digits, merged "
@@ -93,8 +95,12 @@ def advice(datasets: dict[str, Groups]) -> str:
     for (tokenizer, loss), differences in outcomes(datasets).items():
         found = Counter(each.verdict for metric in ERRORS for each in differences[metric])
         verdict = "higher" if found["higher"] else "lower"
-        empty = sum(each.verdict == "higher" for each in differences["no_number"])
-        aside = f" (more answers without a number in {empty} of {len(differences['no_number'])})" if empty else ""
+        more = [
+            f"{answers} in {count} of {len(differences[metric])}"
+            for metric, answers in WORSE.items()
+            if (count := sum(each.verdict == "higher" for each in differences[metric]))
+        ]
+        aside = f" (more answers {', '.join(more)})" if more else ""
         if found[verdict]:
             said[verdict].append(f"- {tokenizer}, {loss}: {found[verdict]} of {found.total()} errors{aside}")
     helped, harmed = map("\n".join, said.values())

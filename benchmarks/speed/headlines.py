@@ -42,9 +42,8 @@ class Headline:
         peaks = {name: entry["peak_bytes"] for name, entry in timed(record).items() if entry.get("peak_bytes")}
         mapped = medians(fresh) if fresh and record["memory"] == KEPT else {}
         words = f"{device}: {self.words}" if device else self.words
-        size = problem(record).split(", K =")[0]  # N, V (and H) and the dtype
         mark = MARK * any(is_disturbed(found) for found in (record, fresh) if found)
-        start = f"{words}: {size}, K = {record['numbers']}{mark}"
+        start = f"{words}: {problem(record)}{mark}"
         return [start, scaled(times[self.ours]), *others, self.ratios(mapped), self.ratios(peaks)]
 
     @property
@@ -64,7 +63,7 @@ class Headline:
 
 LINEAR = {"plain": "torch_linear", "compiled": "torch_linear_compiled", "package": "torch_linear_ntloss"}
 STEP = {"plain": "stock", "compiled": "", "package": "stock_ntloss"}
-MANY = "as many number tokens as Llama 3, every label a number"
+MANY = "as many number tokens as Llama 3"
 GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "cce_linear_all", "quack_linear")
 HEADLINES = {
     "gpu": (
@@ -79,7 +78,7 @@ HEADLINES = {
         Headline("logits-fp32", "logits"),
         Headline("logits-bf16", "logits"),
         Headline("numbers-1110-share-100", MANY),
-        Headline("eager-4x64-fp32", "very small, one thread"),
+        Headline("eager-4x64-fp32", "very small"),
     ),
 }
 """Headlines by kind of device, most important first."""

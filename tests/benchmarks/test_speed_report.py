@@ -142,7 +142,7 @@ def test_both_ways_of_memory_are_shown(both_ways: dict[str, Any]) -> None:
     assert "| F.cross_entropy | CE | 4 |" in kept and "| F.cross_entropy | CE | 8 |" in fresh
     assert report.MEMORY_TEXT in text
     _, _, row = headline_lines(("Some Processor", "cpu", both_ways))
-    assert row == "| logits: N = 10, V = 100, float32, K = 10 | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |"
+    assert row.endswith(", K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.25, – | 0.50, – |")
 
 
 def test_a_workload_appears_in_several_tables(records: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
     text = report.device_report(both_ways, Path("some-processor"))
     assert "- logits-fp32 (kept memory): 12%\n- vocab-32000-fp32 (kept memory): 12%" in text
     assert "| † | computes" in text and text.count("| vocab-32000-fp32 †: N = 10") == 1
-    assert "K = 10 † |" in headline_lines(("Some Processor", "cpu", both_ways))[2]
+    assert "number labels † |" in headline_lines(("Some Processor", "cpu", both_ways))[2]
 
 
 def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ def test_headlines_name_existing_workloads_and_providers() -> None:
 
 def test_headline_table(records: dict[str, Any]) -> None:
     _, _, row = headline_lines(("Some Processor", "cpu", records))
-    assert row == "| logits: N = 10, V = 100, float32, K = 10 | 2 ms | 4 ms (0.50) | 0.50, – |"
+    assert row == "| logits: N = 10, V = 100, float32, K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.50, – |"
     entries = {"ours": entry(2.0), "torch_ce": entry(3.2), "torch_ce_compiled": entry(1.6), "liger_ce": entry(1.0)}
     peers = {"launch": record("launch", entries, group="launch"), "logits-fp32": records["logits-fp32"]}
     head, _, *rows = headline_lines(("Some GPU", "gpu", peers))
