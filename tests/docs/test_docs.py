@@ -195,6 +195,7 @@ def public_names() -> list[str]:
     return names
 
 
+@needs("trl", 0, to="be looked into")
 def test_public_names_and_their_fields_are_in_the_reference(site: Path, built: dict[Path, BuiltPage]) -> None:
     """Fields of a named tuple one by one, those of a dataclass at least as its arguments."""
     reference = {path: page for path, page in built.items() if path.parent == site / "api"}
