@@ -63,9 +63,9 @@ CHOICE = (
     "run for 300 and 2,000 steps, on the same test questions. CE + 1 NTL-WAS was chosen earlier, after 300 steps, when "
     "six of the ten runs with cross-entropy alone were known. The runs of 300 steps with other settings than 0.3 were "
     "repeated later, in the same way as those with 0.3. The two settings tried on diamonds were chosen among the same "
-    "ten. House values, taxi fares and three of the eight seeds of diamonds were run later, once, and only with 0.3. For "
-    "house values and taxi fares, the number of columns was reduced to what two cores could train on in the available "
-    "time, before any result with cross-entropy or NTL on them was known."
+    "ten. House values, taxi fares and three of the eight seeds of diamonds were run later, once, and only with 0.3. "
+    "For house values and taxi fares, the number of columns was reduced to what two cores could train on in the "
+    "available time, before any result with cross-entropy or NTL on them was known."
 )
 """How the settings of the headlines were chosen."""
 
