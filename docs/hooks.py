@@ -27,9 +27,14 @@ INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 TAG = re.compile(r"\\tag\{(\d+)\}")
 SPACE = r"(?:\s|&nbsp;)"
-NUMBER = rf"[-+−]?\d(?:[\d.,]*\d)?(?:{SPACE}?%)?"
-UNBROKEN = re.compile(rf"[\[(]{NUMBER}(?:,|{SPACE}to){SPACE}{NUMBER}[\])]|{NUMBER}{SPACE}→{SPACE}{NUMBER}|{NUMBER}")
-"""Intervals, percentages and changes from one number to another."""
+NUMBER = rf"[-+−]?\d(?:[\d.,]*\d)?(?:e[-+]?\d+)?(?:{SPACE}?%)?"
+MARKED = rf"(?:{SPACE}[▼▲](?!{SPACE}\d))?"
+UNBROKEN = re.compile(
+    rf"[\[(]{NUMBER}(?:,|{SPACE}to){SPACE}{NUMBER}[\])]{MARKED}|{NUMBER}{SPACE}(?:→|to|±){SPACE}{NUMBER}{MARKED}"
+    rf"|[▼▲≤]{SPACE}{NUMBER}|\b[A-Z]{SPACE}={SPACE}{NUMBER}|{NUMBER}"
+)
+"""Intervals, percentages, ranges, bounds and changes from one number to another, with the mark that follows them."""
+HYPHENATED = re.compile(r"\w+(?:-\w+)+")
 OUTSIDE = re.compile(
     r"(<math.*?</math>|<svg.*?</svg>|<pre.*?</pre>|<code.*?</code>|<a [^>]*>.*?</a>|<[^>]+>)", re.DOTALL
 )
@@ -85,6 +90,7 @@ def on_page_content(content: str, **_: Any) -> str:
     content = DISPLAY.sub(lambda match: equation(match[1]), content)
     content = outside(lambda text: CITATION.sub(lambda m: citation(m, numbers), text), content)
     content = outside(lambda text: UNBROKEN.sub(lambda m: re.sub(SPACE, "\xa0", m[0]), text), content)
+    content = CELL.sub(lambda cell: outside(lambda text: HYPHENATED.sub(lambda m: word(m[0]), text), cell[0]), content)
     content = CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
     return marked(content) if "<td>✓" in content else content
 
@@ -204,8 +210,12 @@ def page_with(file: Path) -> str | None:
 
 def unbroken(code: str) -> str:
     """Code in a table, wrapped only between words; browsers would also wrap it at hyphens."""
-    words = " ".join(f'<span class="word">{word}</span>' for word in code.split())
-    return f"<code>{words}</code>"
+    return f"<code>{' '.join(map(word, code.split()))}</code>"
+
+
+def word(text: str) -> str:
+    """Text that stays on one line."""
+    return f'<span class="word">{text}</span>'
 
 
 def marked(content: str) -> str:
