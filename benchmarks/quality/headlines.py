@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import eq
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -77,7 +78,8 @@ def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[st
     means = [rounded(fmean(values_of(side, row.split, SHOWN)), 3) for side in (plain, ours)]
     found = compare(ours, plain, row.split, SHOWN)
     mark = MARKS[found.verdict] if found else ""
-    seeds = f"{found.lower} of {found.pairs}" if found else ""
+    equal = sum(map(eq, *(values_of(side, row.split, SHOWN) for side in (ours, plain))))
+    seeds = f"{found.lower} of {found.pairs}" + f" ({equal} equal)" * (equal > 0) if found else ""
     return [task(row) + unit + CHOSEN * (row.dataset in BUDGETS), *means, brief(found, SHOWN) + mark, seeds]
 
 
@@ -105,14 +107,16 @@ def beyond(runs: Sequence[Record], yardsticks: Record) -> str:
         if error >= min(fmean(values_of(group, "test", SHOWN)) for group in datasets[name].values()):
             raise InputError(f"{name}: a language model has a smaller {METRICS[SHOWN]} than {BOOSTED}")
     found = ", ".join(f"{rounded(error, 3)} for {words(name)}" for name, error in errors.items())
-    return found and f"On these tables, {BOOSTED} has a smaller {METRICS[SHOWN]} than every language model: {found}."
+    return found and f"On the real tables, {BOOSTED} has a smaller {METRICS[SHOWN]} than every language model: {found}."
 
 
 def harm(runs: Sequence[Record]) -> str:
     """The sentence on readings, whose log MAE NTL increases; empty without such runs."""
     pair = pair_of(Headline("readings"), by_dataset(runs).get("readings", {}))
     found = compare(pair[1], pair[2], pair[0].split, "log_mae") if pair else None
-    return f"On generated sensor readings, the log MAE {in_words(found)}." if found else ""
+    return (
+        f"On generated sensor readings, the mean error of the logarithm (log MAE) {in_words(found)}." if found else ""
+    )
 
 
 def told_of(changes: Any) -> Any:

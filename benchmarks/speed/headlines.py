@@ -12,7 +12,7 @@ from .results import Record, Records, medians, of_way, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
 
 NOT_TIMED = "not timed"
-UNBROKEN = re.compile(r" (?=[mu]?s\b|=)|(?<==) ")
+UNBROKEN = re.compile(r" (?=[mµ]?s\b|=)|(?<==) ")
 """The spaces before a unit and around an equals sign."""
 
 
@@ -44,7 +44,7 @@ class Headline:
         words = f"{device}: {self.words}" if device else self.words
         mark = MARK * any(is_disturbed(found) for found in (record, fresh) if found)
         start = f"{words}: {problem(record)}{mark}"
-        return [start, scaled(times[self.ours]), *others, self.ratios(mapped), self.ratios(peaks)]
+        return [start, scaled(times[self.ours]), *others, *self.ratios(mapped), *self.ratios(peaks)]
 
     @property
     def baselines(self) -> tuple[str, str]:
@@ -54,11 +54,9 @@ class Headline:
         """A provider's time, and ours / theirs."""
         return f"{scaled(times[name])} ({over(times[self.ours], times[name])})" if name in times else NOT_TIMED
 
-    def ratios(self, amounts: Mapping[str, float]) -> str:
-        """Ours / theirs for both baselines; empty if the first is missing."""
-        if not {self.ours, self.plain} <= set(amounts):
-            return ""
-        return ", ".join(over(amounts[self.ours], amounts[n]) if n in amounts else "–" for n in self.baselines)
+    def ratios(self, amounts: Mapping[str, float]) -> list[str]:
+        """Ours / theirs for both baselines; empty where one is missing."""
+        return [over(amounts[self.ours], amounts[n]) if {self.ours, n} <= set(amounts) else "" for n in self.baselines]
 
 
 LINEAR = {"plain": "torch_linear", "compiled": "torch_linear_compiled", "package": "torch_linear_ntloss"}
@@ -89,8 +87,10 @@ HEADER = [
     "CE alone, compiled",
     "CE + `ntloss`",
     "fused CE without NTL",
-    "time with fresh memory: ours / CE, ours / compiled",
-    "peak memory: ours / CE, ours / compiled",
+    "fresh memory: time / CE",
+    "fresh memory: time / compiled",
+    "peak memory / CE",
+    "peak memory / compiled",
 ]
 
 

@@ -74,7 +74,7 @@ def microseconds(seconds: float) -> str:
 
 def scaled(value: float) -> str:
     """A time with its unit."""
-    return f"{microseconds(value)} us" if value < 1e-3 else f"{milliseconds(value)} ms"
+    return f"{microseconds(value)} µs" if value < 1e-3 else f"{milliseconds(value)} ms"
 
 
 def mebibytes(count: float) -> str:
@@ -172,7 +172,7 @@ def time_cell(times: dict[str, float], name: str) -> str:
 def host_table(record: Record) -> str:
     """Host time, launches and waits of each provider on one workload."""
     ours = next((entry for name, entry in timed(record).items() if name.startswith("ours")), None)
-    columns = times(record, "us", microseconds) | (compared(ours) if ours else {})
+    columns = times(record, "µs", microseconds) | (compared(ours) if ours else {})
     counts = {"Triton launches": "launches", "waits for the device": "host_waits", "torch operators": "operators"}
     for heading, field in counts.items():
         columns[heading] = lambda _, found, field=field: str(found[field])
@@ -188,7 +188,7 @@ def eager_table(records: Records) -> str:
         ratio = over(times["ours"], times["torch_ce"]) if all(cells) else ""
         size = f"{record['rows']} x {record['vocab']}" + MARK * is_disturbed(record)
         rows.append([size, record["dtype"], *cells, ratio])
-    header = ["logits", "dtype", "ours, us", "F.cross_entropy, us", RATIO]
+    header = ["logits", "dtype", "ours, µs", "F.cross_entropy, µs", RATIO]
     return markdown(header, rows) if rows else ""
 
 

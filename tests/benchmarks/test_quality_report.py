@@ -284,7 +284,7 @@ def test_the_headlines_have_the_rows_that_there_are_runs_for() -> None:
     assert header == f"| task | CE | {NTL} | change [95% interval] | seeds with a smaller error |"
     assert rows[0].startswith("| rents, 300 steps† | 5.12 | 4.62 | −9.8% [") and rows[0].endswith("] ▼ | 4 of 4 |")
     assert len(rows) == 2 and rows[1].startswith("| taxi fares, dollars | 5.12 |")
-    assert headlines.harm(runs).endswith(f" the log MAE fell by 18.6% [18.2,{SPACE}18.9].")
+    assert headlines.harm(runs).endswith(f" (log MAE) fell by 18.6% [18.2,{SPACE}18.9].")
 
 
 def test_the_scope_of_the_headlines_follows_the_records() -> None:
@@ -559,7 +559,10 @@ def test_what_the_readme_says_of_tokens_of_several_digits() -> None:
         counts += [f"{verdicts.count('lower')} of {len(verdicts)}"]
     short = [difference.verdict for each in (like_llama, like_gpt2) for difference in each["too_short"]]
     told = " ".join(report.README.read_text().replace("\n>", "").split())
-    assert f"reduced {counts[0]} errors with a tokenizer like Llama 3's and {counts[1]} with one like GPT-2's" in told
+    assert (
+        f"reduced {counts[0]} errors (three measures, three tasks) with a tokenizer like Llama 3's and {counts[1]} with one like GPT-2's"
+        in told
+    )
     assert f"too few digits in {short.count('higher')} of {len(short)} comparisons" in told
 
 
