@@ -559,10 +559,8 @@ def test_what_the_readme_says_of_tokens_of_several_digits() -> None:
         counts += [f"{verdicts.count('lower')} of {len(verdicts)}"]
     short = [difference.verdict for each in (like_llama, like_gpt2) for difference in each["too_short"]]
     told = " ".join(report.README.read_text().replace("\n>", "").split())
-    assert (
-        f"reduced {counts[0]} errors (three measures, three tasks) with a tokenizer like Llama 3's and {counts[1]} with one like GPT-2's"
-        in told
-    )
+    errors = f"{counts[0]} errors (three measures, three tasks) with a tokenizer like Llama 3's"
+    assert f"reduced {errors} and {counts[1]} with one like GPT-2's" in told
     assert f"too few digits in {short.count('higher')} of {len(short)} comparisons" in told
 
 

@@ -257,7 +257,7 @@ def test_headline_table(records: dict[str, Any]) -> None:
     head, _, *rows = headline_lines(("Some GPU", "gpu", peers))
     assert "compiled | fused CE without NTL | peak memory" in head
     assert "| 2 ms | 4 ms (0.50) | not timed | not timed | 0.50 |" in rows[0]
-    assert "| 2 ms | 3.2 ms (0.62) | 1.6 ms (1.25) | 1 ms (2.00) Liger | 1.00, 1.00 |" in rows[1]
+    assert "| 2 ms | 3.2 ms (0.62) | 1.6 ms (1.25) | 1 ms (2.00) Liger | 1.00 | 1.00 |" in rows[1]
     both = headline_lines(("One", "cpu", records), ("Two", "cpu", records))
     assert both[3].startswith("| Two: logits:")
     assert headline_lines(("Some Processor", "gpu", {})) == []
