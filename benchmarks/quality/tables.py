@@ -75,6 +75,8 @@ def brief(found: Difference | None, metric: str) -> str:
 
 def in_words(found: Difference) -> str:
     """A change in per cent, after the name of what changed: "fell by 7.0% [3.9, 9.9]"."""
+    if not found.is_certain:
+        return f"did not change reliably ({brief(found, AS_RATIOS[0])})"
     if found.mean < 0:
         return f"fell by {plain(-found.mean)}%{interval(-found.high, -found.low, plain)}"
     return f"rose by {plain(found.mean)}%{interval(found.low, found.high, plain)}"

@@ -257,8 +257,9 @@ def test_differences_are_told_with_their_interval() -> None:
     assert tables.told(Difference(math.nan, math.nan, math.nan, 0, 2, "why not"), "mae") == "- (why not)"
     assert tables.brief(fell, "mae") == f"−12.3% [−15.0,{SPACE}−9.7]"
     assert tables.in_words(fell) == f"fell by 12.3% [9.7,{SPACE}15.0]"
-    assert tables.in_words(Difference(-2.3, -6.3, 2.0, 3, 3)) == f"fell by 2.3% [−2.0,{SPACE}6.3]"
-    assert tables.in_words(Difference(4.0, math.nan, math.nan, 0, 1)) == "rose by 4.0%"
+    assert tables.in_words(Difference(4.0, 1.0, 7.0, 0, 3)) == f"rose by 4.0% [1.0,{SPACE}7.0]"
+    unclear = Difference(-2.3, -6.3, 2.0, 3, 3)
+    assert tables.in_words(unclear) == f"did not change reliably (−2.3% [−6.3,{SPACE}+2.0])"
     assert tables.told_as_factor(Difference(-12.34, -15.0, 9.7, 5, 5)) == f"0.877 [0.850,{SPACE}1.097] over 5 seeds"
     assert tables.told_as_factor(Difference(5.0, math.nan, math.nan, 1, 1)) == "1.050 over 1 seed"
 
