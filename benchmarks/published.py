@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from .environment import ROOT
 
 README = ROOT / "README.md"
+SPACE, MINUS = "\N{NO-BREAK SPACE}", "\N{MINUS SIGN}"
 Draw = Callable[[Path, str], Any]
 """Draws a plot into a file whose metadata contains a source."""
 
@@ -99,7 +100,7 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int | 
 
 
 def is_number(cell: str) -> bool:
-    return not cell or cell.lstrip("≤≥-\N{MINUS SIGN} ")[:1].isdigit() or cell == "-"
+    return not cell or cell.lstrip(f"≤≥-{MINUS} ")[:1].isdigit() or cell == "-"
 
 
 def pyplot() -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import eq
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..commands import InputError
 from . import plots
@@ -117,15 +117,6 @@ def harm(runs: Sequence[Record]) -> str:
     return (
         f"On generated sensor readings, the mean error of the logarithm (log MAE) {in_words(found)}." if found else ""
     )
-
-
-def told_of(changes: Any) -> Any:
-    """The changes as text, by which a plot names its source: their last digits depend on the version of NumPy."""
-    if isinstance(changes, dict):
-        return {name: told_of(each) for name, each in changes.items()}
-    if isinstance(changes, list):
-        return [(step, told_of(found)) for step, found in changes]
-    return told(changes, SHOWN)
 
 
 def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:

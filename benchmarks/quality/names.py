@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MINUS = "\N{MINUS SIGN}"
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
 BUDGETS = (SHORT, RENTS, LONG)
 """The training budgets of rents; each has its own learning-rate schedule."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..published import pyplot, save
+from ..published import MINUS, pyplot, save
 from .losses import NTL
-from .names import EXACT, METRICS, MINUS
+from .names import EXACT, METRICS
 from .records import ERROR_BINS, Groups, Record, splits_of, steps_of, values_of
-from .statistics import Difference
+from .statistics import Difference, as_ratio
 
 Style = dict[str, Any]
 Styled = list[tuple[list[Record], Style]]
@@ -155,11 +155,6 @@ def with_interval(axis: Any, found: Difference, place: tuple[float, float], whic
     mean, low, high = map(as_ratio, (found.mean, found.low, found.high))
     error = {f"{which}err": [[mean - low], [high - mean]]}
     axis.errorbar(*place, **error, fmt="o", capsize=4, color=color, mfc=color if found.is_certain else "white")
-
-
-def as_ratio(change: float) -> float:
-    """A change in per cent as a ratio."""
-    return 1 + change / 100
 
 
 def changes_axis(axis: Any, which: str, changes: Sequence[float]) -> None:

@@ -204,11 +204,8 @@ def pages(folder: Path) -> Pages:
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:
         return Pages(SECTION, folder, texts, drawn, None)
-    drawn[folder / DIFFERENCES] = (
-        digest(headlines.told_of(headlines.errors(runs))),
-        partial(headlines.draw_differences, runs),
-    )
-    followed = digest([headlines.told_of(each) for each in (headlines.budgets(runs), headlines.training(runs))])
+    drawn[folder / DIFFERENCES] = digest(headlines.errors(runs)), partial(headlines.draw_differences, runs)
+    followed = digest([headlines.budgets(runs), headlines.training(runs)])
     drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
     texts[folder / ADVICE_TEXT] = advice(runs, yardsticks)
     return Pages(SECTION, folder, texts, drawn, section(runs, yardsticks, folder))

@@ -16,7 +16,7 @@ from .records import Groups, Record, unlike, value_of
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
 """With fewer pairs, no difference counts as certain: Student's t relies only on their spread."""
-DECIMALS = 12
+DECIMALS, PER_CENT_DECIMALS = 12, 6
 """Digits to which differences are rounded; smaller ones are rounding errors."""
 AS_RATIOS = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
 """Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below −100%."""
@@ -67,6 +67,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     return found._replace(mean=per_cent(found.mean), low=per_cent(found.low), high=per_cent(found.high))
 
 
+def as_ratio(change: float) -> float:
+    """A change in per cent as a ratio."""
+    return 1 + change / 100
+
+
 def mean_of(each: Sequence[float]) -> Difference:
     """The mean over the pairs, with an interval from Student's t."""
     if not each:
@@ -88,8 +93,11 @@ def nothing(gap: str, pairs: int) -> Difference:
 
 
 def per_cent(logarithm: float) -> float:
-    """The logarithm of a ratio as a change in per cent; infinite if it overflows."""
-    return 100 * float(np.expm1(np.float64(logarithm)))
+    """The logarithm of a ratio as a change in per cent, rounded; infinite if it overflows.
+
+    Plots name their source by these numbers, whose last digits differ between versions of scipy.
+    """
+    return round(100 * float(np.expm1(np.float64(logarithm))), PER_CENT_DECIMALS)
 
 
 def pairs_of(runs: Sequence[Record], baseline: Sequence[Record], models: bool = True) -> list[tuple[Record, Record]]:

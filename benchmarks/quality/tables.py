@@ -10,11 +10,11 @@ from functools import partial
 from statistics import fmean, stdev
 
 from .. import published
-from ..published import commit_of
+from ..published import MINUS, SPACE, commit_of
 from .losses import NTL
-from .names import METRICS, MINUS, in_order, words
+from .names import METRICS, in_order, words
 from .records import Groups, Record, median_splits, steps_of, values_of
-from .statistics import AS_RATIOS, IN_POINTS, Difference, baseline, compare
+from .statistics import AS_RATIOS, IN_POINTS, Difference, as_ratio, baseline, compare
 
 COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
 """The metrics with a table of paired differences."""
@@ -25,7 +25,6 @@ CURVES = {metric: METRICS[metric] for metric in ("mae", "median_error", "r2")}
 MOST_BUDGETS = 6
 markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
-SPACE = "\N{NO-BREAK SPACE}"
 MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
 
@@ -91,9 +90,12 @@ def told_as_factor(found: Difference) -> str:
     """A change in per cent as a ratio, with its interval."""
     if found.gap:
         return f"- ({found.gap})"
-    mean, low, high = (f"{1 + value / 100:.3f}" for value in (found.mean, found.low, found.high))
-    between = "" if math.isnan(found.low) else f" [{low},{SPACE}{high}]"
-    return f"{mean}{between} over {found.pairs} seed{'s' * (found.pairs > 1)}"
+    between = interval(found.low, found.high, factor)
+    return f"{factor(found.mean)}{between} over {found.pairs} seed{'s' * (found.pairs > 1)}"
+
+
+def factor(change: float) -> str:
+    return f"{as_ratio(change):.3f}"
 
 
 def plain(value: float) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..published import markdown
+from ..published import SPACE, markdown
 from .memory import FRESH, KEPT
 from .results import Record, Records, medians, of_way, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
@@ -108,4 +108,4 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
         return ""
     columns = zip(HEADER, *rows, strict=True)
     header, *filled = zip(*(column for column in columns if {*column[1:]} - {"", NOT_TIMED}), strict=True)
-    return UNBROKEN.sub("\N{NO-BREAK SPACE}", markdown(header, filled, words=1))
+    return UNBROKEN.sub(SPACE, markdown(header, filled, words=1))

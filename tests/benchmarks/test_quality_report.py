@@ -17,13 +17,13 @@ from scipy.stats import ttest_rel
 from benchmarks import published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, describe, without_paths
+from benchmarks.published import SPACE
 from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import WITHOUT_EFFECT, differences, plain
 from benchmarks.quality.losses import NTL, title, was
 from benchmarks.quality.records import ERROR_BINS, Record, by_dataset, record_of, steps_of, value_of, values_of
 from benchmarks.quality.statistics import Difference, compare
-from benchmarks.quality.tables import SPACE
 
 ENVIRONMENT = {
     "command": "python -m benchmarks.quality -m",
