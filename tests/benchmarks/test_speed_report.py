@@ -206,7 +206,7 @@ def test_check_notices_changed_results(records: dict[str, Any], folder: Path) ->
 
 def headline_lines(*devices: Any) -> list[str]:
     """The lines of the README's table, with plain spaces."""
-    return headlines.headline_table(devices).replace("\N{NO-BREAK SPACE}", " ").splitlines()
+    return headlines.headline_table(devices).replace(published.SPACE, " ").splitlines()
 
 
 BEGIN, END = published.markers(report.SECTION)
