@@ -26,6 +26,8 @@ ROWS = ("aligned", "unaligned")
 KEPT_VOCAB_SIZES = {"2k": 2000, "8k": 8000, "16k": 16000, "64k": 65521}
 """Together with the above, rows for each line of the table of kept rows (:mod:`ntl_kernels.backends.tiles`)."""
 NUMBERS = (10, 1110)
+MANY_NUMBERS = 4096
+"""As many as take all threads of a program."""
 REWEIGHED = NTLConfig(reweigh=True)
 LOSSES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -161,6 +163,8 @@ def all_cases() -> list[Case]:
                 cases += [Case(kernel, target, d, "unaligned", 1110, loss) for d in DTYPES for loss in LOSSES][1:]
             if kernel == "losses_and_gradients":
                 cases += [Case(kernel, target, d, rows, 10) for d in DTYPES for rows in ("short", *KEPT_VOCAB_SIZES)]
+                many = [Case(kernel, target, d, rows, MANY_NUMBERS) for d in DTYPES for rows in ("short", "unaligned")]
+                cases += [case._replace(loss=loss) for case in many for loss in LOSSES]
     return list(dict.fromkeys(cases))
 
 

@@ -22,43 +22,70 @@ STREAMED = ((2**11, 32), (2**13, 128), (2**16, 256), (2**17, 512), (math.inf, MO
 
 A multiprocessor then works on so few rows at a time that a second read finds them in the L2 cache.
 """
+CACHED_BYTES = 2**25
+"""A gradient of up to this size is left in the L2 cache (40 MB on an A100, 60 MB on an H200) for what reads it next."""
 STREAMED_REGISTERS = 64
 """Registers per thread with which 1024 threads fit a multiprocessor."""
 KEPT = (
     (2**13, 32),  # 16 rows per multiprocessor, one warp each: no waiting at barriers
     (2**14, 64),  # 8 rows
     (2**15, 128),  # 4 rows
-    (2**16, 256),  # 2 rows: one is being loaded while the threads of the other reduce
+    (2**17, 256),  # 2 rows, of which 64 KB each is kept: one is being loaded while the threads of the other reduce
     (math.inf, 512),  # 1 row, of which 128 KB is kept
+    (math.inf, MOST_THREADS),  # 1 row, of which 64 KB is kept alongside many number tokens
 )
-"""(row bytes up to, threads) for a row that is kept in registers on an NVIDIA GPU: as few threads as can hold it, so
-that as many rows as possible are in flight. Every line fills a multiprocessor's registers with 16 warps, and half of
-the registers with rows."""
+"""(row bytes up to, threads) for a row that is kept in registers on an NVIDIA GPU, with enough threads for the number
+tokens.
+
+Every line but the last fills a multiprocessor's registers with 16 warps, and half of the registers with rows. Two rows
+at a time are worth more than keeping all of each, as long as what they read again fits the L2 cache: on an H200, 17 MB
+for rows of 128 KB, but 50 MB for those of 256 KB (``python -m benchmarks.inspect --in-flight``).
+"""
 KEPT_REGISTERS = 128
-MOST_KEPT = 16
-"""Kept vectors per thread, which take 64 of its registers."""
+MOST_KEPT = {KEPT_REGISTERS: 16, STREAMED_REGISTERS: 4}
+"""Registers per thread -> kept vectors per thread, each of which takes 4."""
 BLACKWELL = 10
 """The major compute capability from which packed arithmetic needs registers in pairs."""
-MOST_KEPT_OF_16_BITS = {BLACKWELL: 12}
-"""Kept vectors of 16-bit rows where the compiler has room for fewer, by major compute capability."""
-MOST_KEPT_WITH_SUMS = 8
+MOST_KEPT_ON_BLACKWELL = {2: 11, 4: 8}
+"""By bytes per column."""
+MOST_KEPT_WITH_SUMS = 6
 """Kept vectors with label_sigma, whose running sums also take registers."""
 NUMBERS_PER_THREAD = 4
 """Number tokens per thread alongside a kept row. If that needs more threads than there are, the row is not kept."""
 NUMBERS_PER_THREAD_WITH_SUMS = 2
 """Number tokens per thread with label_sigma, for a row that is not kept."""
 UNROLL = 4
+UNROLL_OF_FRONTS = 8
+"""For rows of which only the end is kept: the registers that will hold it are free while the front is walked."""
 UNROLL_OF_MANY_OPERATIONS = 2
 """For when registers are scarce: with softcap, smoothing or label_sigma, unless there are 128."""
 
 
+def is_busy(options: Options) -> bool:
+    """Whether the loss needs many operations per column, and so many registers."""
+    return bool(options.softcap or options.label_smoothing or options.kind == "cumulative")
+
+
+def unroll_of(options: Options) -> int:
+    """How many vectors to load at a time if a thread has 64 registers."""
+    return UNROLL_OF_MANY_OPERATIONS if is_busy(options) else UNROLL
+
+
+def least_threads(options: Options, block: int) -> int:
+    """How many threads the number tokens need if a thread has 64 registers."""
+    if not is_busy(options):
+        return 0
+    return block // (NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else NUMBERS_PER_THREAD)
+
+
 @lru_cache(maxsize=256)
 def kept_tile(
-    row_bytes: int, item: int, aligned: bool, block: int, options: Options, major: int
+    row_bytes: int, item: int, aligned: bool, stays: bool, block: int, options: Options, major: int
 ) -> tuple[Tile, dict[str, Any]] | None:
     """The tile of a kernel that walks its rows twice and keeps as much of them as it can; None if that is nothing.
 
     Args:
+        stays: see :class:`~ntl_kernels.kernels.arguments.Tile`.
         block: lanes that hold the number tokens.
         major: the GPU's compute capability.
     """
@@ -68,16 +95,25 @@ def kept_tile(
     threads = next(fits, None)
     if threads is None:
         return None
+    is_blackwell, has_sums = major >= BLACKWELL, options.kind == "cumulative"
+    registers = KEPT_REGISTERS if threads < MOST_THREADS else STREAMED_REGISTERS
+    if registers < KEPT_REGISTERS and (is_blackwell or has_sums):
+        return None
+    most = MOST_KEPT_ON_BLACKWELL[item] if is_blackwell else MOST_KEPT[registers]
     vectors = math.ceil(row_bytes / (VECTOR_BYTES * threads))
-    most = MOST_KEPT_OF_16_BITS.get(major, MOST_KEPT) if item == 2 else MOST_KEPT
-    keep = min(vectors, MOST_KEPT_WITH_SUMS if options.kind == "cumulative" else most)
-    tile = Tile(threads, VECTOR_BYTES // item, UNROLL, keep, keep == vectors, aligned)
-    return tile, launch_options(threads, "cuda") | {"maxnreg": KEPT_REGISTERS}
+    keep = min(vectors, most, MOST_KEPT_WITH_SUMS if has_sums else most)
+    if registers < KEPT_REGISTERS:
+        unroll = unroll_of(options)
+    else:
+        unroll = UNROLL if is_blackwell or is_busy(options) else UNROLL_OF_FRONTS
+    widens = not is_blackwell
+    tile = Tile(threads, VECTOR_BYTES // item, unroll, keep, keep == vectors, aligned, widens, stays)
+    return tile, launch_options(threads, "cuda") | {"maxnreg": registers}
 
 
 @lru_cache(maxsize=256)
 def tile_for(
-    row_bytes: int, item: int, aligned: bool, writes: bool, unroll: int, least_threads: int, platform: str
+    row_bytes: int, item: int, aligned: bool, writes: bool, stays: bool, unroll: int, least_threads: int, platform: str
 ) -> tuple[Tile, dict[str, Any]]:
     """The tile of a kernel that keeps nothing of its rows, and its compile and launch options."""
     threads = next(threads for most, threads in STREAMED if row_bytes <= most)
@@ -87,7 +123,7 @@ def tile_for(
         # Without this limit, the assembler uses more registers for short rows, or spills to get down to 32 or 40. With
         # it, it spills on sm_100 in the case excluded here, where it needs 60 registers.
         options["maxnreg"] = STREAMED_REGISTERS
-    return Tile(threads, VECTOR_BYTES // item, unroll, 0, False, aligned), options
+    return Tile(threads, VECTOR_BYTES // item, unroll, 0, False, aligned, platform == "cuda", stays), options
 
 
 def launch_options(threads: int, platform: str) -> dict[str, Any]:

@@ -28,13 +28,14 @@ from ..tokens import NumberTable
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 from .tiles import (
+    CACHED_BYTES,
     LANES,
     MOST_THREADS,
-    NUMBERS_PER_THREAD_WITH_SUMS,
     UNROLL,
-    UNROLL_OF_MANY_OPERATIONS,
     kept_tile,
+    least_threads,
     tile_for,
+    unroll_of,
 )
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
@@ -210,7 +211,8 @@ def tile_of(
     """The tile for rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
     aligned, writes = are_aligned(logits, gradient), gradient is not None
-    return tile_for(logits.shape[2] * item, item, aligned, writes, unroll, least_threads, PLATFORM)
+    row_bytes, stays = logits.shape[2] * item, logits.numel() * item <= CACHED_BYTES
+    return tile_for(row_bytes, item, aligned, writes, stays, unroll, least_threads, PLATFORM)
 
 
 def loss_tile(
@@ -220,16 +222,11 @@ def loss_tile(
     if walks == 2 and PLATFORM == "cuda":
         item = logits.element_size()
         aligned, major = are_aligned(logits, gradient), major_of(logits.device)
-        kept = kept_tile(logits.shape[2] * item, item, aligned, block, options, major)
+        row_bytes, stays = logits.shape[2] * item, logits.numel() * item <= CACHED_BYTES
+        kept = kept_tile(row_bytes, item, aligned, stays, block, options, major)
         if kept is not None:
             return kept
-    is_busy = options.softcap or options.label_smoothing or options.kind == "cumulative"
-    return tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS if is_busy else UNROLL, least_threads(options, block))
-
-
-def least_threads(options: Options, block: int) -> int:
-    """How many threads the number tokens need."""
-    return block // NUMBERS_PER_THREAD_WITH_SUMS if options.kind == "cumulative" else 0
+    return tile_of(logits, gradient, unroll_of(options), least_threads(options, block))
 
 
 @lru_cache(maxsize=256)

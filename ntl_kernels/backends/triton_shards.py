@@ -21,12 +21,11 @@ from ..kernels.shards import (
 from ..problem import NUM_FIELDS, NUM_MERGED, Problem
 from .contract import Merge, num_statistics
 from .launch import launch
-from .tiles import UNROLL_OF_MANY_OPERATIONS
+from .tiles import UNROLL_OF_MANY_OPERATIONS, least_threads
 from .triton import (
     block_of,
     constants_of,
     labels_of,
-    least_threads,
     loss_tile,
     matrices_of,
     matrix_of,

@@ -92,3 +92,5 @@ class Tile(NamedTuple):
     keep: int  # vectors per thread that stay in registers from the first walk over a row to the second
     whole: bool  # whether these vectors are the whole row
     aligned: bool  # whether every row starts at a multiple of 16 bytes and has a multiple of 16 bytes
+    widens: bool  # whether bfloat16 is converted to float32 by assembly of NVIDIA GPUs, in pairs
+    stays: bool  # whether the gradient is left in the L2 cache, which it fits

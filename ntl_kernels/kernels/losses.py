@@ -11,7 +11,7 @@ from .arguments import VARYING
 from .groups import own_group
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
 from .numbers import gather_numbers, number_gradient, number_softmax, number_terms, reweighed, value_offsets
-from .rows import coefficients, divide, load_named, names_in, number_of, read_labels, store_named
+from .rows import coefficients, divide, load_named, looked_up, names_in, number_of, read_ids, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
 
@@ -188,7 +188,7 @@ def row_losses_kernel(
 ):  # fmt: skip
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
     n, row_count = tl.program_id(0), tl.num_programs(0)
-    label = read_labels(labels, numbers, vocab_size, n)
+    label = read_ids(labels, vocab_size, n)
     if label.counts:
         KIND: tl.constexpr = OPTIONS.kind
         row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
@@ -199,6 +199,7 @@ def row_losses_kernel(
             a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
         front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
+        label = looked_up(label, numbers)
         own, own_label, own_scalars = numbers, label, scalars
         if numbers.groups is not None:
             own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)

@@ -20,6 +20,12 @@ class Label(NamedTuple):
 @triton.jit
 def read_labels(labels, numbers, vocab_size, rows, inside=True):
     """The label of a row, or those of a block of rows that are ``inside``; none causes an access out of bounds."""
+    return looked_up(read_ids(labels, vocab_size, rows, inside), numbers)
+
+
+@triton.jit
+def read_ids(labels, vocab_size, rows, inside=True):
+    """:func:`read_labels` before the look-up: the index is 0 where :func:`looked_up` has to find it."""
     label = tl.load(labels.ids + rows, mask=inside, other=0)
     weight = tl.where(inside, 1.0, 0.0)
     if labels.weights is not None:
@@ -27,9 +33,15 @@ def read_labels(labels, numbers, vocab_size, rows, inside=True):
     counts = inside & (label != labels.ignore_index) & (weight != 0.0)
     in_range = (label >= 0) & (label < vocab_size)
     label = tl.where(counts & in_range, label, 0).to(tl.int32)
-    index = tl.load(numbers.lookup + label, mask=counts & in_range, other=-1)
     weight = tl.where(counts, tl.where(in_range & (weight >= 0.0), weight, float("nan")), 0.0)
-    return Label(id=label, counts=counts, weight=weight, index=index)
+    return Label(id=label, counts=counts, weight=weight, index=tl.where(counts & in_range, 0, -1))
+
+
+@triton.jit
+def looked_up(label, numbers):
+    """The label with its index among the number tokens."""
+    index = tl.load(numbers.lookup + label.id, mask=label.index == 0, other=-1)
+    return Label(id=label.id, counts=label.counts, weight=label.weight, index=index)
 
 
 @constexpr_function

@@ -88,9 +88,9 @@ def group_columns(UNROLL: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def transformed_vectors(z, transform, SOFTCAP: tl.constexpr):
+def transformed_vectors(z, transform, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """:func:`transformed` of whole vectors."""
-    if SOFTCAP == HARDWARE and IS_COMPILED and z.dtype == tl.bfloat16:
+    if TILE.widens and IS_COMPILED and z.dtype == tl.bfloat16:
         # To float32 with one operation per value; the compiler needs three for two values.
         widen: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
         z = tl.inline_asm_elementwise(widen, "=r,=r,r", [z], tl.float32, is_pure=True, pack=2)
@@ -140,7 +140,8 @@ def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY:
     whole = size // GROUP * GROUP
     columns = group_columns(TILE.unroll, TILE)
     for offset in tl.range(0, whole, GROUP):
-        u = transformed_vectors(tl.load(row.body + (offset + columns), eviction_policy=POLICY), transform, SOFTCAP)
+        z = tl.load(row.body + (offset + columns), eviction_policy=POLICY)
+        u = transformed_vectors(z, transform, SOFTCAP, TILE)
         distance, count, peak, total = add_vectors(
             distance, count, peak, total, u, None, transform, SUM, SOFTCAP == HARDWARE
         )
@@ -149,7 +150,7 @@ def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY:
         z = tl.load(
             row.body + (offset + columns), mask=offset + columns < size, other=float("-inf"), eviction_policy=POLICY
         )
-        u = transformed_vectors(z, transform, SOFTCAP)
+        u = transformed_vectors(z, transform, SOFTCAP, TILE)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size - offset, 0, 1, TILE)
@@ -195,6 +196,8 @@ def read_kept(row, TILE: tl.constexpr):
             start + columns + vectors, mask=columns < size - vectors, other=float("-inf"), eviction_policy="evict_first"
         )
         body = body + (z,)  # type: ignore[assignment]  # noqa: RUF005 (Triton has no starred expressions)
+    if TILE.keep:
+        tl.debug_barrier()  # otherwise the assembler waits for the first vectors before it loads the last
     return Kept(edges=edges, body=body)
 
 
@@ -204,7 +207,7 @@ def walk_kept(row, front, kept, transform, SOFTCAP: tl.constexpr, SUM: tl.conste
     peak, total, distance, count = front.peak, front.total, front.distance, front.count
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transformed_vectors(kept.body[part], transform, SOFTCAP)
+        u = transformed_vectors(kept.body[part], transform, SOFTCAP, TILE)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
@@ -264,6 +267,7 @@ def opaque(z, zero):
 @triton.jit
 def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk over the end of the body."""
+    POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
@@ -272,15 +276,16 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP)
+        u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP, TILE)
         g = column_gradient(u, exponent, slope, pull, SOFTCAP)
         columns, vectors = kept_columns(part, TILE)
-        tl.store(start + columns + vectors, g.to(dtype), mask=columns < size - vectors, eviction_policy="evict_first")
+        tl.store(start + columns + vectors, g.to(dtype), mask=columns < size - vectors, eviction_policy=POLICY)
 
 
 @triton.jit
 def write_front(row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
+    POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
     STEP: tl.constexpr = TILE.threads * TILE.vector
     GROUP: tl.constexpr = TILE.unroll * STEP
     dtype = target.start.dtype.element_ty
@@ -292,14 +297,14 @@ def write_front(row, target, transform, exponent, slope, pull, SOFTCAP: tl.const
         offset = groups * GROUP + (rest - 1 - i) * STEP
         inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
-        g = column_gradient(transformed_vectors(z, transform, SOFTCAP), exponent, slope, pull, SOFTCAP)
-        tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy="evict_first")
+        g = column_gradient(transformed_vectors(z, transform, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
+        tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy=POLICY)
     columns = group_columns(TILE.unroll, TILE)
     for i in tl.range(0, groups):
         offset = (groups - 1 - i) * GROUP
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
-        g = column_gradient(transformed_vectors(z, transform, SOFTCAP), exponent, slope, pull, SOFTCAP)
-        tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy="evict_first")
+        g = column_gradient(transformed_vectors(z, transform, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
+        tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy=POLICY)
 
 
 @triton.jit

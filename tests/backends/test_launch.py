@@ -76,7 +76,7 @@ def scale_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         (torch.float16, torch.bfloat16, torch.float32), (0, 1), (1, 16, 17), (3, 2**31)
     ):
         gradient = Matrix(at_offset(64, dtype, offset), stride)
-        tile = Tile(32, 16 // dtype.itemsize, 1, 0, False, False)
+        tile = Tile(32, 16 // dtype.itemsize, 1, 0, False, False, False, False)
         yield (gradient, batch_stride, 2, 17, 2, torch.ones(())), {"TILE": tile}
 
 
@@ -152,7 +152,7 @@ def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(scale_kernel, "run", lambda *arguments, **keywords: None)
     for stride in range(10):
         arguments = (Matrix(torch.zeros(64), 16 + stride), 3, 2, 17, 2, torch.ones(()))
-        launch(scale_kernel, 1, arguments, {"TILE": Tile(32, 4, 1, 0, False, False)})
+        launch(scale_kernel, 1, arguments, {"TILE": Tile(32, 4, 1, 0, False, False, False, False)})
     assert 0 < len(module.COMPILED) <= 3
 
 
