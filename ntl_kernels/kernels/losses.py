@@ -277,30 +277,111 @@ def scale_kernel(
 @triton.jit(do_not_specialize=[*VARYING, "totals"])
 def count_kernel(
     labels, numbers, vocab_size, row_count,
-    totals,  # [2]
+    totals,  # [2, P] for P programs
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the weights over the rows that count and over the number rows among them."""
+    """The sums of the weights over the rows that count and over the number rows among them; each program takes every
+    P-th block of rows."""
     lanes = tl.arange(0, BLOCK)
+    program, program_count = tl.program_id(0), tl.num_programs(0)
     weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, row_count, BLOCK):
+    for start in tl.range(program * BLOCK, row_count, program_count * BLOCK):
         label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
         weights += label.weight
         number_weights += tl.where(label.index >= 0, label.weight, 0.0)
-    tl.store(totals, tl.sum(weights, 0))
-    tl.store(totals + 1, tl.sum(number_weights, 0))
+    tl.store(totals + program, tl.sum(weights, 0))
+    tl.store(totals + program_count + program, tl.sum(number_weights, 0))
+
+
+class Sums(NamedTuple):
+    """Sums of results over rows, under their names in RowResult, and the numbers of rows that count in a mean."""
+
+    cross_entropy: Any
+    is_correct: Any
+    weight: Any
+    ntl: Any
+    absolute_error: Any
+    mass: Any
+    number_weight: Any
+    token_count: Any  # rows whose weight is not 0
+    number_count: Any  # rows whose mass is not 0
+
+
+SUMS = tl.constexpr(Sums._fields)
 
 
 @triton.jit
-def field_sum(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
-    """(the sum of one field over all rows, the number of rows in which it is not 0)."""
+def no_sums(BLOCK: tl.constexpr):
+    """The Sums [BLOCK] of no rows."""
+    sums = ()
+    for _ in tl.static_range(names_in(SUMS)):
+        sums += (tl.zeros([BLOCK], tl.float32),)
+    return Sums(*sums)
+
+
+@triton.jit
+def added(a, b):
+    """The Sums of the rows of both."""
+    sums = ()
+    for i in tl.static_range(names_in(SUMS)):
+        sums += (a[i] + b[i],)
+    return Sums(*sums)
+
+
+@triton.jit
+def over_lanes(sums):
+    """The Sums of the rows of all lanes."""
+    totals = ()
+    for i in tl.static_range(names_in(SUMS)):
+        totals += (tl.sum(sums[i], 0),)
+    return Sums(*totals)
+
+
+@triton.jit
+def read_sums(fields, row_count, rows, ARE_SUMS: tl.constexpr):
+    """The Sums [BLOCK] of each of these rows, or those that a program has stored."""
+    NAMES: tl.constexpr = SUMS if ARE_SUMS else RESULTS
+    inside = rows < row_count
+    weight = load_named("weight", NAMES, fields, row_count, rows, inside)
+    mass = load_named("mass", NAMES, fields, row_count, rows, inside)
+    if ARE_SUMS:
+        token_count = load_named("token_count", NAMES, fields, row_count, rows, inside)
+        number_count = load_named("number_count", NAMES, fields, row_count, rows, inside)
+    else:
+        token_count, number_count = (weight != 0.0).to(tl.float32), (mass != 0.0).to(tl.float32)
+    return Sums(
+        cross_entropy=load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
+        is_correct=load_named("is_correct", NAMES, fields, row_count, rows, inside),
+        weight=weight,
+        ntl=load_named("ntl", NAMES, fields, row_count, rows, inside),
+        absolute_error=load_named("absolute_error", NAMES, fields, row_count, rows, inside),
+        mass=mass,
+        number_weight=load_named("number_weight", NAMES, fields, row_count, rows, inside),
+        token_count=token_count,
+        number_count=number_count,
+    )
+
+
+@triton.jit
+def sums_over_rows(fields, row_count, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+    """The Sums of the rows of this program, in one walk, so that the loads of all fields are in flight together."""
     lanes = tl.arange(0, BLOCK)
-    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
-    for start in tl.range(0, row_count, BLOCK):
-        field = load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
-        total += field
-        count += (field != 0.0).to(tl.int32)
-    return tl.sum(total, 0), tl.sum(count, 0).to(tl.float32)
+    sums = no_sums(BLOCK)
+    for start in tl.range(tl.program_id(0) * BLOCK, row_count, tl.num_programs(0) * BLOCK):
+        sums = added(sums, read_sums(fields, row_count, start + lanes, ARE_SUMS))
+    return over_lanes(sums)
+
+
+@triton.jit(do_not_specialize=[*VARYING, "fields", "sums"])
+def sum_kernel(
+    fields,  # [F, N]
+    row_count,
+    sums,  # [S, P] for P programs
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The Sums of the rows of each program, which takes every P-th block of them."""
+    found = sums_over_rows(fields, row_count, False, BLOCK)
+    store_named(found, SUMS, sums, tl.num_programs(0), tl.program_id(0))
 
 
 @triton.jit
@@ -314,7 +395,7 @@ def given_or(given, total):
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "loss", "parts"])
 def finish_kernel(
-    fields,  # [F, N]
+    fields,  # [F, N], or the sums [S, N] of N programs
     row_count,
     num_tokens, num_numbers,  # None means the sum of the weights
     ntl_weight,
@@ -322,17 +403,13 @@ def finish_kernel(
     parts,  # [P]
     MEAN: tl.constexpr,
     OVER_TOKENS: tl.constexpr,  # whether a mean divides both CE and NTL by the tokens
+    ARE_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts."""
-    weights, token_count = field_sum("weight", fields, row_count, BLOCK)
-    number_weights, _ = field_sum("number_weight", fields, row_count, BLOCK)
-    ce, _ = field_sum("cross_entropy", fields, row_count, BLOCK)
-    ntl, _ = field_sum("ntl", fields, row_count, BLOCK)
-    correct, _ = field_sum("is_correct", fields, row_count, BLOCK)
-    error, _ = field_sum("absolute_error", fields, row_count, BLOCK)
-    mass, number_count = field_sum("mass", fields, row_count, BLOCK)
-    tokens, numbers = given_or(num_tokens, weights), given_or(num_numbers, number_weights)
+    sums = sums_over_rows(fields, row_count, ARE_SUMS, BLOCK)
+    tokens, numbers = given_or(num_tokens, sums.weight), given_or(num_numbers, sums.number_weight)
+    ce, ntl = sums.cross_entropy, sums.ntl
     if MEAN:
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
     tl.store(loss, ce + number_of(ntl_weight) * ntl)
@@ -341,8 +418,8 @@ def finish_kernel(
         ntl=ntl,
         num_tokens=tokens,
         num_numbers=numbers,
-        token_accuracy=divide(correct, token_count),
-        number_mae=divide(error, number_count),
-        number_mass=divide(mass, number_count),
+        token_accuracy=divide(sums.is_correct, sums.token_count),
+        number_mae=divide(sums.absolute_error, sums.number_count),
+        number_mass=divide(sums.mass, sums.number_count),
     )
     store_named(reduced, PARTS, parts, 1, 0)
