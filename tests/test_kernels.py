@@ -104,6 +104,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
         backend.row_losses(logits, problem, fields, written)
         backend.row_gradients(logits, problem, fields, one, gradient)
         backend.finish(fields, problem)
+        backend.sums_of_programs(fields, backend.TOTAL_PROGRAMS)
     backend.count(problem, v, torch.float32)
     backend.scale_(gradient, one)
 

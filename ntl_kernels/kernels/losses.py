@@ -1,4 +1,4 @@
-"""The kernels of the loss: one program per row; and those over all rows, a single program, which fixes the order of
+"""The kernels of the loss: one program per row; and those over all rows, whose number of programs fixes the order of
 every sum."""
 
 from typing import Any, NamedTuple
@@ -280,8 +280,8 @@ def count_kernel(
     totals,  # [2, P] for P programs
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the weights over the rows that count and over the number rows among them; each program takes every
-    P-th block of rows."""
+    """The sums of the weights over the rows that count and over the number rows among them, of every P-th block of rows
+    from the program's own on."""
     lanes = tl.arange(0, BLOCK)
     program, program_count = tl.program_id(0), tl.num_programs(0)
     weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
@@ -294,14 +294,14 @@ def count_kernel(
 
 
 class Sums(NamedTuple):
-    """Sums of results over rows, under their names in RowResult, and the numbers of rows that count in a mean."""
+    """Sums over rows: of results, under their names in RowResult, and of the rows that a mean over rows divides by."""
 
+    weight: Any
+    mass: Any
     cross_entropy: Any
     is_correct: Any
-    weight: Any
     ntl: Any
     absolute_error: Any
-    mass: Any
     number_weight: Any
     token_count: Any  # rows whose weight is not 0
     number_count: Any  # rows whose mass is not 0
@@ -311,64 +311,59 @@ SUMS = tl.constexpr(Sums._fields)
 
 
 @triton.jit
-def no_sums(BLOCK: tl.constexpr):
-    """The Sums [BLOCK] of no rows."""
-    sums = ()
-    for _ in tl.static_range(names_in(SUMS)):
-        sums += (tl.zeros([BLOCK], tl.float32),)
-    return Sums(*sums)
+def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
+    """The Sums [BLOCK] with one more row, or what :func:`sum_kernel` has stored for one more program, in every lane.
 
-
-@triton.jit
-def added(a, b):
-    """The Sums of the rows of both."""
-    sums = ()
-    for i in tl.static_range(names_in(SUMS)):
-        sums += (a[i] + b[i],)
-    return Sums(*sums)
-
-
-@triton.jit
-def over_lanes(sums):
-    """The Sums of the rows of all lanes."""
-    totals = ()
-    for i in tl.static_range(names_in(SUMS)):
-        totals += (tl.sum(sums[i], 0),)
-    return Sums(*totals)
-
-
-@triton.jit
-def read_sums(fields, row_count, rows, ARE_SUMS: tl.constexpr):
-    """The Sums [BLOCK] of each of these rows, or those that a program has stored."""
+    The sources add each field right after its load, and the assembler moves loads ahead as far as there are registers.
+    With all loads first, it would spill.
+    """
     NAMES: tl.constexpr = SUMS if ARE_SUMS else RESULTS
     inside = rows < row_count
     weight = load_named("weight", NAMES, fields, row_count, rows, inside)
+    weights = sums.weight + weight
     mass = load_named("mass", NAMES, fields, row_count, rows, inside)
+    masses = sums.mass + mass
+    ce = sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside)
+    correct = sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside)
+    ntl = sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside)
+    error = sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside)
+    number_weights = sums.number_weight + load_named("number_weight", NAMES, fields, row_count, rows, inside)
     if ARE_SUMS:
-        token_count = load_named("token_count", NAMES, fields, row_count, rows, inside)
-        number_count = load_named("number_count", NAMES, fields, row_count, rows, inside)
+        tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
+        numbers = load_named("number_count", NAMES, fields, row_count, rows, inside)
     else:
-        token_count, number_count = (weight != 0.0).to(tl.float32), (mass != 0.0).to(tl.float32)
+        tokens, numbers = weight != 0.0, mass != 0.0
     return Sums(
-        cross_entropy=load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
-        is_correct=load_named("is_correct", NAMES, fields, row_count, rows, inside),
-        weight=weight,
-        ntl=load_named("ntl", NAMES, fields, row_count, rows, inside),
-        absolute_error=load_named("absolute_error", NAMES, fields, row_count, rows, inside),
-        mass=mass,
-        number_weight=load_named("number_weight", NAMES, fields, row_count, rows, inside),
-        token_count=token_count,
-        number_count=number_count,
+        weight=weights,
+        mass=masses,
+        cross_entropy=ce,
+        is_correct=correct,
+        ntl=ntl,
+        absolute_error=error,
+        number_weight=number_weights,
+        token_count=sums.token_count + tokens.to(tl.int32),
+        number_count=sums.number_count + numbers.to(tl.int32),
     )
 
 
 @triton.jit
+def over_lanes(sums):
+    """The Sums of all lanes together, in float32."""
+    totals = ()
+    for i in tl.static_range(names_in(SUMS)):
+        totals += (tl.sum(sums[i], 0).to(tl.float32),)
+    return Sums(*totals)
+
+
+@triton.jit
 def sums_over_rows(fields, row_count, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
-    """The Sums of the rows of this program, in one walk, so that the loads of all fields are in flight together."""
+    """The Sums of every P-th block of rows, from this program's on. The loads of several fields are in flight at once,
+    which a walk for each field would serialise."""
     lanes = tl.arange(0, BLOCK)
-    sums = no_sums(BLOCK)
+    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
+    sums = Sums(total, total, total, total, total, total, total, count, count)
     for start in tl.range(tl.program_id(0) * BLOCK, row_count, tl.num_programs(0) * BLOCK):
-        sums = added(sums, read_sums(fields, row_count, start + lanes, ARE_SUMS))
+        sums = added(sums, fields, row_count, start + lanes, ARE_SUMS)
     return over_lanes(sums)
 
 
@@ -379,7 +374,7 @@ def sum_kernel(
     sums,  # [S, P] for P programs
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The Sums of the rows of each program, which takes every P-th block of them."""
+    """The Sums of each program's share of the rows."""
     found = sums_over_rows(fields, row_count, False, BLOCK)
     store_named(found, SUMS, sums, tl.num_programs(0), tl.program_id(0))
 
@@ -395,7 +390,7 @@ def given_or(given, total):
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "loss", "parts"])
 def finish_kernel(
-    fields,  # [F, N], or the sums [S, N] of N programs
+    fields,  # [F, N], or the sums [S, N] of as many programs
     row_count,
     num_tokens, num_numbers,  # None means the sum of the weights
     ntl_weight,
@@ -406,7 +401,7 @@ def finish_kernel(
     ARE_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Reduce the fields to the loss and its Parts."""
+    """Reduce the fields to the loss and its Parts, in a single program."""
     sums = sums_over_rows(fields, row_count, ARE_SUMS, BLOCK)
     tokens, numbers = given_or(num_tokens, sums.weight), given_or(num_numbers, sums.number_weight)
     ce, ntl = sums.cross_entropy, sums.ntl

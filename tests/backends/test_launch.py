@@ -61,7 +61,8 @@ def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 MEANS = [
-    {"MEAN": mean, "OVER_TOKENS": over_tokens} for mean, over_tokens in ((True, False), (True, True), (False, False))
+    {"MEAN": mean, "OVER_TOKENS": over_tokens, "ARE_SUMS": False}
+    for mean, over_tokens in ((True, False), (True, True), (False, False))
 ]
 
 
