@@ -59,7 +59,7 @@ MOST_ROWS_OF_A_PROGRAM = 2**16
 launch would take about as long. More rows are shared by several programs, so their sums have another order."""
 TOTAL_PROGRAMS = 128
 """The programs that share more rows: about one for each multiprocessor, but the same number on every GPU, so that the
-order of sums depends on N alone. A power of two."""
+order of sums depends on N alone."""
 SCALE_PROGRAMS = 1024
 """The number of programs of the scale kernel, over which the rows are distributed; most of its calls return at once."""
 
@@ -80,7 +80,7 @@ def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     programs = programs_over(row_count)
     totals = torch.empty(2 * programs, dtype=dtype, device=problem.labels.device)
     arguments = labels_of(problem), numbers_of(problem.table), vocab_size, row_count, totals
-    launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=warps_over(TOTAL_BLOCK))
+    launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return totals if programs == 1 else totals.view(2, programs).sum(1)
 
 
@@ -97,9 +97,9 @@ def launch_row_losses(
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-    programs, block = programs_over(fields.shape[1]), TOTAL_BLOCK
+    programs = programs_over(fields.shape[1])
     if programs > 1:
-        fields, block = sums_of_programs(fields, programs), programs
+        fields = sums_of_programs(fields, programs)
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
     arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
@@ -107,9 +107,9 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         "MEAN": problem.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
         "ARE_SUMS": programs > 1,
-        "BLOCK": block,
+        "BLOCK": TOTAL_BLOCK,
     }
-    launch(finish_kernel, 1, arguments, constants, num_warps=warps_over(block))
+    launch(finish_kernel, 1, arguments, constants, num_warps=MOST_THREADS // LANES[PLATFORM])
     return loss, parts
 
 
@@ -117,18 +117,13 @@ def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
     arguments = fields, fields.shape[1], sums
-    launch(sum_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=warps_over(TOTAL_BLOCK))
+    launch(sum_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return sums
 
 
 def programs_over(row_count: int) -> int:
     """The number of programs of a kernel over all rows."""
     return 1 if row_count <= MOST_ROWS_OF_A_PROGRAM else TOTAL_PROGRAMS
-
-
-def warps_over(block: int) -> int:
-    """The number of warps of a kernel over so many rows at a time."""
-    return min(block, MOST_THREADS) // LANES[PLATFORM]
 
 
 def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:

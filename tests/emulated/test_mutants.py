@@ -88,8 +88,8 @@ def totals() -> None:
 
 
 def shared_totals() -> None:
-    """Each program has two or three small blocks."""
-    with mock.patch.multiple(backend, TOTAL_BLOCK=128, TOTAL_PROGRAMS=32, MOST_ROWS_OF_A_PROGRAM=9000):
+    """Each program has one or two smaller blocks."""
+    with mock.patch.multiple(backend, TOTAL_BLOCK=1024, TOTAL_PROGRAMS=5, MOST_ROWS_OF_A_PROGRAM=9000):
         test_contract.test_sums_over_rows(9001)
 
 
