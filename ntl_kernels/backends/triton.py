@@ -4,13 +4,13 @@ A step never waits, and allocates only what it returns::
 
     forward   count_kernel          only if a denominator of "mean" was not given
               row_losses_kernel     every row: its fields and, for "mean" and "sum", its gradient
-              sum_kernel            only for more than 65,536 rows: sums of shares of them
+              sum_kernel            only for many rows, see below
               finish_kernel         the loss and the parts
     backward  scale_kernel          "mean" and "sum": times the upstream gradient; returns at once where that is 1
               row_gradients_kernel  "none" and float16: every row's gradient
 
-For more than 65,536 rows, count_kernel also sums shares of them, which an operator of torch then adds up: that and
-sum_kernel are the two additional launches.
+For more than 65,536 rows, several programs sum a share each, into a few KB: those of count_kernel, whose sums an
+operator of torch then adds up, and those of sum_kernel, whose sums finish_kernel adds up. These are two more launches.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ HIGHEST_FAST_SOFTCAP = 43.0
 TOTAL_BLOCK = 4096
 """Rows per iteration of the kernels over all rows."""
 MOST_ROWS_OF_A_PROGRAM = 2**16
-"""Up to so many, these kernels are a single program of at most 16 iterations, each of which waits for memory; a second
-launch would take about as long. More rows are shared by several programs, so their sums have another order."""
+"""Up to so many, these kernels are a single program of at most 16 iterations, each of which waits for memory: assumed to
+take no longer than a second launch. More rows are shared by several programs, so their sums have another order."""
 TOTAL_PROGRAMS = 128
 """The programs that share more rows: about one for each multiprocessor, but the same number on every GPU, so that the
 order of sums depends on N alone."""

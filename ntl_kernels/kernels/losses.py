@@ -314,33 +314,26 @@ SUMS = tl.constexpr(Sums._fields)
 def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
     """The Sums [BLOCK] with one more row, or what :func:`sum_kernel` has stored for one more program, in every lane.
 
-    The sources add each field right after its load, and the assembler moves loads ahead as far as there are registers.
-    With all loads first, it would spill.
+    Fields are loaded and added in turn; the assembler moves loads ahead as far as there are registers. If all loads
+    came first, it would spill.
     """
     NAMES: tl.constexpr = SUMS if ARE_SUMS else RESULTS
     inside = rows < row_count
     weight = load_named("weight", NAMES, fields, row_count, rows, inside)
-    weights = sums.weight + weight
     mass = load_named("mass", NAMES, fields, row_count, rows, inside)
-    masses = sums.mass + mass
-    ce = sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside)
-    correct = sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside)
-    ntl = sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside)
-    error = sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside)
-    number_weights = sums.number_weight + load_named("number_weight", NAMES, fields, row_count, rows, inside)
     if ARE_SUMS:
         tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
         numbers = load_named("number_count", NAMES, fields, row_count, rows, inside)
     else:
         tokens, numbers = weight != 0.0, mass != 0.0
     return Sums(
-        weight=weights,
-        mass=masses,
-        cross_entropy=ce,
-        is_correct=correct,
-        ntl=ntl,
-        absolute_error=error,
-        number_weight=number_weights,
+        weight=sums.weight + weight,
+        mass=sums.mass + mass,
+        cross_entropy=sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
+        is_correct=sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside),
+        ntl=sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside),
+        absolute_error=sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside),
+        number_weight=sums.number_weight + load_named("number_weight", NAMES, fields, row_count, rows, inside),
         token_count=sums.token_count + tokens.to(tl.int32),
         number_count=sums.number_count + numbers.to(tl.int32),
     )
