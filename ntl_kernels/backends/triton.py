@@ -55,8 +55,8 @@ HIGHEST_FAST_SOFTCAP = 43.0
 TOTAL_BLOCK = 4096
 """Rows per iteration of the kernels over all rows."""
 MOST_ROWS_OF_A_PROGRAM = 2**16
-"""Up to so many, these kernels are a single program of at most 16 iterations, each of which waits for memory: assumed to
-take no longer than a second launch. More rows are shared by several programs, so their sums have another order."""
+"""Up to so many, these kernels are a single program of at most 16 iterations, each of which waits for memory: assumed
+to take no longer than a second launch. More rows are shared by several programs, so their sums have another order."""
 TOTAL_PROGRAMS = 128
 """The programs that share more rows: about one for each multiprocessor, but the same number on every GPU, so that the
 order of sums depends on N alone."""
