@@ -104,6 +104,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
         backend.row_losses(logits, problem, fields, written)
         backend.row_gradients(logits, problem, fields, one, gradient)
         backend.finish(fields, problem)
+        backend.sums_of_programs(fields, backend.TOTAL_PROGRAMS)
     backend.count(problem, v, torch.float32)
     backend.scale_(gradient, one)
 
@@ -122,7 +123,7 @@ def test_new_values_do_not_compile_anew(launches: list[Launch]) -> None:
     """Vocabulary and batch sizes, strides and every float are run-time arguments."""
     launch_everything((2, 3, 50257), softcap=30.0, label_smoothing=0.1, z_loss=1e-4, logit_scale=0.5)
     first = compiled_kernels(launches)
-    assert len(first) == 7  # five kernels, two of which in the variants of two reductions
+    assert len(first) == 8  # six kernels, two of which in the variants of two reductions
     launch_everything((1, 1, 50001), softcap=1.0, label_smoothing=1.0, z_loss=1.0, weight=1.0)
     launch_everything((16, 32, 49999), softcap=16.0, label_smoothing=0.5, logit_scale=16.0)
     assert compiled_kernels(launches) == first

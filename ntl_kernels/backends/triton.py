@@ -4,9 +4,13 @@ A step never waits, and allocates only what it returns::
 
     forward   count_kernel          only if a denominator of "mean" was not given
               row_losses_kernel     every row: its fields and, for "mean" and "sum", its gradient
+              sum_kernel            only for many rows, see below
               finish_kernel         the loss and the parts
     backward  scale_kernel          "mean" and "sum": times the upstream gradient; returns at once where that is 1
               row_gradients_kernel  "none" and float16: every row's gradient
+
+For more than 65,536 rows, several programs sum a share each, into a few KB: those of count_kernel, whose sums an
+operator of torch then adds up, and those of sum_kernel, whose sums finish_kernel adds up. These are two more launches.
 """
 
 from __future__ import annotations
@@ -20,7 +24,15 @@ import triton
 from torch import Tensor
 
 from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
-from ..kernels.losses import count_kernel, finish_kernel, row_gradients_kernel, row_losses_kernel, scale_kernel
+from ..kernels.losses import (
+    Sums,
+    count_kernel,
+    finish_kernel,
+    row_gradients_kernel,
+    row_losses_kernel,
+    scale_kernel,
+    sum_kernel,
+)
 from ..kernels.softcap import EXACT, HARDWARE
 from ..problem import NUM_FIELDS, NUM_PARTS, Forward, Problem
 from ..spec import LossSpec
@@ -43,6 +55,12 @@ HIGHEST_FAST_SOFTCAP = 43.0
 """The largest softcap for which all powers are within the range of float32: 2 * 43 / log(2) < 126."""
 TOTAL_BLOCK = 4096
 """Rows per iteration of the kernels over all rows."""
+MOST_ROWS_OF_A_PROGRAM = 2**16
+"""Up to so many, these kernels are a single program of at most 16 iterations, each of which waits for memory: assumed
+to take no longer than a second launch. More rows are shared by several programs, so their sums have another order."""
+TOTAL_PROGRAMS = 128
+"""The programs that share more rows: about one for each multiprocessor, but the same number on every GPU, so that the
+order of sums depends on N alone."""
 SCALE_PROGRAMS = 1024
 """The number of programs of the scale kernel, over which the rows are distributed; most of its calls return at once."""
 
@@ -59,10 +77,12 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
 
 
 def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
-    totals = torch.empty(2, dtype=dtype, device=problem.labels.device)
-    arguments = labels_of(problem), numbers_of(problem.table), vocab_size, problem.labels.numel(), totals
-    launch(count_kernel, 1, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
-    return totals
+    row_count = problem.labels.numel()
+    programs = programs_over(row_count)
+    totals = torch.empty(2 * programs, dtype=dtype, device=problem.labels.device)
+    arguments = labels_of(problem), numbers_of(problem.table), vocab_size, row_count, totals
+    launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
+    return totals if programs == 1 else totals.view(2, programs).sum(1)
 
 
 def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
@@ -78,16 +98,33 @@ def launch_row_losses(
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    programs = programs_over(fields.shape[1])
+    if programs > 1:
+        fields = sums_of_programs(fields, programs)
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
     arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
     constants = {
         "MEAN": problem.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
+        "ARE_SUMS": programs > 1,
         "BLOCK": TOTAL_BLOCK,
     }
     launch(finish_kernel, 1, arguments, constants, num_warps=MOST_THREADS // LANES[PLATFORM])
     return loss, parts
+
+
+def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
+    """The Sums [S, P] of the rows of each program."""
+    sums = fields.new_empty((len(Sums._fields), programs))
+    arguments = fields, fields.shape[1], sums
+    launch(sum_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
+    return sums
+
+
+def programs_over(row_count: int) -> int:
+    """The number of programs of a kernel over all rows."""
+    return 1 if row_count <= MOST_ROWS_OF_A_PROGRAM else TOTAL_PROGRAMS
 
 
 def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:

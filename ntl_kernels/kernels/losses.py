@@ -1,4 +1,4 @@
-"""The kernels of the loss: one program per row; and those over all rows, a single program, which fixes the order of
+"""The kernels of the loss: one program per row; and those over all rows, whose number of programs fixes the order of
 every sum."""
 
 from typing import Any, NamedTuple
@@ -278,30 +278,99 @@ def scale_kernel(
 @triton.jit(do_not_specialize=[*VARYING, "totals"])
 def count_kernel(
     labels, numbers, vocab_size, row_count,
-    totals,  # [2]
+    totals,  # [2, P] for P programs
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the weights over the rows that count and over the number rows among them."""
+    """The sums of the weights over the rows that count and over the number rows among them, of every P-th block of rows
+    from the program's own on."""
     lanes = tl.arange(0, BLOCK)
+    program, program_count = tl.program_id(0), tl.num_programs(0)
     weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, row_count, BLOCK):
+    for start in tl.range(program * BLOCK, row_count, program_count * BLOCK):
         label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
         weights += label.weight
         number_weights += tl.where(label.index >= 0, label.weight, 0.0)
-    tl.store(totals, tl.sum(weights, 0))
-    tl.store(totals + 1, tl.sum(number_weights, 0))
+    tl.store(totals + program, tl.sum(weights, 0))
+    tl.store(totals + program_count + program, tl.sum(number_weights, 0))
+
+
+class Sums(NamedTuple):
+    """Sums over rows: of results, under their names in RowResult, and of the rows that a mean over rows divides by."""
+
+    weight: Any
+    mass: Any
+    cross_entropy: Any
+    is_correct: Any
+    ntl: Any
+    absolute_error: Any
+    number_weight: Any
+    token_count: Any  # rows whose weight is not 0
+    number_count: Any  # rows whose mass is not 0
+
+
+SUMS = tl.constexpr(Sums._fields)
 
 
 @triton.jit
-def field_sum(NAME: tl.constexpr, fields, row_count, BLOCK: tl.constexpr):
-    """(the sum of one field over all rows, the number of rows in which it is not 0)."""
+def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
+    """The Sums [BLOCK] with one more row, or what :func:`sum_kernel` has stored for one more program, in every lane.
+
+    Fields are loaded and added in turn; the assembler moves loads ahead as far as there are registers. If all loads
+    came first, it would spill.
+    """
+    NAMES: tl.constexpr = SUMS if ARE_SUMS else RESULTS
+    inside = rows < row_count
+    weight = load_named("weight", NAMES, fields, row_count, rows, inside)
+    mass = load_named("mass", NAMES, fields, row_count, rows, inside)
+    if ARE_SUMS:
+        tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
+        numbers = load_named("number_count", NAMES, fields, row_count, rows, inside)
+    else:
+        tokens, numbers = weight != 0.0, mass != 0.0
+    return Sums(
+        weight=sums.weight + weight,
+        mass=sums.mass + mass,
+        cross_entropy=sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
+        is_correct=sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside),
+        ntl=sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside),
+        absolute_error=sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside),
+        number_weight=sums.number_weight + load_named("number_weight", NAMES, fields, row_count, rows, inside),
+        token_count=sums.token_count + tokens.to(tl.int32),
+        number_count=sums.number_count + numbers.to(tl.int32),
+    )
+
+
+@triton.jit
+def over_lanes(sums):
+    """The Sums of all lanes together, in float32."""
+    totals = ()
+    for i in tl.static_range(names_in(SUMS)):
+        totals += (tl.sum(sums[i], 0).to(tl.float32),)
+    return Sums(*totals)
+
+
+@triton.jit
+def sums_over_rows(fields, row_count, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+    """The Sums of every P-th block of rows, from this program's on. The loads of several fields are in flight at once,
+    which a walk for each field would serialise."""
     lanes = tl.arange(0, BLOCK)
     total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
-    for start in tl.range(0, row_count, BLOCK):
-        field = load_named(NAME, RESULTS, fields, row_count, start + lanes, start + lanes < row_count)
-        total += field
-        count += (field != 0.0).to(tl.int32)
-    return tl.sum(total, 0), tl.sum(count, 0).to(tl.float32)
+    sums = Sums(total, total, total, total, total, total, total, count, count)
+    for start in tl.range(tl.program_id(0) * BLOCK, row_count, tl.num_programs(0) * BLOCK):
+        sums = added(sums, fields, row_count, start + lanes, ARE_SUMS)
+    return over_lanes(sums)
+
+
+@triton.jit(do_not_specialize=[*VARYING, "fields", "sums"])
+def sum_kernel(
+    fields,  # [F, N]
+    row_count,
+    sums,  # [S, P] for P programs
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The Sums of each program's share of the rows."""
+    found = sums_over_rows(fields, row_count, False, BLOCK)
+    store_named(found, SUMS, sums, tl.num_programs(0), tl.program_id(0))
 
 
 @triton.jit
@@ -315,7 +384,7 @@ def given_or(given, total):
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "loss", "parts"])
 def finish_kernel(
-    fields,  # [F, N]
+    fields,  # [F, N], or the sums [S, N] of as many programs
     row_count,
     num_tokens, num_numbers,  # None means the sum of the weights
     ntl_weight,
@@ -323,17 +392,13 @@ def finish_kernel(
     parts,  # [P]
     MEAN: tl.constexpr,
     OVER_TOKENS: tl.constexpr,  # whether a mean divides both CE and NTL by the tokens
+    ARE_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Reduce the fields to the loss and its Parts."""
-    weights, token_count = field_sum("weight", fields, row_count, BLOCK)
-    number_weights, _ = field_sum("number_weight", fields, row_count, BLOCK)
-    ce, _ = field_sum("cross_entropy", fields, row_count, BLOCK)
-    ntl, _ = field_sum("ntl", fields, row_count, BLOCK)
-    correct, _ = field_sum("is_correct", fields, row_count, BLOCK)
-    error, _ = field_sum("absolute_error", fields, row_count, BLOCK)
-    mass, number_count = field_sum("mass", fields, row_count, BLOCK)
-    tokens, numbers = given_or(num_tokens, weights), given_or(num_numbers, number_weights)
+    """Reduce the fields to the loss and its Parts, in a single program."""
+    sums = sums_over_rows(fields, row_count, ARE_SUMS, BLOCK)
+    tokens, numbers = given_or(num_tokens, sums.weight), given_or(num_numbers, sums.number_weight)
+    ce, ntl = sums.cross_entropy, sums.ntl
     if MEAN:
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
     tl.store(loss, ce + number_of(ntl_weight) * ntl)
@@ -342,8 +407,8 @@ def finish_kernel(
         ntl=ntl,
         num_tokens=tokens,
         num_numbers=numbers,
-        token_accuracy=divide(correct, token_count),
-        number_mae=divide(error, number_count),
-        number_mass=divide(mass, number_count),
+        token_accuracy=divide(sums.is_correct, sums.token_count),
+        number_mae=divide(sums.absolute_error, sums.number_count),
+        number_mass=divide(sums.mass, sums.number_count),
     )
     store_named(reduced, PARTS, parts, 1, 0)

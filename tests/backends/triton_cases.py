@@ -156,10 +156,12 @@ class TritonCases(InfiniteRows):
             with pytest.raises(ValueError, match=r"at most 2\.35866e\+38"):
                 solve(moved(Problem(logits, labels, DIGITS, options, torch.tensor(1.0)), self.device), "triton")
 
-    def test_counts_and_finish_equal_eager(self) -> None:
+    def test_counts_and_finish_equal_eager(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By one program and by several."""
         from ntl_kernels.backends import triton
 
         for seed in range(12):
+            monkeypatch.setattr(triton, "MOST_ROWS_OF_A_PROGRAM", seed % 2 * 2**16)
             problem = moved(random_problem(seed, (torch.float32,), shapes=((3, 5), (1, 0), (1, 5001))), self.device)
             given = random.Random(seed).choice(
                 [(None, None), (3.0, None), (torch.tensor(2.0, device=self.device), 0.0), (0, None)]

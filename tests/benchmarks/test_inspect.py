@@ -65,6 +65,14 @@ def test_no_registers_are_spilled(reports: list[Report]) -> None:
     assert [r for r in reports if r.spills > MOST_SPILLS] == []
 
 
+@pytest.mark.parametrize("target", [pytest.param(t, marks=pytest.mark.slow) if t != "sm_90" else t for t in TARGETS])
+def test_kernels_over_all_rows_spill_nothing(target: str) -> None:
+    cases = [case for case in all_cases() if case.kernel in ("count", "sum", "finish") and case.target == target]
+    found = list(map(inspect_case, cases))
+    assert [r.spills for r in found] == [0, 0, 0]
+    assert [r for r in found if r.threads * r.registers > REGISTERS and r.target.startswith("sm")] == []
+
+
 def test_rows_are_read_and_written_128_bits_at_a_time(reports: list[Report]) -> None:
     assert [r for r in reports if r.load_bits != 128] == []
     assert [r for r in reports if r.store_bits != 128 and r.kernel not in READ_ONLY] == []

@@ -16,6 +16,7 @@ from ..emulator.memory import Roles
 
 ROLES = {
     "count_kernel": Roles(frozenset({"totals"})),
+    "sum_kernel": Roles(frozenset({"sums"})),
     "finish_kernel": Roles(frozenset({"loss", "parts"})),
     "row_losses_kernel": Roles(frozenset({"gradient", "fields", "losses"})),
     "row_gradients_kernel": Roles(frozenset({"gradient"})),

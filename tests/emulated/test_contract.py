@@ -12,7 +12,8 @@ from ntl_kernels import NTLConfig
 from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.backends.layout import gradient_like
-from ntl_kernels.problem import NUM_FIELDS
+from ntl_kernels.formulas import divide
+from ntl_kernels.problem import NUM_FIELDS, Parts, RowResult
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 from ntl_kernels.tokens import NumberTable
@@ -66,6 +67,33 @@ def test_scaling(layout: str, dtype: torch.dtype) -> None:
         backend.scale_(gradient, upstream)
         assert torch.equal(gradient, (before.float() * upstream.float()).to(dtype))
         gradient.copy_(torch.randn(2, 3, 1003))
+
+
+@pytest.mark.parametrize("rows", [1, 9001, backend.MOST_ROWS_OF_A_PROGRAM + 1, 600_000])
+def test_sums_over_rows(rows: int) -> None:
+    """By a single program and by several, of which some have no rows and others several blocks of them."""
+    torch.manual_seed(0)
+    problem = problem_of(torch.float32, 50, shape=(1, rows), weights=True)
+    contract = checked(problem, "triton")
+    weights, is_counted = contract.token_weights, contract.labels >= 0
+    assert weights is not None
+    is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
+    counted = backend.count(contract, 50, torch.float32)
+    torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
+    fields = torch.rand(NUM_FIELDS, rows) * (torch.rand(NUM_FIELDS, rows) < 0.7)
+    loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
+    total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
+    expected = Parts(
+        cross_entropy=divide(total.cross_entropy, total.weight),
+        ntl=divide(total.ntl, total.number_weight),
+        num_tokens=total.weight,
+        num_numbers=total.number_weight,
+        token_accuracy=divide(total.is_correct, counts.weight),
+        number_mae=divide(total.absolute_error, counts.mass),
+        number_mass=divide(total.mass, counts.mass),
+    )
+    torch.testing.assert_close(loss, expected.cross_entropy + 0.7 * expected.ntl)
+    torch.testing.assert_close(parts, torch.stack(expected))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.speed import tune
 from ntl_kernels import NTLConfig
+from ntl_kernels.backends import triton as backend
 from ntl_kernels.config import KINDS as ALL_KINDS
 
 from .conftest import some
@@ -148,9 +149,10 @@ def test_every_option(number: int, is_odd: bool) -> None:
     check(problem_of(dtype, (1001, 64)[number % 2], layout=layout, seed=number, **options), mode)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_any_number_of_rows(rows: int) -> None:
-    """With 5,000, the sums over all rows need several blocks."""
+@pytest.mark.parametrize(("rows", "most"), [(0, 0), (1, 1), (1, 0), (5000, 5000), (5000, 4999)])
+def test_any_number_of_rows(rows: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5,000, the sums over all rows need several blocks; with more than ``most``, several programs."""
+    monkeypatch.setattr(backend, "MOST_ROWS_OF_A_PROGRAM", most)
     check(problem_of(torch.float32, 16, shape=(1, rows), count=5, weights=rows == 5000))
 
 

@@ -13,11 +13,9 @@ import torch
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.problem import NUM_FIELDS, Parts, RowResult
 
 from ..emulator.emulator import Emulator
 from ..emulator.mutants import mutants_of
-from ..parallel.shards import checked
 from . import test_contract, test_shards
 from .conftest import IS_WIDE
 from .problems import check, problem_of
@@ -85,29 +83,14 @@ def scale() -> None:
 
 
 def totals() -> None:
-    """The kernels over all rows, on more of them than one block holds."""
-    torch.manual_seed(0)
-    problem = problem_of(torch.float32, 50, shape=(1, 9001), weights=True)
-    contract = checked(problem, "triton")
-    weights, is_counted = contract.token_weights, contract.labels >= 0
-    is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
-    counted = backend.count(contract, 50, torch.float32)
-    torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
-    shape = NUM_FIELDS, 9001
-    fields = torch.rand(shape) * (torch.rand(shape) < 0.7)
-    loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
-    total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
-    expected = Parts(
-        cross_entropy=total.cross_entropy / total.weight,
-        ntl=total.ntl / total.number_weight,
-        num_tokens=total.weight,
-        num_numbers=total.number_weight,
-        token_accuracy=total.is_correct / counts.weight,
-        number_mae=total.absolute_error / counts.mass,
-        number_mass=total.mass / counts.mass,
-    )
-    torch.testing.assert_close(loss, expected.cross_entropy + 0.7 * expected.ntl)
-    torch.testing.assert_close(parts, torch.stack(expected))
+    """On more rows than one block holds."""
+    test_contract.test_sums_over_rows(9001)
+
+
+def shared_totals() -> None:
+    """Each program has one or two smaller blocks."""
+    with mock.patch.multiple(backend, TOTAL_BLOCK=1024, TOTAL_PROGRAMS=5, MOST_ROWS_OF_A_PROGRAM=9000):
+        test_contract.test_sums_over_rows(9001)
 
 
 KERNELS: list[tuple[Callable[[], None], str]] = [
@@ -127,6 +110,9 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
     (scale, "scale_kernel"),
     (totals, "count_kernel"),
     (totals, "finish_kernel"),
+    (shared_totals, "count_kernel"),
+    (shared_totals, "sum_kernel"),
+    (shared_totals, "finish_kernel"),
 ]
 
 
