@@ -40,13 +40,13 @@ def kernel_of(body: str, threads: int = 32) -> Kernel:
     return Kernel("test_kernel", HEADER.format(threads=threads) + body + "\n\tret;\n}\n")
 
 
-def run(body: str, x: Tensor, y: Tensor, programs: int = 1, steps: int = 10_000) -> list[str]:
+def run(body: str, x: Tensor, y: Tensor, steps: int = 10_000) -> list[str]:
     """Faults of a kernel from x to y, each of one element per thread."""
     kernel, emulator = kernel_of(body, x.numel()), object.__new__(Emulator)
     emulator.schedule, emulator.noise, emulator.most_steps = 0, 0, steps
     memory = Memory([("x", x), ("y", y)], Roles(frozenset("y")))
     values = tuple(ctypes.c_uint64(part.data_ptr()).value.to_bytes(8, "little") for part in (x, y))
-    return [*emulator.run(kernel, Launched(kernel, programs, 256, values), memory), *memory.unwritten()]
+    return [*emulator.run(kernel, Launched(kernel, (1, 1, 1), 256, values), memory), *memory.unwritten()]
 
 
 STORE = "st.global.b32 [ %rd3 + 0 ], { %r2 };"
