@@ -102,7 +102,9 @@ def check(outcome: Outcome, truth: Outcome, workload: Workload, label: str) -> N
     ):
         share = ((got.double() - expected).abs() / error).max().item()
         if not share <= 1.0:  # NaN, too
-            raise WrongResult(f"{label}, {workload.name}: the error of the {name} is {share:.3g} times what rounding allows")
+            raise WrongResult(
+                f"{label}, {workload.name}: the error of the {name} is {share:.3g} times what rounding allows"
+            )
 
 
 def count_computing(events: list[dict[str, Any]]) -> int:

@@ -48,7 +48,9 @@ def unsloth_cross_entropy() -> Callable[..., Tensor]:
 @cache
 def fla_cross_entropy() -> Callable[[Tensor, Tensor], Tensor]:
     """`FusedCrossEntropyLoss()` of logits [N, V] and labels [N]: the mean of the rows."""
-    operators = loaded("fla", "ops/utils/op.py", {"fla.utils": {"IS_GATHER_SUPPORTED": True, "IS_NVIDIA_BLACKWELL": False}})
+    operators = loaded(
+        "fla", "ops/utils/op.py", {"fla.utils": {"IS_GATHER_SUPPORTED": True, "IS_NVIDIA_BLACKWELL": False}}
+    )
     same = ("autocast_custom_bwd", "autocast_custom_fwd", "input_guard")  # they set the device and the dtype
     stand_ins = {
         "fla.backends": {"dispatch": unchanged},  # to other backends, none of which is on by default

@@ -48,7 +48,7 @@ class Provider:
             elif need == "torch 2.13":
                 if not hasattr(F, "linear_cross_entropy"):
                     return f"needs torch 2.13; this is {torch.__version__}"
-            elif importlib.util.find_spec(need) is None:
+            elif (spec := importlib.util.find_spec(need)) is None or spec.origin is None:  # a folder without modules
                 return f"package {need} is not installed"
         return None
 
