@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+from .counts import WARP
 from .machine_code import read_nvidia
 
 if TYPE_CHECKING:
+    from tests.emulator.driver import Launched
     from tests.emulator.emulator import Emulator
-    from tests.emulator.ptx import Kernel
 
 ACCESS = re.compile(r"(ld|st)\.global\S*?(?:\.v(?P<count>[248]))?\.b(?P<bits>\d+)")
 SPECIAL = re.compile(r"(ex2|lg2|rcp|rsqrt|sqrt|tanh|sin|cos|div)\.\S*f32")
@@ -54,29 +55,28 @@ def emulated_gpu() -> Iterator[Emulator]:
             is_ours = asked.kernel in gpu.ROLES
             return roles_of(asked) if is_ours else Roles(frozenset(), updates=frozenset(asked.arguments))
 
-        with mock.patch.object(here, "roles_of", roles_of_any):
+        with mock.patch.multiple(here, roles_of=roles_of_any, schedule=0, noise=0):
             yield here
 
 
 @contextmanager
 def executing(gpu: Emulator) -> Iterator[list[Executed]]:
-    """Count what is launched meanwhile; the list is filled at the end, a kernel after the other."""
+    """Count what is launched meanwhile; the list gets its kernels at the end, in the order of their first launches."""
     gpu.launched.clear()
     for kernel in gpu.driver.kernels.values():
         for counter in (kernel.executed, kernel.lanes, kernel.accesses):
             counter[:] = 0
     found: list[Executed] = []
     yield found
-    launches = Counter(id(launched.kernel) for launched in gpu.launched)
-    programs: Counter[int] = Counter()
+    of_kernels: dict[int, list[Launched]] = {}
     for launched in gpu.launched:
-        programs[id(launched.kernel)] += launched.programs
-    for at, kernel in {id(launched.kernel): launched.kernel for launched in gpu.launched}.items():
-        found.append(executed_by(kernel, launches[at], programs[at]))
+        of_kernels.setdefault(id(launched.kernel), []).append(launched)
+    found.extend(executed_by(launches) for launches in of_kernels.values())
 
 
-def executed_by(kernel: Kernel, launches: int, programs: int) -> Executed:
-    """The counts of a kernel since its counters were set to zero."""
+def executed_by(launches: list[Launched]) -> Executed:
+    """What a kernel executed in these launches, which are all since its counters were set to zero."""
+    kernel, programs = launches[0].kernel, sum(launched.programs for launched in launches)
     assert kernel.cubin is not None
     code = read_nvidia(SimpleNamespace(asm={"cubin": kernel.cubin.read_bytes()}))
     accesses: dict[str, Counter[str]] = {"ld": Counter(), "st": Counter()}
@@ -92,7 +92,7 @@ def executed_by(kernel: Kernel, launches: int, programs: int) -> Executed:
             barriers += int(warps)
     return Executed(
         kernel.name,
-        launches,
+        len(launches),
         programs,
         kernel.threads,
         code["registers"],
@@ -101,7 +101,7 @@ def executed_by(kernel: Kernel, launches: int, programs: int) -> Executed:
         widest_first(accesses["ld"]),
         widest_first(accesses["st"]),
         special,
-        barriers * 32 / kernel.threads / programs,
+        barriers * WARP / kernel.threads / programs,
     )
 
 

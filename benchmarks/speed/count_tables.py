@@ -12,7 +12,7 @@ HEADLINE = "counts-50257-bf16"
 """The workload of the README's line: rows of this V are not whole vectors, so they start anywhere."""
 WIDTHS = ("16", "8", "4", "2")
 VECTOR, WARP = 16, 32
-"""Bytes of the widest access; lanes of a warp."""
+"""Bytes per lane of the widest access; lanes."""
 PEERS = {"liger-kernel": "Liger", "unsloth": "Unsloth", "flash-linear-attention": "flash-linear-attention"}
 TEXT = (
     "**These are counts, not times.** Triton compiles the kernels of every package for a Hopper GPU, and an emulator "
@@ -23,10 +23,10 @@ TEXT = (
 COLUMNS_TEXT = (
     "Per row, over the kernels with at least a program per row: bytes read from and written to global memory, in "
     "brackets as a multiple of the row's logits; loads and stores by width, in which neighbouring lanes at the same "
-    "place count once; PTX instructions of a lane per 16 bytes of logits; exponentials, logarithms and divisions per "
-    "logit. Barriers (per program), registers (per thread) and instructions that spill are of each of these kernels, "
-    "in the order of their launches. Triton launches, torch operators that start a kernel or a copy, and waits for the "
-    "device are of the whole call."
+    "place count once; PTX instructions of a lane per 16 bytes of logits; exponentials, divisions and other special "
+    "functions per logit. Barriers (per program), registers (per thread) and instructions that spill are of each of "
+    "these kernels, in the order of their launches. Triton launches, torch operators that start a kernel or a copy, "
+    "and waits for the device are of the whole call."
 )
 
 

@@ -60,7 +60,7 @@ class Planted(torch.autograd.Function):
 
 
 def planted(factor: float = 1.0, beyond: int = 0, added: float = 0.0) -> Provider:
-    """A provider whose gradient is multiplied by a factor, whose loss is too large, or which reads beyond the labels."""
+    """A provider whose gradient has a factor, whose loss has too much, or which reads beyond the labels."""
 
     def make(case: Case) -> Loss:
         return lambda t: Planted.apply(t.logits, t.labels, factor, beyond) + added
