@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from ..published import commit_of, markdown
+from .idle import WARP
 from .results import Record, Records
 from .tables import label
 
 HEADLINE = "counts-50257-bf16"
 """The workload of the README's line: rows of this V are not whole vectors, so they start anywhere."""
 WIDTHS = ("16", "8", "4", "2")
-VECTOR, WARP = 16, 32
-"""Bytes per lane of the widest access; lanes."""
+VECTOR = 16
+"""Bytes per lane of the widest access."""
 PEERS = {"liger-kernel": "Liger", "unsloth": "Unsloth", "flash-linear-attention": "flash-linear-attention"}
 TEXT = (
     "**These are counts, not times.** Triton compiles the kernels of every package for a Hopper GPU, and an emulator "
@@ -48,11 +49,6 @@ def bytes_of(record: Record, entry: Record, kind: str) -> float:
     return sum(int(width) * count for width, count in accesses(record, entry, kind).items()) / record["rows"]
 
 
-def logits_bytes(record: Record) -> int:
-    """Bytes of a row's logits."""
-    return record["vocab"] * {"float32": 4, "bfloat16": 2}[record["dtype"]]
-
-
 def counted(record: Record) -> dict[str, Record]:
     """Provider -> entry, for providers that were counted."""
     return {name: entry for name, entry in record["providers"].items() if entry["status"] == "counted"}
@@ -78,7 +74,7 @@ def counts_row(record: Record, name: str) -> list[str]:
         label(record, name),
         *(multiple(record, bytes_of(record, entry, kind)) for kind in ("loads", "stores")),
         *(by_width(record, accesses(record, entry, kind)) for kind in ("loads", "stores")),
-        f"{instructions / (record['rows'] * logits_bytes(record)):.0f}",
+        f"{instructions / record['logits_bytes']:.0f}",
         f"{sum(kernel['special'] for kernel in kernels) / logits:.2f}",
         *(" + ".join(f"{kernel[field]:g}" for kernel in kernels) for field in ("barriers", "registers", "spills")),
         str(sum(kernel["launches"] for kernel in entry["kernels"])),
@@ -89,7 +85,7 @@ def counts_row(record: Record, name: str) -> list[str]:
 
 def multiple(record: Record, size: float) -> str:
     """Bytes per row, and as a multiple of the row's logits."""
-    return f"{size:,.0f} ({size / logits_bytes(record):.2f})"
+    return f"{size:,.0f} ({size * record['rows'] / record['logits_bytes']:.2f})"
 
 
 def by_width(record: Record, found: Counter[str]) -> str:

@@ -44,7 +44,8 @@ def counted(workload: Workload, settings: Settings) -> list[Record]:
     case = workloads.make_case(workload, torch.device("cpu"), sets=2)
     with quiet(), cpu_threads(settings.threads):
         entries = {provider.name: entry_of(provider, case) for provider in providers}
-    return [{**asdict(workload), "memory": None, "others_share": None, "providers": entries}]
+    known = {**asdict(workload), "logits_bytes": workload.logits_bytes, "memory": None, "others_share": None}
+    return [known | {"providers": entries}]
 
 
 def entry_of(provider: Provider, case: Case) -> dict[str, Any]:

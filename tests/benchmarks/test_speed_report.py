@@ -301,7 +301,13 @@ def counted() -> dict[str, Any]:
     }
     versions = ENVIRONMENT["versions"] | {"liger-kernel": "0.8.5", "unsloth": None, "flash-linear-attention": None}
     environment = ENVIRONMENT | {"versions": versions, "command": "python -m benchmarks.speed counts"}
-    changes = {"family": "counts", "dtype": "bfloat16", "others_share": None, "environment": environment}
+    changes = {
+        "family": "counts",
+        "dtype": "bfloat16",
+        "logits_bytes": 2000,
+        "others_share": None,
+        "environment": environment,
+    }
     return {"counts-50257-bf16": record("counts-50257-bf16", entries, **changes)}
 
 
