@@ -18,7 +18,10 @@ import torch
 ROOT = Path(__file__).parents[1]
 MACHINE_PATH = re.compile(r"""(?:^|(?<=[\s"'`=,(\[{]))(?:/|~/|\.\./)(?=[\w.])[^\s"'`,)\]}]+""")
 """A path from the root, a home directory or above the project, alone, as a value or in brackets."""
-PACKAGES = ("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels")
+PACKAGES = (
+    *("torch", "triton", "numpy", "transformers", "ntloss", "liger-kernel", "cut-cross-entropy", "quack-kernels"),
+    *("unsloth", "flash-linear-attention"),
+)
 
 
 def describe(

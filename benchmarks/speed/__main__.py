@@ -1,4 +1,4 @@
-"""``python -m benchmarks.speed run | host | report | tune``."""
+"""``python -m benchmarks.speed run | host | counts | report | tune``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
 
 def parser() -> Parser:
     top = Parser(prog="python -m benchmarks.speed", description=__doc__)
-    commands = top.add_subparsers(required=True, dest="name", metavar="run|host|report|tune")
+    commands = top.add_subparsers(required=True, dest="name", metavar="run|host|counts|report|tune")
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
@@ -47,6 +47,11 @@ def parser() -> Parser:
     host.add_argument("--seconds", type=seconds, default=10.0, help="as for run; each workload gets a fifth")
     add_memory(host)
 
+    counts = commands.add_parser("counts", help="count what ours and others execute on an emulated GPU, without times")
+    counts.set_defaults(quick=False, busy=True, device=torch.device("cpu"), threads=1)
+    add_workloads(counts, "*", f"{committed}; dry: {scratch}")
+    counts.add_argument("--providers", default="*", metavar="PATTERN")
+
     report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
     report.set_defaults(command=report_command)
     report.add_argument("--results", type=Path, default=results.FOLDER, help="a folder of results")
@@ -61,13 +66,18 @@ def parser() -> Parser:
 
 
 def add_choice(command: Parser, names: str, folder: str) -> None:
+    """The options that choose workloads and the folder of results, and ``--busy``."""
+    add_workloads(command, names, folder)
+    command.add_argument("--busy", action="store_true", help="measure even if other processes keep the CPU busy")
+
+
+def add_workloads(command: Parser, names: str, folder: str) -> None:
     """The options that choose workloads and the folder of results."""
     command.set_defaults(command=measure)
     command.add_argument(
         "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
     )
     command.add_argument("--dry", action="store_true", help="run every workload once at a tiny size; measures nothing")
-    command.add_argument("--busy", action="store_true", help="measure even if other processes keep the CPU busy")
     command.add_argument("--out", type=Path, help=f"default: {folder}")
 
 
@@ -97,7 +107,7 @@ def device_here(name: str) -> torch.device:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """`run`, `host` and `tune`: measure, write the results and print their folder."""
+    """`run`, `host`, `counts` and `tune`: measure, write the results and print their folder."""
     if options.name == "run":
         if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
             raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,6 +54,11 @@ def calls(step: Step, launched: list[str]) -> dict[str, int]:
     events = trace_of(step, torch.device("cpu"))
     return {
         "launches": len(launched) - before,
-        "host_waits": sum(event.get("cat") == "cpu_op" and event["name"] in WAITS for event in events),
+        "host_waits": count_waits(events),
         "operators": count_leaves(events),
     }
+
+
+def count_waits(events: list[dict[str, Any]]) -> int:
+    """How often a traced step would wait for a GPU."""
+    return sum(event.get("cat") == "cpu_op" and event["name"] in WAITS for event in events)

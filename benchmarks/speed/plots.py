@@ -35,6 +35,7 @@ PROVIDERS_OF = {
     "#2f9e5a": ("liger_ce", "liger_linear"),
     "#16a3a3": ("quack_ce", "quack_linear"),
     "#7a7f2c": ("cce_linear", "cce_linear_all"),
+    "#5b6b73": ("unsloth_ce", "fla_ce"),
 }
 COLOURS = {name: colour for colour, names in PROVIDERS_OF.items() for name in names}
 """A provider's colour is the same in every plot."""

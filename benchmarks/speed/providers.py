@@ -20,6 +20,7 @@ from torch import Tensor
 from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
 from .models import class_loss, ntloss_loss, ours_logits_loss, patch, stock_loss, training
+from .peers import fla_cross_entropy, unsloth_cross_entropy
 from .workloads import IGNORED, NTL_WEIGHT, Case, Loss, Outcome, Step, Tensors
 
 GPU = "a GPU"
@@ -47,7 +48,7 @@ class Provider:
             elif need == "torch 2.13":
                 if not hasattr(F, "linear_cross_entropy"):
                     return f"needs torch 2.13; this is {torch.__version__}"
-            elif importlib.util.find_spec(need) is None:
+            elif (spec := importlib.util.find_spec(need)) is None or spec.origin is None:  # a folder without modules
                 return f"package {need} is not installed"
         return None
 
@@ -144,6 +145,16 @@ def peer(module: str, name: str, **options: Any) -> Callable[[Case], Loss]:
         return lambda t: loss(*t.leaves, t.labels, ignore_index=IGNORED, **options)
 
     return make
+
+
+def unsloth_ce(case: Case) -> Loss:
+    loss = unsloth_cross_entropy()
+    return lambda t: loss(t.logits[None], t.labels[None])
+
+
+def fla_ce(case: Case) -> Loss:
+    loss = fla_cross_entropy()
+    return lambda t: loss(t.logits, t.labels)
 
 
 def copy_step(case: Case) -> Step:
@@ -276,7 +287,16 @@ HOST = (
     host("torch_linear_ntloss", "F.linear, F.cross_entropy + ntloss", BOTH, torch_ce_ntloss, PACKAGE),
 )
 """Host time without running kernels, so that implementations for GPUs need no GPU."""
-PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST)
+counted = partial(of_loss, "counts")
+COUNTED = (
+    counted("ours_given", "ours, both denominators given", BOTH, ours_given),
+    counted("ours", "ours", BOTH, ours),
+    counted("liger_ce", "Liger", CE, liger_ce, LIGER),
+    counted("unsloth_ce", "Unsloth", CE, unsloth_ce, "unsloth"),
+    counted("fla_ce", "flash-linear-attention", CE, fla_ce, "fla"),
+)
+"""Executed on an emulated GPU."""
+PROVIDERS = (*LOGITS, *HIDDEN, *NTL, *STEP, *HOST, *COUNTED)
 
 
 def providers_of(family: str, names: tuple[str, ...] = ()) -> list[Provider]:

@@ -11,11 +11,11 @@ from typing import Any
 from ..commands import InputError
 from ..environment import ROOT
 from ..published import README, Draw, Pages, commit_of, digest
-from . import plots, tables
+from . import count_tables, plots, tables
 from .headlines import headline_table
 from .memory import KEPT
 from .neighbours import LIMIT
-from .results import FOLDER, Records, devices, load, of_group, of_way
+from .results import FOLDER, Records, devices, load, load_counts, of_group, of_way
 
 SECTION = "speed"
 CAUSES = "causes.json"
@@ -82,7 +82,8 @@ def section(found: dict[Path, Records]) -> str:
     table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
     missing = kind_of(ordered[0][1]) != "gpu"
     gpu = ["**GPU timings are missing**: `benchmarks/on_gpu.sh` will measure them."] if missing else []
-    below = " ".join([*(sources(device, records) for device, records in ordered), *gpu])
+    counts = [line for device in found if (line := count_tables.headline(load_counts(device)))]
+    below = " ".join([*(sources(device, records) for device, records in ordered), *counts[:1], *gpu])
     return joined([CAPTION, table, ways + SMALL_TEXT, below])
 
 
@@ -127,6 +128,7 @@ def device_report(records: Records, device: Path) -> str:
         headed("## Host time of a call, without running kernels", IDLE if hosts else ""),
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
         headed("## Small problems on one CPU thread", tables.each_way(records, tables.eager_table)),
+        headed("## What the kernels execute", counts_text(load_counts(device))),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
         headed(HOST_BOUND_TEXT, tables.host_bound(records)),
         headed("Not timed:", tables.not_timed(records)),
@@ -134,6 +136,14 @@ def device_report(records: Records, device: Path) -> str:
         f"## Machine\n\n{provenance(records)}\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
     return joined(parts)
+
+
+def counts_text(records: Records) -> str:
+    """The table of what providers execute, with its explanation and source; empty if nothing was counted."""
+    table = count_tables.counts_table(records)
+    missing = headed("Not counted:", tables.not_timed(records))
+    source = count_tables.counts_source(records) if table else ""
+    return joined([count_tables.TEXT, count_tables.COLUMNS_TEXT, table, missing, source]).strip() if table else ""
 
 
 def main_tables(records: Records, name: str) -> str:

@@ -15,6 +15,8 @@ from .workloads import FAMILIES
 
 SCHEMA = 2
 FILES = (*FAMILIES, "host")
+COUNTS = "counts"
+"""A file of records without times: what each provider executes."""
 FOLDER = Path(__file__).parents[1] / "results"
 
 Record = dict[str, Any]
@@ -73,6 +75,12 @@ def load(folder: Path) -> Records:
     """All records of a device, in the order of its files."""
     paths = [folder / f"{name}.json" for name in FILES]
     return {title: record for path in paths if path.exists() for title, record in read(path).items()}
+
+
+def load_counts(folder: Path) -> Records:
+    """The records of what a device's providers execute; empty if they were not counted."""
+    path = folder / f"{COUNTS}.json"
+    return read(path) if path.exists() else {}
 
 
 def of_way(records: Records, memory: str | None) -> Records:

@@ -310,4 +310,4 @@ def summary(record: Record) -> Iterator[str]:
             low, median, high = results.percentiles(entry["samples_s"])
             yield f"    {name:26} {median * 1e3:9.3f} ms  [{low * 1e3:.3f}, {high * 1e3:.3f}]"
         else:
-            yield f"    {name:26} {entry['status']}: {entry['reason']}"
+            yield f"    {name:26} {': '.join(filter(None, (entry['status'], entry.get('reason'))))}"

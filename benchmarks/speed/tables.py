@@ -223,12 +223,12 @@ def target_row(target: Target, records: Records, causes: dict[str, str]) -> list
 
 
 def not_timed(records: Records) -> str:
-    """A line for each provider without a time and the reason, with the workloads concerned."""
+    """A line for each provider without a time or counts and the reason, with the workloads concerned."""
     return by_workload(
         (f"{label(record, name)} ({details['status']}: {details['reason']})", record["name"])
         for record in records.values()
         for name, details in record["providers"].items()
-        if details["status"] != "timed"
+        if "reason" in details
     )
 
 

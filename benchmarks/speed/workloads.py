@@ -14,7 +14,7 @@ from torch import Tensor
 from ntl_kernels import NumberTokens
 
 FAMILIES = ("logits", "hidden", "ntl", "step")
-"""The families that `run` measures; `host` measures another family."""
+"""The families that `run` measures; `host` and `counts` have one each."""
 IGNORED = -100
 FIRST_DIGIT = 15
 """Token id of the digit 0 with ten number tokens, as in GPT-2."""
@@ -292,6 +292,15 @@ def eager_workloads() -> list[Workload]:
         logits(f"eager-{rows}x{vocab}", "eager", rows, vocab, dtype, threads=1, providers=both)
         for dtype in DTYPES
         for rows, vocab in sizes
+    ]
+
+
+def counted_workloads() -> list[Workload]:
+    """Few rows, since the counts of a row do not depend on their number; half of the labels are numbers."""
+    return [
+        Workload(f"counts-{vocab}-{SHORT[dtype]}", "counts", "counts", 8, vocab, dtype, number_share=0.5, threads=1)
+        for dtype in DTYPES[::-1]
+        for vocab in (32000, 50257, 128256)
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import published
 from benchmarks.commands import InputError
-from benchmarks.speed import headlines, plots, report, results, tables, targets, workloads
+from benchmarks.speed import count_tables, headlines, plots, report, results, tables, targets, workloads
 from benchmarks.speed.providers import providers_of
 
 ENVIRONMENT = {
@@ -274,6 +274,66 @@ def test_host_and_eager_tables(records: dict[str, Any]) -> None:
     table = tables.eager_table({small["name"]: small})
     assert table.endswith("| 10 x 100 | float32 | 600 | 200 | 3.00 |")
     assert tables.eager_table(records) == ""
+
+
+def counts_of(**kernels: dict[str, Any]) -> dict[str, Any]:
+    """An entry of `counts`, from each kernel's loads, stores and programs."""
+    plain = {"launches": 1, "threads": 256, "registers": 64, "spills": 2, "instructions": 500, "special": 600}
+    made = [{"kernel": name, **plain, "barriers": 3.0, **found} for name, found in kernels.items()]
+    return {"status": "counted", "operators": 15, "host_waits": 4, "kernels": made}
+
+
+@pytest.fixture
+def counted() -> dict[str, Any]:
+    """Of 10 rows of 100 logits in bfloat16: 1,000 elements, 2,000 bytes."""
+    ours = {
+        "row_kernel": {"loads": {"16": 120, "2": 40}, "stores": {"16": 120, "2": 40}, "programs": 10},
+        "finish_kernel": {"loads": {"4": 9}, "stores": {"4": 9}, "programs": 1},
+    }
+    both = {
+        "forward": {"loads": {"2": 1000}, "stores": {"4": 10}},
+        "backward": {"loads": {"2": 1000}, "stores": {"2": 1000}},
+    }
+    entries = {
+        "ours_given": counts_of(**ours),
+        "liger_ce": counts_of(**{name: found | {"programs": 20} for name, found in both.items()}),
+        "fla_ce": {"status": "missing", "reason": "package fla is not installed"},
+    }
+    versions = ENVIRONMENT["versions"] | {"liger-kernel": "0.8.5", "unsloth": None, "flash-linear-attention": None}
+    environment = ENVIRONMENT | {"versions": versions, "command": "python -m benchmarks.speed counts"}
+    changes = {
+        "family": "counts",
+        "dtype": "bfloat16",
+        "logits_bytes": 2000,
+        "others_share": None,
+        "environment": environment,
+    }
+    return {"counts-50257-bf16": record("counts-50257-bf16", entries, **changes)}
+
+
+def test_what_kernels_execute_is_in_the_report(counted: dict[str, Any], folder: Path) -> None:
+    device = folder / "some-processor"
+    assert "execute" not in report.device_report(results.load(device), device)
+    for found in counted.values():
+        results.add(device, "counts", found, replace=False)
+    text = report.device_report(results.load(device), device)
+    _, _, section = text.partition("\n## What the kernels execute\n\n")
+    assert section.startswith("**These are counts, not times.**")
+    # 200 (1.00): 12 x 16 + 4 x 2 bytes of a row of 200; 500 x 32 lanes x 16 bytes / 2000 bytes
+    assert "| ours, both denominators given | 200 (1.00) | 200 (1.00) | 12 / 0 / 0 / 4 | 12 / 0 / 0 / 4 |" in section
+    assert " | 128 | 0.60 | 3 | 64 | 2 | 2 | 15 | 4 |\n" in section
+    assert "| Liger | 400 (2.00) | 204 (1.02) | 0 / 0 / 0 / 200 | 0 / 0 / 1 / 100 |" in section
+    assert " | 256 | 1.20 | 3 + 3 | 64 + 64 | 2 + 2 | 2 | 15 | 4 |\n" in section
+    assert "- flash-linear-attention (missing: package fla is not installed): counts-50257-bf16" in section
+    assert "`python -m benchmarks.speed counts`: 2026-01-01" in section and "Triton None, Liger 0.8.5." in section
+
+
+def test_the_readme_has_a_line_of_counts(counted: dict[str, Any]) -> None:
+    line = count_tables.headline(counted)
+    assert "V = 100, bfloat16, counted on an emulated GPU" in line and "not times" in line
+    assert "ours, with NTL, reads 200 bytes and writes 200 in 32 accesses; Liger, without, reads 400" in line
+    counted["counts-50257-bf16"]["providers"]["liger_ce"] = {"status": "missing", "reason": "not installed"}
+    assert count_tables.headline(counted) == count_tables.headline({}) == ""
 
 
 def test_no_results_are_no_agreement(tmp_path: Path) -> None:

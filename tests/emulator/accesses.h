@@ -85,6 +85,7 @@ static u8 *checked(Cta *cta, const Warp *warp, i32 is_shared, u32 at, u32 thread
     return place;
 }
 
+static const u64 NOWHERE = ~0ull;
 static inline u8 *value_of(const Warp *warp, i32 reg, u32 lane, u32 stride) { return warp->registers + reg + lane * stride; }
 
 static u64 address_of(const Warp *warp, const Instruction *in, u32 lane, i32 is_shared) {
@@ -94,10 +95,12 @@ static u64 address_of(const Warp *warp, const Instruction *in, u32 lane, i32 is_
 
 static void load(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 mask, u32 first, i32 is_shared) {
     u64 addresses[LANES]; /* a register may be both address and destination */
+    u64 before = NOWHERE;
     for (u32 i = 0; i < LANES; i++) addresses[i] = mask >> i & 1 ? address_of(warp, in, i, is_shared) : 0;
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         u8 *place = checked(cta, warp, is_shared, at, first + i, addresses[i], in->count * in->bytes, NULL);
+        cta->launch->accesses[at] += addresses[i] != before, before = addresses[i];
         for (i32 k = 0; k < in->count; k++) {
             u8 *to = value_of(warp, in->to[k], i, in->stride);
             memset(to, place ? 0 : 0xff, in->stride); /* NaN if it must not be read */
@@ -107,6 +110,7 @@ static void load(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 
 }
 
 static void store(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32 mask, u32 first, i32 is_shared) {
+    u64 before = NOWHERE;
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         u8 data[32];
@@ -114,6 +118,7 @@ static void store(Cta *cta, const Warp *warp, const Instruction *in, u32 at, u32
             memcpy(data + k * in->bytes, value_of(warp, in->from[1 + k], i, in->stride), in->bytes);
         u64 address = address_of(warp, in, i, is_shared);
         u8 *place = checked(cta, warp, is_shared, at, first + i, address, in->count * in->bytes, data);
+        cta->launch->accesses[at] += address != before, before = address;
         if (place) memcpy(place, data, in->count * in->bytes);
     }
 }

@@ -98,6 +98,7 @@ typedef u8 none;
     X(SHL_B64, "shl.b64", u64, u64, u32, none, b > 63 ? 0 : a << b)                                                  \
     X(SHR_U32, "shr.u32", u32, u32, u32, none, b > 31 ? 0 : a >> b)                                                  \
     X(SHR_S32, "shr.s32", i32, i32, u32, none, a >> (b > 31 ? 31 : b))                                               \
+    X(SHR_S64, "shr.s64", i64, i64, u32, none, a >> (b > 63 ? 63 : b))                                               \
     X(PRMT_B32, "prmt.b32", u32, u32, u32, u32, chosen_bytes(a | (u64)b << 32, c))                                   \
     X(BFE_U32, "bfe.u32", u32, u32, u32, u32, bits_from(a, b, c))                                                    \
     X(AND_B16, "and.b16", u16, u16, u16, none, a & b)                                                                \
@@ -154,6 +155,7 @@ typedef u8 none;
     X(SETP_NE_S64, "setp.ne.s64", pred, i64, i64, none, a != b)                                                      \
     X(SETP_LT_S64, "setp.lt.s64", pred, i64, i64, none, a < b)                                                       \
     X(SETP_GT_S64, "setp.gt.s64", pred, i64, i64, none, a > b)                                                       \
+    X(SETP_GE_S64, "setp.ge.s64", pred, i64, i64, none, a >= b)                                                      \
     X(SETP_LT_U64, "setp.lt.u64", pred, u64, u64, none, a < b)                                                       \
     X(CVT_F32_BF16, "cvt.f32.bf16", f32, u16, none, none, from_bf16(a))                                              \
     X(CVT_F32_F16, "cvt.f32.f16", f32, u16, none, none, from_f16(a))                                                 \

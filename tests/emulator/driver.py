@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import inspect
+import math
 import struct
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
@@ -40,10 +41,14 @@ class Launched(NamedTuple):
     """The launch that arrived at the driver."""
 
     kernel: Kernel
-    programs: int
+    grid: tuple[int, int, int]
     shared_bytes: int
     values: tuple[bytes, ...]
     """The bytes of each parameter."""
+
+    @property
+    def programs(self) -> int:
+        return math.prod(self.grid)
 
 
 class Asked(NamedTuple):
@@ -152,7 +157,8 @@ class Driver(nvidia.CudaDriver):
         self.modules[module] = sha256(ctypes.string_at(image, size)).digest()
 
     def on_find(self, module: int, name: bytes, function: int) -> None:
-        self.kernels[function] = Kernel(name.decode(), self.texts[self.modules[module]].read_text())
+        path = self.texts[self.modules[module]]
+        self.kernels[function] = Kernel(name.decode(), path.read_text(), cubin=path.with_suffix(".cubin"))
 
     def on_attribute(self, function: int, attribute: int, value: Any) -> None:
         value[0] = {MOST_THREADS: 1024, SHARED_BYTES: 0, LOCAL_BYTES: 0, REGISTERS: 32}[attribute]
@@ -161,13 +167,13 @@ class Driver(nvidia.CudaDriver):
         self, function: int, grid: Any, block: Any, shared_bytes: int, stream: int, num_attributes: int, parameters: Any
     ) -> None:
         kernel, asked = self.kernels[function], self.asked
-        shape = (stream, num_attributes, *grid[1:3], *block[:3])
-        if shape != (STREAM, 0, 1, 1, kernel.threads, 1, 1):
+        shape = (stream, num_attributes, *block[:3])
+        if shape != (STREAM, 0, kernel.threads, 1, 1):
             raise LaunchError(f"{kernel.name} is launched with {shape}")
         values = tuple(ctypes.string_at(parameters[i], part.bytes) for i, part in enumerate(kernel.parameters))
         if asked is None or values != asked.values():
             raise LaunchError(f"{kernel.name}: parameters {values} arrive, {asked and asked.values()} were given")
-        self.execute(asked, Launched(kernel, grid[0], shared_bytes, values))
+        self.execute(asked, Launched(kernel, tuple(grid[:3]), shared_bytes, values))
 
     def launcher(self) -> type:
         """Triton's launcher, which records its launch."""

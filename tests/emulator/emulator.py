@@ -68,25 +68,26 @@ class Emulator:
 
     def run(self, kernel: Kernel, launched: Launched, memory: Memory) -> Iterator[str]:
         """Execute a launch; returns its faults."""
-        registers = kernel.initial_registers(launched.values, launched.programs)
+        registers = kernel.initial_registers(launched.values, launched.grid)
         spaces, reports = memory.spaces(), (Report * MOST_REPORTS)()
         launch = Launch(
             code=ctypes.addressof(kernel.code),
             code_size=len(kernel.code),
             threads=kernel.threads,
             shared_bytes=launched.shared_bytes,
-            programs=launched.programs,
+            grid=launched.grid,
             schedule=self.schedule,
             noise=self.noise,
             register_bytes=kernel.register_bytes,
             registers=registers.ctypes.data,
             thread_register=kernel.thread_register,
-            program_register=kernel.program_register,
+            program_registers=kernel.program_registers,
             spaces=ctypes.addressof(spaces),
             num_spaces=len(memory.spans),
             reports=ctypes.addressof(reports),
             executed=kernel.executed.ctypes.data,
             lanes=kernel.lanes.ctypes.data,
+            accesses=kernel.accesses.ctypes.data,
             most_steps=self.most_steps,
         )
         machine().run(launch)

@@ -71,13 +71,15 @@ MOST_REPORTS = 32
 class Launch(ctypes.Structure):
     _fields_ = (
         ("code", c_void_p),
-        *((name, c_int32) for name in ("code_size", "threads", "shared_bytes", "programs", "schedule", "noise")),
-        ("register_bytes", c_int32),
+        *((name, c_int32) for name in ("code_size", "threads", "shared_bytes")),
+        ("grid", c_int32 * 3),
+        *((name, c_int32) for name in ("schedule", "noise", "register_bytes")),
         ("registers", c_void_p),
-        *((name, c_int32) for name in ("thread_register", "program_register")),
+        ("thread_register", c_int32),
+        ("program_registers", c_int32 * 3),
         ("spaces", c_void_p),
         *((name, c_int32) for name in ("num_spaces", "num_reports")),
-        *((name, c_void_p) for name in ("reports", "executed", "lanes")),
+        *((name, c_void_p) for name in ("reports", "executed", "lanes", "accesses")),
         ("most_steps", c_uint64),
     )
 

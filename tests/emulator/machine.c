@@ -184,7 +184,8 @@ static void start_cta(Cta *cta, i32 program) {
         cta->warps[n] = (Warp){.registers = registers};
         for (u32 i = 0; i < LANES; i++) {
             ((u32 *)(registers + launch->thread_register))[i] = n * LANES + i;
-            ((u32 *)(registers + launch->program_register))[i] = program;
+            for (i32 axis = 0, rest = program; axis < 3; rest /= launch->grid[axis++])
+                ((u32 *)(registers + launch->program_registers[axis]))[i] = rest % launch->grid[axis];
         }
     }
 }
@@ -207,8 +208,9 @@ void run(Launch *launch) {
     cta.shared = (Space){0, shared_bytes, malloc(shared_bytes + 1), malloc(shared_bytes + 1), calloc(shared_bytes + 1, sizeof(Shadow)), 0, 1};
     u8 *registers = aligned_alloc(256, (size_t)num_warps * launch->register_bytes);
     for (i32 n = 0; n < num_warps; n++) cta.warps[n].registers = registers + (size_t)n * launch->register_bytes;
-    for (i32 k = 0; k < launch->programs && !cta.is_stopped; k++) {
-        start_cta(&cta, launch->schedule ? launch->programs - 1 - k : k);
+    i32 programs = launch->grid[0] * launch->grid[1] * launch->grid[2];
+    for (i32 k = 0; k < programs && !cta.is_stopped; k++) {
+        start_cta(&cta, launch->schedule ? programs - 1 - k : k);
         do {
             make_order(order, num_warps, launch->schedule, &seed);
             for (i32 n = 0; n < num_warps; n++)

@@ -78,16 +78,17 @@ typedef struct {
 typedef struct {
     const Instruction *code;
     i32 code_size, threads, shared_bytes;
-    i32 programs;      /* the grid: so many CTAs */
+    i32 grid[3];       /* CTAs along x, y and z */
     i32 schedule;      /* of warps and CTAs: 0 ascending, 1 descending, else the seed of a random order */
     i32 noise;         /* seed of the errors of approximate instructions, 0 for none */
     i32 register_bytes;
     const u8 *registers; /* [register_bytes]: how a warp starts: constants and parameters; the rest is garbage */
-    i32 thread_register, program_register;
+    i32 thread_register, program_registers[3];
     Space *spaces; /* of global memory, ascending */
     i32 num_spaces, num_reports;
     Report *reports;
     u64 *executed, *lanes; /* [code_size]: how many warps and how many lanes executed an instruction; added to */
+    u64 *accesses;         /* [code_size]: of a load or store: as lanes, but neighbours at the same place count once */
     u64 most_steps;        /* of a CTA */
 } Launch;
 

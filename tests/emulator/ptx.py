@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from .library import LANES, Instruction, machine
 
 WIDTHS = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "u32": 4, "s32": 4, "u64": 8, "f64": 8, "u8": 1}
 """Bytes of a value."""
-SPECIAL = {"%tid.x": 4, "%ctaid.x": 4, "%nctaid.x": 4, "%ntid.x": 4, "_": 8}
+AXES = "xyz"
+"""Of the grid; a program's threads have one axis."""
+SPECIAL = {"%tid.x": 4, "%ntid.x": 4, "_": 8} | {f"%{name}.{axis}": 4 for name in ("ctaid", "nctaid") for axis in AXES}
 """Registers that PTX does not declare; `_` receives unused results."""
 HINTS = re.compile(r"L1::evict_first|L1::evict_last|L2::cache_hint|cta")
 """Parts of a load's or a store's name that do not affect its result."""
@@ -41,6 +44,8 @@ class Kernel:
     """The text of each instruction."""
     places: list[str] = field(default_factory=list)
     """Its line in the source."""
+    cubin: Path | None = None
+    """The file of its machine code."""
 
     def __post_init__(self) -> None:
         header, body = self.split()
@@ -55,11 +60,15 @@ class Kernel:
             elif ".param" in line:
                 raise UnknownPTX(line)
         (self.threads,) = (int(count) for count in re.findall(r"\.reqntid (\d+)", header))
-        self.thread_register, self.program_register = self.register("%tid.x"), self.register("%ctaid.x")
+        self.thread_register = self.register("%tid.x")
+        self.program_registers = tuple(self.register(f"%ctaid.{axis}") for axis in AXES)
         self.read(body)
         self.executed = np.zeros(len(self.code), np.uint64)
         """How many warps have executed each instruction."""
         self.lanes = np.zeros(len(self.code), np.uint64)
+        """How many lanes."""
+        self.accesses = np.zeros(len(self.code), np.uint64)
+        """Of loads and stores: how many lanes, where neighbours at the same place count once."""
 
     def split(self) -> tuple[str, str]:
         """(what stands before the kernel's instructions, these)."""
@@ -182,12 +191,13 @@ class Kernel:
             raise UnknownPTX(f"{operation} of {width} bytes, {values}")
         self.set_operands(result, registers if is_load else [], [found[1], *([] if is_load else registers)])
 
-    def initial_registers(self, values: list[bytes], programs: int) -> np.ndarray:
+    def initial_registers(self, values: list[bytes], grid: tuple[int, int, int]) -> np.ndarray:
         """A warp's registers at its start, for the bytes of each parameter."""
         registers = np.full(self.register_bytes, GARBAGE, np.uint8)
         known = dict(self.constants)
         known |= {parameter.name: value for parameter, value in zip(self.parameters, values, strict=True)}
-        known |= {"%nctaid.x": programs.to_bytes(4, "little"), "%ntid.x": self.threads.to_bytes(4, "little")}
+        known |= {f"%nctaid.{axis}": size.to_bytes(4, "little") for axis, size in zip(AXES, grid, strict=True)}
+        known |= {"%ntid.x": self.threads.to_bytes(4, "little")}
         for text in known.keys() & self.offsets.keys():
             lanes, offset = np.frombuffer(known[text] * LANES, np.uint8), self.offsets[text]
             registers[offset : offset + len(lanes)] = lanes

@@ -40,13 +40,17 @@ def kernel_of(body: str, threads: int = 32) -> Kernel:
     return Kernel("test_kernel", HEADER.format(threads=threads) + body + "\n\tret;\n}\n")
 
 
-def run(body: str, x: Tensor, y: Tensor, programs: int = 1, steps: int = 10_000) -> list[str]:
-    """Faults of a kernel from x to y, each of one element per thread."""
-    kernel, emulator = kernel_of(body, x.numel()), object.__new__(Emulator)
-    emulator.schedule, emulator.noise, emulator.most_steps = 0, 0, steps
+def run(body: str, x: Tensor, y: Tensor, grid: tuple[int, int, int] = (1, 1, 1)) -> list[str]:
+    """Faults of a kernel from x to y, with a thread for each element of x."""
+    return run_kernel(kernel_of(body, x.numel()), x, y, grid)
+
+
+def run_kernel(kernel: Kernel, x: Tensor, y: Tensor, grid: tuple[int, int, int] = (1, 1, 1)) -> list[str]:
+    emulator = object.__new__(Emulator)
+    emulator.schedule, emulator.noise, emulator.most_steps = 0, 0, 10_000
     memory = Memory([("x", x), ("y", y)], Roles(frozenset("y")))
     values = tuple(ctypes.c_uint64(part.data_ptr()).value.to_bytes(8, "little") for part in (x, y))
-    return [*emulator.run(kernel, Launched(kernel, programs, 256, values), memory), *memory.unwritten()]
+    return [*emulator.run(kernel, Launched(kernel, grid, 256, values), memory), *memory.unwritten()]
 
 
 STORE = "st.global.b32 [ %rd3 + 0 ], { %r2 };"
@@ -71,6 +75,48 @@ def test_a_float_becomes_the_integer_towards_zero() -> None:
     x = torch.tensor([0.0, -0.99, 2.99, -2.99, 1e6 + 0.5, 3e9, -3e9, torch.inf, torch.nan] + [7.0] * 23)
     y = computed("cvt.rzi.s32.f32 %r2, %r1;", x).view(torch.int32)
     assert y.tolist() == [0, 0, 2, -2, 10**6, 2**31 - 1, -(2**31), 2**31 - 1, 0] + [7] * 23
+
+
+def test_a_shift_of_64_bits_keeps_the_sign() -> None:
+    """The upper half of x * 2^32, shifted; a shift by more than 63 is one by 63."""
+    x = torch.tensor([0, 1, -1, 2**31 - 1, -(2**31)] + [77] * 27, dtype=torch.int32)
+    for shift, expected in ((31, 2 * x.long()), (33, x.long() >> 1), (63, x.long() >> 31), (200, x.long() >> 31)):
+        body = f"mul.wide.s32 %rd4, %r1, 1; shl.b64 %rd4, %rd4, 32; shr.s64 %rd5, %rd4, {shift}; cvt.u32.u64 %r2, %rd5;"
+        assert torch.equal(computed(body, x), expected.to(torch.int32)), shift
+
+
+def test_a_comparison_of_64_bits_is_signed() -> None:
+    x = torch.tensor([0, 6, 7, 8, -8, -(2**31)] + [2**31 - 1] * 26, dtype=torch.int32)
+    body = "cvt.s64.s32 %rd4, %r1; setp.ge.s64 %p1, %rd4, 7; selp.b32 %r2, 1, 0, %p1;"
+    assert torch.equal(computed(body, x), (x >= 7).int())
+
+
+def test_a_grid_has_three_axes() -> None:
+    """Program (a, b, c) of 2 x 3 x 4 writes its place, and 32 lanes read one place each."""
+    body = """
+        mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ctaid.y; mov.u32 %r4, %ctaid.z;
+        mov.u32 %r5, %nctaid.x; mov.u32 %r6, %nctaid.y;
+        mad.lo.s32 %r3, %r4, %r6, %r3; mad.lo.s32 %r2, %r3, %r5, %r2;
+        mad.wide.u32 %rd3, %r2, 4, %rd1;
+    """
+    y = torch.full((24,), -1, dtype=torch.int32)
+    assert run(body + STORE, torch.zeros(32), y, grid=(2, 3, 4)) == []
+    assert y.tolist() == list(range(24))
+
+
+def test_neighbours_at_one_place_access_it_once() -> None:
+    """All lanes read x[lane], then x[0], then x[lane / 8], and write one value to y[0]."""
+    body = """
+        ld.global.b32 { %r3 }, [ %rd0 + 0 ];
+        shr.u32 %r4, %r0, 3; mad.wide.u32 %rd4, %r4, 4, %rd0;
+        ld.global.b32 { %r5 }, [ %rd4 + 0 ];
+        mov.b32 %r2, 0;
+        st.global.b32 [ %rd1 + 0 ], { %r2 };
+    """
+    kernel = kernel_of(body)
+    assert run_kernel(kernel, torch.zeros(32), torch.zeros(1)) == []
+    places = dict(zip(kernel.lines, kernel.accesses.tolist(), strict=True))
+    assert [count for line, count in places.items() if ".global" in line] == [32, 1, 4, 1]
 
 
 @pytest.mark.parametrize(
