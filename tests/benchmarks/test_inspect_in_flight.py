@@ -20,7 +20,7 @@ from benchmarks.inspect.model import KERNEL
 from benchmarks.inspect.roofline import GPUS, clocks_of
 from ntl_kernels.backends import tiles
 
-from .test_inspect_model import LOAD, code
+from .test_inspect_model import IN_VECTORS, LOAD, code
 
 PLENTY = 1e15
 """Bytes per clock that are never the limit."""
@@ -136,6 +136,7 @@ def row_of(compiled: tuple[Launch, str], comes_first: bool = False) -> Row:
     return Row(kernel_of(parsed(text)), launch, comes_first, VOCAB_SIZES[LONG.rows], GPUS["H200"], False)
 
 
+@IN_VECTORS
 @pytest.mark.parametrize("ends", [LOW, HIGH])
 def test_a_compiled_row_moves_its_bytes_and_executes_its_code(compiled: tuple[Launch, str], ends: Ends) -> None:
     row, row_bytes = row_of(compiled), 2 * VOCAB_SIZES[LONG.rows]
@@ -147,6 +148,7 @@ def test_a_compiled_row_moves_its_bytes_and_executes_its_code(compiled: tuple[La
     assert whole <= compute < 1.2 * whole  # each part has a limit of its own
 
 
+@IN_VECTORS
 def test_the_lookup_before_the_row_costs_a_latency(compiled: tuple[Launch, str]) -> None:
     waits = [sum(one.wait for one in row_of(compiled, first).phases(LOW)) for first in (False, True)]
     assert waits[0] - waits[1] == pytest.approx(in_flight.L2_LATENCY)
@@ -160,6 +162,7 @@ def test_tiles_of_other_ways_end_with_the_simulation() -> None:
     assert record(LONG).keywords["TILE"] == before
 
 
+@IN_VECTORS
 def test_command_prints_the_flights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     short = Case(KERNEL, "sm_90", "bf16", "short", 10)
     ways = (Way("in use"), Way("512 threads", 512), Way("next row ahead", is_ahead=True))
