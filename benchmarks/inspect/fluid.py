@@ -57,41 +57,48 @@ def simulate(
     """Programs of one row each, of which a multiprocessor holds a number at a time.
 
     Args:
-        start: clocks between the end of a program and the first phase of the next one.
+        start: clocks between the end of a program and the first phase of the next one, on average. It varies between
+            0 and twice that, so that programs do not stay in step.
         ahead: bytes of the next row that a program asks for at the end of its first phase, in the background. The next
             program waits for them at the end of its own first phase.
     """
-    table = np.array([(start, 0, 0, 0, 0), *phases], dtype=float)
+    chance = np.random.default_rng(0)
+    table = np.array([Phase(), *phases], dtype=float)
     count = min(rows, resident * machine.multiprocessors)
     place = np.arange(count) % machine.multiprocessors
     todo = np.zeros((count, 5))
     todo[:, 0] = np.linspace(0, START_SPREAD, count)
     background = np.zeros((2, count))  # bytes that drain, and bytes of the next row
     background[1] = ahead
-    phase, is_running, unstarted = np.zeros(count, int), np.ones(count, bool), rows - count
-    unasked = rows - count
+    phase, is_running = np.zeros(count, int), np.ones(count, bool)
+    unstarted = unasked = rows - count
     clocks = moved = 0.0
     while is_running.any() or background.any():
-        rates = rates_of(todo, background, place, machine)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.stack([*todo.T[:4], *background]) / rates
-        step = np.nanmin(np.where(rates > 0, times, np.nan), initial=np.inf)
-        step = 0.0 if np.isinf(step) else step
-        clocks += step
-        moved += step * float(rates[[1, 4, 5]].sum())
-        left = np.where(times <= step * (1 + 1e-9) + 1e-9, 0.0, np.stack([*todo.T[:4], *background]) - rates * step)
-        todo[:, :4], background = left[:4].T, left[4:]
-        is_done = is_running & ~todo[:, :4].any(1) & ~((phase == 1) & (background[1] > 0))
+        waits_for_row = (phase == 1) & (background[1] > 0)
+        is_done = is_running & ~todo[:, :4].any(1) & ~waits_for_row
         for i in np.flatnonzero(is_done):
             background[0, i] += todo[i, 4]
             phase[i] += 1
             if phase[i] == 2 and unasked:
-                unasked -= 1
                 background[1, i] = ahead
-            if phase[i] == len(table):
-                phase[i], is_running[i] = 0, unstarted > 0
-                unstarted -= unstarted > 0
-            todo[i] = table[phase[i]] if is_running[i] else 0.0
+                unasked -= 1
+            if phase[i] < len(table):
+                todo[i] = table[phase[i]]
+            elif unstarted:
+                phase[i], todo[i] = 0, Phase(wait=chance.uniform(0, 2 * start))
+                unstarted -= 1
+            else:
+                is_running[i], todo[i] = False, 0.0
+        if is_done.any():
+            continue
+        amounts = np.stack([*todo.T[:4], *background])
+        rates = rates_of(todo, background, place, machine)
+        times = np.divide(amounts, rates, out=np.full_like(amounts, np.inf), where=rates > 0)
+        step = float(times.min())
+        clocks += step
+        moved += step * float(rates[[1, 4, 5]].sum())
+        left = np.where(times <= step * (1 + 1e-9), 0.0, amounts - rates * step)
+        todo[:, :4], background = left[:4].T, left[4:]
     return Run(clocks, moved)
 
 

@@ -34,7 +34,7 @@ L2_LATENCY = 400.0
 LINK = 64.0
 """Bytes per clock between the L2 and one multiprocessor (assumed)."""
 START = 400.0
-"""Clocks until a new program starts where another has ended (assumed)."""
+"""Clocks until a new program starts where another has ended, on average (assumed)."""
 PIECES = 4
 """A loop is simulated as so many trips at most."""
 FRACTION = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from benchmarks.inspect import __main__ as command
@@ -12,7 +13,7 @@ from benchmarks.inspect import in_flight
 from benchmarks.inspect.cases import VOCAB_SIZES, Case, Launch, compile_launch, record
 from benchmarks.inspect.control_flow import kernel_of
 from benchmarks.inspect.counts import executed_code
-from benchmarks.inspect.fluid import START_SPREAD, Machine, Phase, fair, np, simulate
+from benchmarks.inspect.fluid import START_SPREAD, Machine, Phase, fair, simulate
 from benchmarks.inspect.in_flight import HIGH, LOW, Ends, Row, Way, flights_of, steps, tile_with
 from benchmarks.inspect.loads import row_comes_first, waves_of
 from benchmarks.inspect.machine_code import disassembled, parsed
@@ -37,7 +38,7 @@ ROW_BYTES = 20_000 + 10_000 + 10_000
 
 
 def clocks(rows: int, phases: Sequence[Phase], machine: Machine = MACHINE, resident: int = 2) -> float:
-    return simulate(rows, resident, 100, phases, machine).clocks
+    return simulate(rows, resident, 0, phases, machine).clocks
 
 
 def test_one_row_takes_the_sum_of_its_phases() -> None:
@@ -48,9 +49,14 @@ def test_one_row_takes_the_sum_of_its_phases() -> None:
 
 def test_without_limits_only_waits_and_computation_are_left() -> None:
     row = 700 + 900 + 500 + 400
-    assert clocks(5, PHASES, UNLIMITED, resident=1) == pytest.approx(5 * row + 4 * 100)
-    assert clocks(6, [Phase(wait=1000)], UNLIMITED, resident=3) == pytest.approx(2 * 1000 + 100 + START_SPREAD)
-    assert clocks(6, [Phase(compute=1000)], UNLIMITED, resident=3) > 6 * 1000
+    assert clocks(5, PHASES, UNLIMITED, resident=1) == pytest.approx(5 * row)
+    assert clocks(6, [Phase(wait=1000)], UNLIMITED, resident=3) == pytest.approx(2 * 1000 + START_SPREAD)
+    assert clocks(6, [Phase(compute=1000)], UNLIMITED, resident=3) == pytest.approx(6 * 1000)
+
+
+def test_programs_start_after_others_have_ended() -> None:
+    waits = simulate(500, 1, 100, [Phase(wait=1000)], UNLIMITED).clocks - 500 * 1000
+    assert waits == pytest.approx(499 * 100, rel=0.1)
 
 
 def test_memory_is_the_limit_of_many_programs() -> None:
