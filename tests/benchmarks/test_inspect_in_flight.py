@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.inspect import __main__ as command
 from benchmarks.inspect import in_flight
-from benchmarks.inspect.cases import VOCAB_SIZES, Case, Launch, compile_launch, record
+from benchmarks.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
 from benchmarks.inspect.control_flow import kernel_of
 from benchmarks.inspect.counts import executed_code
 from benchmarks.inspect.fluid import START_SPREAD, Machine, Phase, fair, simulate
@@ -158,6 +158,16 @@ def test_a_compiled_row_moves_its_bytes_and_executes_its_code(compiled: tuple[La
 def test_the_lookup_before_the_row_costs_a_latency(compiled: tuple[Launch, str]) -> None:
     waits = [sum(one.wait for one in row_of(compiled, first).phases(LOW)) for first in (False, True)]
     assert waits[0] - waits[1] == pytest.approx(in_flight.L2_LATENCY)
+
+
+@IN_VECTORS
+@pytest.mark.parametrize("rows", [pytest.param("aligned", marks=pytest.mark.slow), "unaligned", "short"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_a_row_is_asked_for_before_its_label_is_looked_up(target: str, dtype: str, rows: str) -> None:
+    launch = record(Case(KERNEL, target, dtype, rows, 10))
+    comes_first = row_comes_first(parsed(disassembled(compile_launch(launch, target)).code))
+    assert comes_first
 
 
 def test_tiles_of_other_ways_end_with_the_simulation() -> None:
