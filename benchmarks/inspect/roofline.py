@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .counts import WARP, Counts
@@ -97,6 +98,16 @@ def shares_of(counts: Counts, row_bytes: int, gpu: GPU) -> dict[str, float]:
     of all multiprocessors work at the same time and never wait for each other or for memory.
     """
     floor = floor_seconds(row_bytes, gpu)
+    clocks = clocks_of(counts.instructions, counts.passes, gpu)
+    return {
+        "memory": l2_bytes_of(counts) / gpu.memory_bandwidth / floor,
+        GUESSED: l2_bytes_of(counts) / gpu.l2_bandwidth / floor,
+        **{limit: count / gpu.clock / gpu.multiprocessors / floor for limit, count in clocks.items()},
+    }
+
+
+def clocks_of(instructions: int, passes: Mapping[str, int], gpu: GPU) -> dict[str, float]:
+    """The clocks that each limit of a multiprocessor alone would take for warp instructions and warp passes."""
     per_clock = {
         "issue": SCHEDULERS,
         "fma": gpu.float32_lanes / WARP,
@@ -104,13 +115,8 @@ def shares_of(counts: Counts, row_bytes: int, gpu: GPU) -> dict[str, float]:
         "xu": SPECIAL_LANES / WARP,
         "lsu": LSU_BYTES / (4 * WARP),
     }
-    passes = {"issue": counts.instructions, **counts.passes}
-    clocks = {limit: passes.get(limit, 0) / rate for limit, rate in per_clock.items()}
-    return {
-        "memory": l2_bytes_of(counts) / gpu.memory_bandwidth / floor,
-        GUESSED: l2_bytes_of(counts) / gpu.l2_bandwidth / floor,
-        **{limit: count / gpu.clock / gpu.multiprocessors / floor for limit, count in clocks.items()},
-    }
+    counted = {"issue": instructions, **passes}
+    return {limit: counted.get(limit, 0) / rate for limit, rate in per_clock.items()}
 
 
 def next_limit(shares: dict[str, float], fits: bool, *, is_published: bool = False) -> str:

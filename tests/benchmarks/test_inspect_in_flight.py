@@ -1,0 +1,206 @@
+"""The simulation of rows in flight: properties that hold for any assumptions, and what it reads from machine code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from benchmarks.inspect import __main__ as command
+from benchmarks.inspect import in_flight
+from benchmarks.inspect.cases import DTYPES, VOCAB_SIZES, Case, Launch, compile_launch, record
+from benchmarks.inspect.control_flow import kernel_of
+from benchmarks.inspect.counts import executed_code
+from benchmarks.inspect.fluid import START_SPREAD, Machine, Phase, fair, simulate
+from benchmarks.inspect.in_flight import HIGH, LOW, Ends, Row, Way, flights_of, steps, tile_with
+from benchmarks.inspect.loads import row_comes_first, waves_of
+from benchmarks.inspect.machine_code import disassembled, parsed
+from benchmarks.inspect.model import KERNEL
+from benchmarks.inspect.roofline import GPUS, clocks_of
+from ntl_kernels.backends import tiles
+
+from .test_inspect_model import IN_VECTORS, LOAD, code
+
+PLENTY = 1e15
+"""Bytes per clock that are never the limit."""
+UNLIMITED = Machine(1, PLENTY, PLENTY, PLENTY)
+MACHINE = Machine(multiprocessors=3, memory=30.0, l2=90.0, link=40.0)
+PHASES = [
+    Phase(wait=700),
+    Phase(memory=20_000, compute=900),
+    Phase(wait=300, compute=500),
+    Phase(l2=8_000, compute=400, stored=10_000),
+    Phase(memory=10_000),
+]
+ROW_BYTES = 20_000 + 10_000 + 10_000
+
+
+def clocks(rows: int, phases: Sequence[Phase], machine: Machine = MACHINE, resident: int = 2) -> float:
+    return simulate(rows, resident, 0, phases, machine).clocks
+
+
+def test_one_row_takes_the_sum_of_its_phases() -> None:
+    alone = MACHINE._replace(multiprocessors=1)
+    in_turn = 700 + max(20_000 / 30, 900) + 500 + max(8_000 / 40, 400) + (10_000 * 2) / 30
+    assert clocks(1, PHASES, alone) == pytest.approx(in_turn)  # the last phase shares memory with what drains
+
+
+def test_without_limits_only_waits_and_computation_are_left() -> None:
+    row = 700 + 900 + 500 + 400
+    assert clocks(5, PHASES, UNLIMITED, resident=1) == pytest.approx(5 * row)
+    assert clocks(6, [Phase(wait=1000)], UNLIMITED, resident=3) == pytest.approx(2 * 1000 + START_SPREAD)
+    assert clocks(6, [Phase(compute=1000)], UNLIMITED, resident=3) == pytest.approx(6 * 1000)
+
+
+def test_programs_start_after_others_have_ended() -> None:
+    waits = simulate(500, 1, 100, [Phase(wait=1000)], UNLIMITED).clocks - 500 * 1000
+    assert waits == pytest.approx(499 * 100, rel=0.1)
+
+
+def test_memory_is_the_limit_of_many_programs() -> None:
+    share = 900 * ROW_BYTES / MACHINE.memory / clocks(900, PHASES, resident=16)
+    assert 0.97 < share <= 1
+
+
+@pytest.mark.parametrize(("resident", "ahead"), [(1, 0), (2, 0), (5, 0), (1, 20_000), (3, 20_000)])
+def test_memory_moves_every_byte_once(resident: int, ahead: float) -> None:
+    phases = [one._replace(memory=0, l2=one.memory) if ahead and one.compute == 900 else one for one in PHASES]
+    run = simulate(50, resident, 100, phases, MACHINE, ahead)
+    assert run.memory_bytes == pytest.approx(50 * ROW_BYTES, rel=1e-6)
+    assert run.clocks >= run.memory_bytes / MACHINE.memory
+
+
+@pytest.mark.parametrize("resident", [1, 2, 4])
+def test_nothing_is_faster_with_less(resident: int) -> None:
+    usual = clocks(40, PHASES, resident=resident)
+    slower = [one._replace(wait=2 * one.wait) for one in PHASES]
+    assert clocks(40, slower, resident=resident) > usual
+    assert clocks(40, PHASES, MACHINE._replace(memory=15.0), resident=resident) > usual
+    assert clocks(80, PHASES, resident=resident) > usual
+
+
+def test_shares_are_equal_but_for_what_is_not_wanted() -> None:
+    assert fair(10, np.array([1.0, 20.0, np.inf, 0.0])).tolist() == [1.0, 4.5, 4.5, 0.0]
+    assert fair(10, np.array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("ends", [LOW, HIGH])
+@pytest.mark.parametrize("count", [1, 3, 17])
+def test_steps_keep_what_is_moved_and_waited(ends: Ends, count: int) -> None:
+    work = Phase(l2=600, compute=90, stored=300)
+    found = steps(work, count, 100, ends)
+    amounts = np.array(found).sum(0)
+    assert amounts[[0, 2, 3]] == pytest.approx([100 * count, 600, 90])
+    assert amounts[1] + amounts[4] == pytest.approx(300)
+
+
+ID, LOOKUP = "LDG.E.64 R8, desc[UR4][R2.64]", "LDG.E R9, desc[UR4][R6.64]"
+ADDRESS = "IMAD.WIDE R6, R8, 0x4, R14"
+USE = "FADD R0, R0, R4"
+
+
+def test_a_wave_ends_with_the_first_use_of_one_of_its_loads() -> None:
+    second = LOAD.replace("R4", "R20")
+    program = parsed(code(LOAD, second, "FADD R0, R0, R1", USE, "FADD R0, R0, R23", LOAD, USE, "EXIT"))
+    assert waves_of(program.instructions) == [2, 1]
+    assert waves_of([]) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "comes_first"),
+    [
+        ([ID, ADDRESS, LOOKUP, LOAD], False),
+        ([ID, ADDRESS, LOAD, LOOKUP], True),
+        ([ID, "R2UR UR9, R8", "UIMAD UR10, UR9, 0x4, UR8", "LDG.E R9, desc[UR4][R2.64+UR10]", LOAD], False),
+        ([ID, "LDC.64 R8, c[0x0][0x280]", "LDG.E R9, desc[UR8][R8.64]", LOAD], True),  # the registers are used again
+        ([ID, "@P0 MOV R8, R1", ADDRESS, LOOKUP, LOAD], False),  # perhaps they are not
+        ([ID, "IMAD.MOV R12, RZ, RZ, R8", LOAD], False),  # the row itself
+    ],
+)
+def test_whether_the_row_waits_for_a_lookup(lines: list[str], comes_first: bool) -> None:
+    assert row_comes_first(parsed(code(*lines, "EXIT"))) is comes_first
+
+
+def test_a_kernel_without_vectors_has_no_row() -> None:
+    with pytest.raises(ValueError, match="no 16-byte load"):
+        row_comes_first(parsed(code(ID, "EXIT")))
+
+
+LONG = Case(KERNEL, "sm_90", "bf16", "aligned", 10)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[Launch, str]:
+    launch = record(LONG)
+    return launch, disassembled(compile_launch(launch, LONG.target)).code
+
+
+def row_of(compiled: tuple[Launch, str], comes_first: bool = False) -> Row:
+    launch, text = compiled
+    return Row(kernel_of(parsed(text)), launch, comes_first, VOCAB_SIZES[LONG.rows], GPUS["H200"], False)
+
+
+@IN_VECTORS
+@pytest.mark.parametrize("ends", [LOW, HIGH])
+def test_a_compiled_row_moves_its_bytes_and_executes_its_code(compiled: tuple[Launch, str], ends: Ends) -> None:
+    row, row_bytes = row_of(compiled), 2 * VOCAB_SIZES[LONG.rows]
+    _, memory, l2, compute, stored = np.array(row.phases(ends)).sum(0)
+    assert (memory + stored, l2) == (pytest.approx(2 * row_bytes), pytest.approx(row.bytes_read_again))
+    assert row_bytes - row.bytes_read_again == tiles.MOST_KEPT * 16 * row.threads
+    counts = executed_code(compiled[1], compiled[0], VOCAB_SIZES[LONG.rows])
+    whole = max(clocks_of(counts.instructions, counts.passes, GPUS["H200"]).values())
+    assert whole <= compute < 1.2 * whole  # each part has a limit of its own
+
+
+@IN_VECTORS
+def test_the_lookup_before_the_row_costs_a_latency(compiled: tuple[Launch, str]) -> None:
+    waits = [sum(one.wait for one in row_of(compiled, first).phases(LOW)) for first in (False, True)]
+    assert waits[0] - waits[1] == pytest.approx(in_flight.L2_LATENCY)
+
+
+@IN_VECTORS
+@pytest.mark.parametrize("rows", [pytest.param("aligned", marks=pytest.mark.slow), "unaligned", "short"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_a_row_is_asked_for_before_its_label_is_looked_up(target: str, dtype: str, rows: str) -> None:
+    launch = record(Case(KERNEL, target, dtype, rows, 10))
+    comes_first = row_comes_first(parsed(disassembled(compile_launch(launch, target)).code))
+    assert comes_first
+
+
+def test_tiles_of_other_ways_end_with_the_simulation() -> None:
+    before = record(LONG).keywords["TILE"]
+    with tile_with(128):
+        tile, launch = (record(LONG).keywords[name] for name in ("TILE", "num_warps"))
+        assert (tile.threads, launch, tile.whole) == (128, 4, False)
+    assert record(LONG).keywords["TILE"] == before
+
+
+@IN_VECTORS
+def test_command_prints_the_flights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    short = Case(KERNEL, "sm_90", "bf16", "short", 10)
+    ways = (Way("in use"), Way("512 threads", 512), Way("next row ahead", is_ahead=True))
+    monkeypatch.setattr(in_flight, "BATCHES", (512,))
+    monkeypatch.setattr(
+        command, "flights", lambda cases, names: [one for one in flights_of(short, names, ways) if short in list(cases)]
+    )
+    assert command.main(["--in-flight", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["way"] for one in found] == [way.name for way in ways]
+    assert all(0.2 < one["low"]["512"] < one["high"]["512"] < 1 for one in found)
+    assert found[0]["programs"] * found[0]["threads"] == 512 and found[2]["l2_bytes"] >= 64_000 * 2 * 132
+    monkeypatch.setattr(
+        command, "flights", lambda cases, names: [in_flight.Flight(**found[0] | {"low": {}, "high": {}})]
+    )
+    assert command.main(["--in-flight", "--gpu", "H200"]) == 0
+    printed = capsys.readouterr().out
+    assert "nothing here was measured" in printed and str(LOW) in printed and str(HIGH) in printed
+    assert "too much" in printed and "32,000" in printed
+
+
+@pytest.mark.parametrize("options", [["--in-flight", "--model"], ["--in-flight", "--markdown"]])
+def test_options_that_do_not_belong_together(options: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(options)
