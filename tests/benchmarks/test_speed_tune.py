@@ -1,0 +1,128 @@
+"""Candidates of tiles: fair, compiled ahead of time, and reported as lines of the tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.environment import ROOT
+
+pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
+from benchmarks.speed import candidates, tile_tables, tune, workloads
+from benchmarks.speed.candidates import Candidate, distinct, streamed_now, tile_on, walking
+from benchmarks.speed.tile_tables import Row, Span
+from ntl_kernels.backends import tiles, triton
+
+from .speed_cases import CPU
+
+TUNED = [w for w in workloads.gpu_workloads(2**37) if w.name.startswith(("vocab-", "logits-"))]
+
+
+def fields(**values: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(values.items())
+
+
+@pytest.mark.parametrize("workload", TUNED, ids=lambda workload: workload.name)
+def test_the_tile_in_use_is_also_that_of_a_candidate(workload: workloads.Workload) -> None:
+    """So candidates are built as the tiles in use, and are timed only once."""
+    found = [tile_on(workload, CPU, candidate) for candidate in candidates.candidates()]
+    assert tile_on(workload, CPU) in found
+    row_bytes = workload.vocab * workload.item_bytes
+    assert tile_on(workload, CPU, streamed_now(row_bytes))[:4] == (
+        *(next(t for most, t in tiles.STREAMED if row_bytes <= most), 16 // workload.item_bytes, tiles.UNROLL, 0),
+    )
+    ways = distinct(workload, CPU)
+    assert ways[tile_on(workload, CPU)] is None and set(ways) == set(found)
+
+
+def test_candidates_reach_the_launch_of_loss_and_gradient() -> None:
+    logits, options = torch.zeros(1, 2, 4096), triton.Options("wasserstein", False, False, 0)
+
+    def tile() -> Any:
+        return triton.loss_tile(logits, logits, options, 16, walks=2)
+
+    plain, _ = tile()
+    with walking(Candidate(1024, 4, fields(unroll=2))):
+        found, launch = tile()
+        assert found[:5] == (1024, 4, plain.unroll, 1, True) and launch["maxnreg"] == 64
+        assert launch["num_warps"] * 32 == 1024
+    with walking(Candidate(64, 12, fields(unroll=2))):
+        found, launch = tile()
+        assert found[:5] == (64, 4, 2, 12, False) and launch["maxnreg"] == tiles.KEPT_REGISTERS
+    with walking(Candidate(256, 0, fields(unroll=2))):
+        assert tile()[0][:5] == (256, 4, 2, 0, False)
+    assert tile()[0] == plain and plain.keep > 0
+
+
+def test_rows_above_64_kb_have_a_candidate_with_two_programs_per_multiprocessor() -> None:
+    for workload in TUNED:
+        if workload.vocab * workload.item_bytes > 2**16:
+            kept = [tile for tile in distinct(workload, CPU) if tile.keep]
+            assert {(256, 16, 4), (256, 16, 8)} <= {(tile.threads, tile.keep, tile.unroll) for tile in kept}
+
+
+@pytest.mark.slow
+def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.benchmarks.compiled_ahead"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    ways, reasons, ahead, anew = json.loads(done.stdout.splitlines()[-1])
+    assert ways == 8 and ahead >= 6  # two are impossible; there are kernels over all rows, too
+    assert reasons.pop("64") == "spills 7 registers"
+    assert list(reasons) == ["96"] and reasons["96"]
+    assert anew == 0
+
+
+def test_the_tile_in_use_is_timed_even_if_it_has_a_fault() -> None:
+    (workload,) = (workload for workload in TUNED if workload.name == "vocab-50257-bf16")
+    ways = distinct(workload, CPU)
+    slow = Candidate(256, 8, fields(unroll=4))
+    faults = {candidates.kernel_of(tile, workload): "spills" for tile, way in ways.items() if way in (None, slow)}
+    assert tune.left_out(workload, CPU, faults) == {slow: "spills"}
+    timed = tune.tiles_to_time(workload, CPU, faults)
+    assert tune.PRESENT in timed and str(slow) not in timed and len(timed) == len(ways) - 1
+
+
+NARROW, WIDE = Candidate(256, 16, fields(unroll=8)), Candidate(1024, 4, fields(unroll=8))
+
+
+def row(row_bytes: int, present: float, spread: float = 0.01, **times: float) -> Row:
+    """With medians of the present tile, and of NARROW and WIDE."""
+    medians = {None: present, NARROW: times.get("narrow"), WIDE: times.get("wide")}
+    return Row(row_bytes, {w: Span(m * (1 - spread / 2), m, m * (1 + spread / 2)) for w, m in medians.items() if m})
+
+
+def line_of(rows: list[Row]) -> str:
+    table = tile_tables.table("KEPT", [(2**16, 128), (math.inf, 512)], rows, [NARROW, WIDE], lambda row: None)
+    first, second, third, last = table.splitlines()
+    assert (first, second, last) == ("KEPT = (", "    (2**16, 128),  # not measured", ")")
+    return third.strip()
+
+
+def test_lines_take_the_candidate_that_is_fastest_on_all_rows() -> None:
+    rows = [row(100_000, 1.0, narrow=0.8, wide=0.5), row(200_000, 2.0, narrow=1.8)]
+    assert line_of(rows) == "(math.inf, 256),  # 256 threads keep 16, unroll 8: gain 15.1%, spread 1.0%"
+    assert line_of(rows[:1]).startswith("(math.inf, 1024),  # 1024 threads keep 4, unroll 8: gain 50.0%")
+
+
+def test_a_gain_within_the_spread_keeps_the_line() -> None:
+    found = line_of([row(100_000, 1.0, spread=0.04, narrow=0.97)])
+    expected = "(math.inf, 512),  # as it is; the best was 256 threads keep 16, unroll 8: gain 3.0%, spread 4.0%"
+    assert found == expected
+
+
+def test_the_tables_can_be_pasted() -> None:
+    times = dict.fromkeys((None, *candidates.candidates()), Span(0.99, 1.0, 1.01))
+    kept, streamed = tile_tables.tables_of([Row(64_000, times), Row(100_514, times)])
+    namespace: dict[str, Any] = {"math": math}
+    exec(f"{kept}\n{streamed}", namespace)
+    assert (namespace["KEPT"], namespace["STREAMED"]) == (tiles.KEPT, tiles.STREAMED)
