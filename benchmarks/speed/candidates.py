@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -135,8 +137,21 @@ def compiled_ahead(
         for workload in workloads
         for tile, candidate in distinct(workload, device).items()
     }
-    found = in_processes(fault_of, items.values(), min(len(items), len(os.sched_getaffinity(0))))
+    workers = min(len(items), len(os.sched_getaffinity(0)))
+    try:
+        found = in_processes(fault_of, items.values(), workers)
+    except BrokenProcessPool:  # a crash of the compiler ends its process, and with it the others
+        with ThreadPoolExecutor(workers) as threads:
+            found = list(threads.map(partial(fault_alone, fault_of), items.values()))
     return {kernel: fault for kernel, fault in zip(items, found, strict=True) if fault is not None}
+
+
+def fault_alone(fault_of: Callable[[Item], str | None], item: Item) -> str | None:
+    """The fault of an item, by a process of its own."""
+    try:
+        return in_processes(fault_of, [item], 1)[0]
+    except BrokenProcessPool:
+        return "the process that compiled it crashed"
 
 
 def fault(item: Item) -> str | None:

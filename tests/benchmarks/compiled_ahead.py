@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 UNROLL = (("unroll", 8),)
 SPILLING, IMPOSSIBLE = Candidate(64, 4, UNROLL), Candidate(96, 4, UNROLL)
 TRIED = [Candidate(32, 4, UNROLL), SPILLING, IMPOSSIBLE]
-WORKLOADS = [logits("odd", "test", 40, 3001, "bfloat16"), logits("short", "test", 40, 4000, "bfloat16")]
+WORKLOADS = [logits(f"v-{vocab}", "test", 40, vocab, "bfloat16") for vocab in (4000, 4008)]
 SPILLS = 7
 
 

@@ -82,6 +82,21 @@ def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
     assert anew == 0
 
 
+def crashes_with_256_threads(item: Any) -> str | None:
+    if item[2].threads == 256:
+        os.abort()
+    return None
+
+
+@pytest.mark.slow
+def test_a_crash_of_the_compiler_costs_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    (workload,) = (workload for workload in TUNED if workload.name == "vocab-50257-bf16")
+    two = {candidate.threads: candidate for candidate in (Candidate(256, 8, ()), Candidate(512, 8, ()))}
+    monkeypatch.setattr(candidates, "distinct", lambda workload, device: two)
+    faults = candidates.compiled_ahead([workload], CPU, crashes_with_256_threads)
+    assert faults == {candidates.kernel_of(256, workload): "the process that compiled it crashed"}
+
+
 def test_the_tile_in_use_is_timed_even_if_it_has_a_fault() -> None:
     (workload,) = (workload for workload in TUNED if workload.name == "vocab-50257-bf16")
     ways = distinct(workload, CPU)
