@@ -154,7 +154,7 @@ speed() {
 first_or_tune() {
     local by=$1 options=(--device cuda)
     [[ $part == tune ]] && options+=(--workloads '[lv]o*' --seconds 40) # the vocabularies; one is that of logits-*
-    [[ -n ${DRY:-} ]] && options=(--dry --device cpu --workloads '*-32000-bf16')
+    [[ -n ${DRY:-} ]] && options=(--dry --device cpu --workloads '*-50257-bf16')
     "$by" "$python" -m benchmarks.speed "$part" "${options[@]}" --out "$folder" "${@:2}"
 }
 
