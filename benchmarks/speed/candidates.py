@@ -41,9 +41,9 @@ class Candidate(NamedTuple):
     """One way to walk a row."""
 
     threads: int
-    keep: int
-    """The most vectors that a thread keeps; 0: none."""
-    fields: tuple[tuple[str, Any], ...]
+    keep: int | None
+    """The most vectors that a thread keeps; 0: none; None: as many as for other threads."""
+    fields: tuple[tuple[str, Any], ...] = ()
     """Other fields of the tile, unless the whole row is kept."""
 
     def __str__(self) -> str:
@@ -76,8 +76,10 @@ def candidate_tile(
             unroll = dict(candidate.fields)["unroll"]
             return tiles.tile_for.__wrapped__(row_bytes, item, aligned, True, unroll, 0, "cuda")
     registers = min(tiles.KEPT_REGISTERS, REGISTERS // candidate.threads)
-    most = {"MOST_KEPT": candidate.keep, "MOST_KEPT_WITH_SUMS": candidate.keep, "MOST_KEPT_OF_16_BITS": {}}
-    with patch.multiple(tiles, KEPT=line, KEPT_REGISTERS=registers, **most):
+    others: dict[str, Any] = {"KEPT_REGISTERS": registers}
+    if candidate.keep is not None:
+        others |= {"MOST_KEPT": candidate.keep, "MOST_KEPT_WITH_SUMS": candidate.keep, "MOST_KEPT_OF_16_BITS": {}}
+    with patch.multiple(tiles, KEPT=line, **others):
         found = tiles.kept_tile.__wrapped__(row_bytes, item, aligned, block, options, major)
     if found is None or found[0].whole:
         return found
@@ -109,8 +111,26 @@ def streamed_now(row_bytes: int) -> Candidate:
     """The candidate that is in use for rows that are not kept."""
     from ntl_kernels.backends import tiles
 
-    threads = next(threads for most, threads in tiles.STREAMED if row_bytes <= most)
+    return streamed_by(next(threads for most, threads in tiles.STREAMED if row_bytes <= most))
+
+
+def streamed_by(threads: int) -> Candidate:
+    """The candidate that keeps nothing and otherwise follows the tables."""
+    from ntl_kernels.backends import tiles
+
     return Candidate(threads, 0, (("unroll", tiles.UNROLL),))
+
+
+def needs_only_threads(candidate: Candidate, workload: Workload, device: torch.device) -> bool:
+    """Whether the tables give the candidate's tile once a line has its number of threads."""
+    from ntl_kernels.backends import tiles
+
+    if candidate.keep == 0:
+        return candidate == streamed_by(candidate.threads)
+    fits = candidate.threads * tiles.KEPT_REGISTERS <= REGISTERS
+    return fits and tile_on(workload, device, candidate) == tile_on(
+        workload, device, Candidate(candidate.threads, None)
+    )
 
 
 def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | None]:

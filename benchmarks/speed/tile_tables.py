@@ -28,6 +28,23 @@ class Row(NamedTuple):
     row_bytes: int
     times: dict[Candidate | None, Span]
     """None: as it is."""
+    by_threads: frozenset[Candidate]
+    """The candidates for which a line needs only another number of threads."""
+
+
+class Gain(NamedTuple):
+    """What a candidate gains over what is in use, as a share of its time."""
+
+    candidate: Candidate
+    gain: float
+    spread: float
+
+    @property
+    def is_certain(self) -> bool:
+        return self.gain > self.spread
+
+    def __str__(self) -> str:
+        return f"{self.candidate}: gain {self.gain:.1%}, spread {self.spread:.1%}"
 
 
 Present = Callable[[Row], Candidate | None]
@@ -60,14 +77,19 @@ def table(
 
 
 def choice(threads: int, rows: Sequence[Row], tried: Sequence[Candidate], now: Present) -> tuple[int, str]:
-    """(threads, a remark): those of the best candidate, or those in use unless it gains more than the spread."""
-    gains = {candidate: found for candidate in tried if (found := gain_of(candidate, rows, now)) is not None}
-    if not gains:
+    """(threads, a remark): those of the best candidate, or those in use unless it gains more than the spread.
+
+    A candidate that needs other constants than threads is only mentioned, if it is better still.
+    """
+    found = [Gain(candidate, *gain) for candidate in tried if (gain := gain_of(candidate, rows, now)) is not None]
+    possible = [gain for gain in found if all(gain.candidate in row.by_threads for row in rows)]
+    if not possible:
         return threads, "not measured"
-    best = max(gains, key=lambda candidate: gains[candidate][0])
-    gain, spread = gains[best]
-    remark = f"{best}: gain {gain:.1%}, spread {spread:.1%}"
-    return (best.threads, remark) if gain > spread else (threads, f"as it is; the best was {remark}")
+    best, best_of_all = (max(gains, key=lambda gain: gain.gain) for gains in (possible, found))
+    remarks = [str(best)] if best.is_certain else ["as it is", f"the best was {best}"]
+    if best_of_all.gain - max(best.gain, 0) > best_of_all.spread:
+        remarks.append(f"with other constants {best_of_all}")
+    return best.candidate.threads if best.is_certain else threads, "; ".join(remarks)
 
 
 def gain_of(candidate: Candidate, rows: Sequence[Row], now: Present) -> tuple[float, float] | None:

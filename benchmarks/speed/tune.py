@@ -19,7 +19,17 @@ import torch
 from ntl_kernels.backends.eager import blocks
 
 from ..published import markdown
-from .candidates import Candidate, candidates, compiled_ahead, distinct, fault, kernel_of, tile_on, walking
+from .candidates import (
+    Candidate,
+    candidates,
+    compiled_ahead,
+    distinct,
+    fault,
+    kernel_of,
+    needs_only_threads,
+    tile_on,
+    walking,
+)
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, percentiles, timed
 from .run import NOT_TIMED, Settings, run_workload, suite_of, write_records
@@ -39,7 +49,7 @@ Faults = Mapping[Any, str]
 def tune(settings: Settings, folder: Path) -> str:
     """Time every setting on the chosen workloads and write ``folder/<device>/tune.json``; return its path, a table, and
     the lines of the tables of tiles."""
-    chosen, is_gpu = suite_of(settings), settings.device.type == "cuda"
+    chosen, is_gpu = suite_of(settings), settings.device.type != "cpu"
     faults = compiled_ahead(chosen, settings.device, fault) if is_gpu else {}
     for workload in chosen if is_gpu else ():
         for candidate, reason in left_out(workload, settings.device, faults).items():
@@ -115,7 +125,9 @@ def winner(record: Record) -> list[str]:
 
 
 def by_candidate(workload: Workload, record: Record, device: torch.device) -> Row:
-    """The times of a workload's row under every candidate, also those that share a tile."""
+    """The times of a workload's rows under every candidate, also those that share a tile."""
     times, first = spans(record), distinct(workload, device)
     names = {way: label(first[tile_on(workload, device, way)]) for way in (None, *candidates())}
-    return Row(workload.vocab * workload.item_bytes, {way: times[name] for way, name in names.items() if name in times})
+    by_threads = frozenset(way for way in candidates() if needs_only_threads(way, workload, device))
+    known = {way: times[name] for way, name in names.items() if name in times}
+    return Row(workload.vocab * workload.item_bytes, known, by_threads)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import first, measure, results
 from benchmarks.speed.first import Kernel
-from benchmarks.speed.workloads import DTYPES
+from benchmarks.speed.run import NOT_TIMED, Settings, memory_bytes
+from benchmarks.speed.workloads import DTYPES, Workload
 
-from .speed_cases import CPU, SMALL
+from .speed_cases import CPU, SMALL, provider
 
 NCU = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > {arguments}
@@ -53,6 +57,20 @@ def test_a_dry_run_writes_a_table(
     output = capsys.readouterr().out
     assert "| first-32000-bf16 | 24 |" in output and "ncu: not installed" in output
     assert "no kernel ran on a GPU" in output and (path.parent / "first-32000-bf16-trace.json").exists()
+
+
+def test_triton_compiles_ahead_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Workload, torch.device, str]] = []
+    monkeypatch.setattr(first, "in_processes", lambda function, items, processes: asked.extend(items))
+    settings = Settings(torch.device("meta"), compile_only=True)
+    assert first.first(settings, tmp_path) == NOT_TIMED and not list(tmp_path.iterdir())
+    wanted = product(first.first_workloads(memory_bytes(settings.device)), [settings.device], first.COMPILED)
+    assert asked == list(wanted)
+    loss = Mock(side_effect=RuntimeError("out of registers"))
+    monkeypatch.setattr(first, "providers_of", lambda family, names: [provider(loss)])
+    first.run_few_rows((SMALL, CPU, "ours"))  # a failure is reported when the provider is timed
+    (tensors,) = loss.call_args.args
+    assert tensors.logits.shape == (first.FEW_ROWS, SMALL.vocab)
 
 
 def event(start: float, duration: float, name: str, kind: str = "kernel") -> dict[str, object]:

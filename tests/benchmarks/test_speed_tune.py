@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from benchmarks.environment import ROOT
 pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
 from benchmarks.speed import candidates, tile_tables, tune, workloads
 from benchmarks.speed.candidates import Candidate, distinct, streamed_now, tile_on, walking
+from benchmarks.speed.run import Settings
 from benchmarks.speed.tile_tables import Row, Span
 from ntl_kernels.backends import tiles, triton
 
@@ -107,37 +111,82 @@ def test_the_tile_in_use_is_timed_even_if_it_has_a_fault() -> None:
     assert tune.PRESENT in timed and str(slow) not in timed and len(timed) == len(ways) - 1
 
 
-NARROW, WIDE = Candidate(256, 16, fields(unroll=8)), Candidate(1024, 4, fields(unroll=8))
+NARROW, WIDE, OTHER = Candidate(256, 16), Candidate(128, 16), Candidate(256, 8)
 
 
 def row(row_bytes: int, present: float, spread: float = 0.01, **times: float) -> Row:
-    """With medians of the present tile, and of NARROW and WIDE."""
-    medians = {None: present, NARROW: times.get("narrow"), WIDE: times.get("wide")}
-    return Row(row_bytes, {w: Span(m * (1 - spread / 2), m, m * (1 + spread / 2)) for w, m in medians.items() if m})
+    """With medians of the present tile, and of NARROW, WIDE and OTHER, which needs another constant."""
+    medians = {None: present, NARROW: times.get("narrow"), WIDE: times.get("wide"), OTHER: times.get("other")}
+    spans = {way: Span(m * (1 - spread / 2), m, m * (1 + spread / 2)) for way, m in medians.items() if m}
+    return Row(row_bytes, spans, frozenset({NARROW, WIDE}))
 
 
 def line_of(rows: list[Row]) -> str:
-    table = tile_tables.table("KEPT", [(2**16, 128), (math.inf, 512)], rows, [NARROW, WIDE], lambda row: None)
+    table = tile_tables.table("KEPT", [(2**16, 64), (math.inf, 512)], rows, [NARROW, WIDE, OTHER], lambda row: None)
     first, second, third, last = table.splitlines()
-    assert (first, second, last) == ("KEPT = (", "    (2**16, 128),  # not measured", ")")
+    assert (first, second, last) == ("KEPT = (", "    (2**16, 64),  # not measured", ")")
     return third.strip()
 
 
 def test_lines_take_the_candidate_that_is_fastest_on_all_rows() -> None:
     rows = [row(100_000, 1.0, narrow=0.8, wide=0.5), row(200_000, 2.0, narrow=1.8)]
-    assert line_of(rows) == "(math.inf, 256),  # 256 threads keep 16, unroll 8: gain 15.1%, spread 1.0%"
-    assert line_of(rows[:1]).startswith("(math.inf, 1024),  # 1024 threads keep 4, unroll 8: gain 50.0%")
+    assert line_of(rows) == "(math.inf, 256),  # 256 threads keep 16: gain 15.1%, spread 1.0%"
+    assert line_of(rows[:1]) == "(math.inf, 128),  # 128 threads keep 16: gain 50.0%, spread 1.0%"
 
 
 def test_a_gain_within_the_spread_keeps_the_line() -> None:
-    found = line_of([row(100_000, 1.0, spread=0.04, narrow=0.97)])
-    expected = "(math.inf, 512),  # as it is; the best was 256 threads keep 16, unroll 8: gain 3.0%, spread 4.0%"
-    assert found == expected
+    found = line_of([row(100_000, 1.0, spread=0.04, narrow=0.97, other=0.96)])
+    assert found == "(math.inf, 512),  # as it is; the best was 256 threads keep 16: gain 3.0%, spread 4.0%"
+
+
+def test_a_line_does_not_follow_a_candidate_that_it_cannot_express() -> None:
+    found = line_of([row(100_000, 1.0, narrow=1.1, other=0.8)])
+    assert found.startswith("(math.inf, 512),  # as it is; the best was 256 threads keep 16: gain -10.0%, ")
+    assert found.endswith("; with other constants 256 threads keep 8: gain 20.0%, spread 1.0%")
+
+
+def test_which_candidates_a_line_can_express() -> None:
+    """Those whose tile follows once the line is in the table."""
+    for workload in TUNED:
+        found = [way for way in candidates.candidates() if candidates.needs_only_threads(way, workload, CPU)]
+        assert {way.threads for way in found if way.keep} == {128, 256, 512}
+        assert {way.threads for way in found if not way.keep} == set(candidates.THREADS)
+        for way in (way for way in found if way.keep):
+            with patch.object(tiles, "KEPT", ((math.inf, way.threads),)):
+                tiles.kept_tile.cache_clear()
+                assert tile_on(workload, CPU) == tile_on(workload, CPU, way)
+    tiles.kept_tile.cache_clear()
+
+
+def test_the_output_ends_in_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With made-up times on a device that passes for a GPU: 256 threads are the fastest."""
+    device = torch.device("meta")
+    timed: list[str] = []
+
+    def run_workload(workload: Any, settings: Any, providers: Any, observed: bool) -> list[dict[str, Any]]:
+        timed[:] = [provider.name for provider in providers]
+        entries = {name: {"status": "timed", "samples_s": [0.8 + 0.2 * (not name.startswith("256"))]} for name in timed}
+        return [
+            {**asdict(workload), "logits_bytes": workload.logits_bytes, "memory": None, "others_share": None}
+            | {"providers": entries}
+        ]
+
+    fault = {candidates.kernel_of(tile_on(w, device, Candidate(256, 8, fields(unroll=8))), w): "spills" for w in TUNED}
+    monkeypatch.setattr(tune, "compiled_ahead", lambda *arguments: fault)
+    monkeypatch.setattr(tune, "run_workload", run_workload)
+    settings = Settings(device, suite="gpu", families=("logits",), names="vocab-50257-*")
+    output = tune.tune(settings, tmp_path)
+    assert "256 threads keep 8, unroll 8" not in timed and "256 threads keep 8, unroll 4" in timed
+    assert timed[:2] == [tune.BOUND, tune.PRESENT] and len(timed) == 32
+    assert re.search(r"\(math.inf, 256\),  # 256 threads keep 16, unroll \d: gain 20.0%, spread 0.0%\n\)", output)
+    assert f"    (2**17, 256),  # 256 threads streamed, unroll {tiles.UNROLL}: gain 20.0%, spread 0.0%" in output
+    assert output.endswith(")")
 
 
 def test_the_tables_can_be_pasted() -> None:
     times = dict.fromkeys((None, *candidates.candidates()), Span(0.99, 1.0, 1.01))
-    kept, streamed = tile_tables.tables_of([Row(64_000, times), Row(100_514, times)])
+    rows = [Row(row_bytes, times, frozenset(candidates.candidates())) for row_bytes in (64_000, 100_514)]
+    kept, streamed = tile_tables.tables_of(rows)
     namespace: dict[str, Any] = {"math": math}
     exec(f"{kept}\n{streamed}", namespace)
     assert (namespace["KEPT"], namespace["STREAMED"]) == (tiles.KEPT, tiles.STREAMED)
