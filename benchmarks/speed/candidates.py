@@ -78,7 +78,8 @@ def candidate_tile(
     registers = min(tiles.KEPT_REGISTERS, REGISTERS // candidate.threads)
     others: dict[str, Any] = {"KEPT_REGISTERS": registers}
     if candidate.keep is not None:
-        others |= {"MOST_KEPT": candidate.keep, "MOST_KEPT_WITH_SUMS": candidate.keep, "MOST_KEPT_OF_16_BITS": {}}
+        limits = {name: value for name, value in vars(tiles).items() if name.startswith("MOST_KEPT")}
+        others |= {name: candidate.keep if isinstance(value, int) else {} for name, value in limits.items()}
     with patch.multiple(tiles, KEPT=line, **others):
         found = tiles.kept_tile.__wrapped__(row_bytes, item, aligned, block, options, major)
     if found is None or found[0].whole:
