@@ -29,8 +29,8 @@ from .workloads import Workload, make_case, number_tokens
 
 THREADS = (128, 256, 512, 1024)
 KEEP = (8, 12, 16)
-FRONTS: dict[str, tuple[Any, ...]] = {"unroll": (4, 8)}
-"""Fields of the tile of a row of which only the end is kept, with the values to try; all are combined."""
+FIELDS: dict[str, tuple[Any, ...]] = {"unroll": (4, 8)}
+"""Other fields of a kept row's tile, with the values to try; all are combined."""
 UNROLL = (2, 4, 8)
 """Vectors per thread at a time, where nothing is kept."""
 FEW_ROWS = 16
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
     keep: int | None
     """The most vectors that a thread keeps; 0: none; None: as many as for other threads."""
     fields: tuple[tuple[str, Any], ...] = ()
-    """Other fields of the tile, unless the whole row is kept."""
+    """Other fields of the tile."""
 
     def __str__(self) -> str:
         kept = f"keep {self.keep}" if self.keep else "streamed"
@@ -56,9 +56,9 @@ Item = tuple[Workload, torch.device, "Candidate | None"]
 
 def candidates() -> list[Candidate]:
     """Every combination; 1,024 threads have registers for 4 kept vectors."""
-    of_fronts = [tuple(zip(FRONTS, values, strict=True)) for values in product(*FRONTS.values())]
+    others = [tuple(zip(FIELDS, values, strict=True)) for values in product(*FIELDS.values())]
     kept = [*product(THREADS[:-1], KEEP), (THREADS[-1], 4)]
-    found = [Candidate(threads, keep, fields) for threads, keep in kept for fields in of_fronts]
+    found = [Candidate(threads, keep, fields) for threads, keep in kept for fields in others]
     return found + [Candidate(threads, 0, (("unroll", unroll),)) for threads in THREADS for unroll in UNROLL]
 
 
@@ -79,13 +79,17 @@ def candidate_tile(
     others: dict[str, Any] = {"KEPT_REGISTERS": registers}
     if candidate.keep is not None:
         limits = {name: value for name, value in vars(tiles).items() if name.startswith("MOST_KEPT")}
-        others |= {name: candidate.keep if isinstance(value, int) else {} for name, value in limits.items()}
+        keep = candidate.keep
+        others |= {
+            name: keep if isinstance(value, int) else dict.fromkeys(value, keep) for name, value in limits.items()
+        }
     with patch.multiple(tiles, KEPT=line, **others):
         found = tiles.kept_tile.__wrapped__(row_bytes, item, aligned, block, options, major)
-    if found is None or found[0].whole:
-        return found
+    if found is None:
+        return None
     tile, launch_options = found
-    return tile._replace(**dict(candidate.fields)), launch_options
+    fields = {name: value for name, value in candidate.fields if name != "unroll" or not tile.whole}
+    return tile._replace(**fields), launch_options  # a row that is whole has no front to unroll
 
 
 @contextmanager
@@ -129,9 +133,8 @@ def needs_only_threads(candidate: Candidate, workload: Workload, device: torch.d
     if candidate.keep == 0:
         return candidate == streamed_by(candidate.threads)
     fits = candidate.threads * tiles.KEPT_REGISTERS <= REGISTERS
-    return fits and tile_on(workload, device, candidate) == tile_on(
-        workload, device, Candidate(candidate.threads, None)
-    )
+    followed = Candidate(candidate.threads, None)
+    return fits and tile_on(workload, device, candidate) == tile_on(workload, device, followed)
 
 
 def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | None]:

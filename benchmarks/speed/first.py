@@ -174,16 +174,11 @@ def counters(folder: Path) -> str:
         return "ncu: not installed"
     command = [program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
     command += ["--kernel-name", f"regex:^{ROW_KERNEL}$", "--metrics", ",".join(METRICS)]
+    command += [sys.executable, "-c", ONE_STEP, *PROFILED]
     try:
-        done = subprocess.run(
-            [*command, sys.executable, "-c", ONE_STEP, *PROFILED],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=NCU_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"ncu: not finished after {NCU_SECONDS} s"
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=NCU_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"ncu: {error}"[:200]
     (folder / "first-ncu.csv").write_text(done.stdout)
     launches = list(launches_in(done.stdout))
     if done.returncode or len(launches) != len(PROFILED):
@@ -198,4 +193,4 @@ def launches_in(output: str) -> Iterator[dict[str, str]]:
     table = csv.reader(line for line in output.splitlines() if line.startswith('"'))
     header, units = next(table, []), next(table, [])
     for line in table:
-        yield {name: f"{value} {unit}".strip() for name, value, unit in zip(header, line, units, strict=True)}
+        yield {name: f"{value} {unit}".strip() for name, value, unit in zip(header, line, units, strict=False)}

@@ -73,6 +73,15 @@ def test_rows_above_64_kb_have_a_candidate_with_two_programs_per_multiprocessor(
             assert {(256, 16, 4), (256, 16, 8)} <= {(tile.threads, tile.keep, tile.unroll) for tile in kept}
 
 
+def test_another_field_of_the_tile_is_one_more_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also applies to rows that are kept whole, which have no front to unroll."""
+    (workload,) = (workload for workload in TUNED if workload.name == "vocab-32000-bf16")
+    before = {tile for tile in distinct(workload, CPU) if tile.keep}
+    monkeypatch.setitem(candidates.FIELDS, "aligned", (True, False))
+    after = {tile for tile in distinct(workload, CPU) if tile.keep}
+    assert after == before | {tile._replace(aligned=False) for tile in before}
+
+
 @pytest.mark.slow
 def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
