@@ -41,9 +41,9 @@ def parser() -> Parser:
     add_device(run)
 
     first = commands.add_parser("first", help="a GPU's first times, in a minute: few providers, and kernel by kernel")
-    first.set_defaults(quick=False, families=("logits",), memory=memory.KEPT)
+    first.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
     add_choice(first, "*", str(scratch))
-    first.add_argument("--seconds", type=seconds, default=8.0, help="time for the samples of a workload")
+    first.add_argument("--seconds", type=seconds, default=40.0, help="as for run; each workload gets a fifth")
     add_compile_only(first)
     add_device(first)
 
@@ -112,9 +112,9 @@ def device_here(name: str) -> torch.device:
 
 def measure(options: argparse.Namespace) -> int:
     """`run`, `first`, `host` and `tune`: measure, write the results and print their folder."""
-    for_gpus = "--suite gpu" if vars(options).get("suite") == "gpu" else "first" if options.name == "first" else None
-    if for_gpus and options.device.type != "cuda" and not options.dry:
-        raise InputError(f"{for_gpus} needs a GPU, or --dry; got --device {options.device}")
+    chosen = f"--suite {options.suite}" if options.name == "run" else options.name
+    if chosen in ("--suite gpu", "first") and options.device.type != "cuda" and not options.dry:
+        raise InputError(f"{chosen} needs a GPU, or --dry; got --device {options.device}")
     if options.name == "run":
         options.seconds = options.seconds or (2.0 if options.quick else 8.0)
         options.suite = "quick" if options.quick else options.suite
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> int:
         memory.refuse_settings()
         if not options.busy:
             neighbours.refuse_if_busy()
-    folder = options.out or (SCRATCH if options.quick or options.dry or options.name == "first" else results.FOLDER)
+    folder = options.out or (SCRATCH if options.quick or options.dry else results.FOLDER)
     command = getattr(import_module(f".{options.name}", __package__), options.name)
     print(f"results: {command(settings, folder)}")
     return 0

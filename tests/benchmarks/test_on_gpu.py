@@ -139,6 +139,11 @@ def test_ours_is_compiled_before_the_clock_starts(part: str, tmp_path: Path) -> 
     assert status == "ok" and compiling == [*timing, "--compile-only"]
 
 
+def test_a_part_is_cut_off(tmp_path: Path) -> None:
+    status, _ = called("tests-rest", tmp_path, LIMIT="1", SLOW="test_shards.py")
+    assert status == "cut off after 1 s"
+
+
 def test_a_command_on_the_device_machine_ends_in_time() -> None:
     """After 600 seconds; the summary imports torch, and a program that does not end is killed five seconds later."""
     prepare, limit = (int(re.search(rf"{name}:-(\d+)", TEXT)[1]) for name in ("PREPARE", "LIMIT"))  # type: ignore[index]

@@ -235,7 +235,7 @@ def test_small_problems_pass_the_gate_on_one_thread(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("command_", ["run", "host", "tune"])
+@pytest.mark.parametrize("command_", ["run", "first", "host", "tune"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [("--workloads", "nope", "no workload matches 'nope'"), ("--out", "/proc/nowhere", "cannot write results to")],
