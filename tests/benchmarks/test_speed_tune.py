@@ -120,36 +120,36 @@ def test_the_tile_in_use_is_timed_even_if_it_has_a_fault() -> None:
     assert tune.PRESENT in timed and str(slow) not in timed and len(timed) == len(ways) - 1
 
 
-NARROW, WIDE, OTHER = Candidate(256, 16), Candidate(128, 16), Candidate(256, 8)
+WIDE, NARROW, OTHER = Candidate(256, 16), Candidate(128, 16), Candidate(256, 8)
 
 
 def row(row_bytes: int, present: float, spread: float = 0.01, **times: float) -> Row:
-    """With medians of the present tile, and of NARROW, WIDE and OTHER, which needs another constant."""
-    medians = {None: present, NARROW: times.get("narrow"), WIDE: times.get("wide"), OTHER: times.get("other")}
+    """With medians of the present tile, and of WIDE, NARROW and OTHER, which needs another constant."""
+    medians = {None: present, WIDE: times.get("wide"), NARROW: times.get("narrow"), OTHER: times.get("other")}
     spans = {way: Span(m * (1 - spread / 2), m, m * (1 + spread / 2)) for way, m in medians.items() if m}
-    return Row(row_bytes, spans, frozenset({NARROW, WIDE}))
+    return Row(row_bytes, spans, frozenset({WIDE, NARROW}))
 
 
 def line_of(rows: list[Row]) -> str:
-    table = tile_tables.table("KEPT", [(2**16, 64), (math.inf, 512)], rows, [NARROW, WIDE, OTHER], lambda row: None)
+    table = tile_tables.table("KEPT", [(2**16, 64), (math.inf, 512)], rows, [WIDE, NARROW, OTHER], lambda row: None)
     first, second, third, last = table.splitlines()
     assert (first, second, last) == ("KEPT = (", "    (2**16, 64),  # not measured", ")")
     return third.strip()
 
 
 def test_lines_take_the_candidate_that_is_fastest_on_all_rows() -> None:
-    rows = [row(100_000, 1.0, narrow=0.8, wide=0.5), row(200_000, 2.0, narrow=1.8)]
+    rows = [row(100_000, 1.0, wide=0.8, narrow=0.5), row(200_000, 2.0, wide=1.8)]
     assert line_of(rows) == "(math.inf, 256),  # 256 threads keep 16: gain 15.1%, spread 1.0%"
     assert line_of(rows[:1]) == "(math.inf, 128),  # 128 threads keep 16: gain 50.0%, spread 1.0%"
 
 
 def test_a_gain_within_the_spread_keeps_the_line() -> None:
-    found = line_of([row(100_000, 1.0, spread=0.04, narrow=0.97, other=0.96)])
+    found = line_of([row(100_000, 1.0, spread=0.04, wide=0.97, other=0.96)])
     assert found == "(math.inf, 512),  # as it is; the best was 256 threads keep 16: gain 3.0%, spread 4.0%"
 
 
 def test_a_line_does_not_follow_a_candidate_that_it_cannot_express() -> None:
-    found = line_of([row(100_000, 1.0, narrow=1.1, other=0.8)])
+    found = line_of([row(100_000, 1.0, wide=1.1, other=0.8)])
     assert found.startswith("(math.inf, 512),  # as it is; the best was 256 threads keep 16: gain -10.0%, ")
     assert found.endswith("; with other constants 256 threads keep 8: gain 20.0%, spread 1.0%")
 
