@@ -1,33 +1,38 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in parts that each end within eight minutes: benchmarks/on_gpu.sh PART [FOLDER]
+# Everything that needs a GPU, in parts that each end within ten minutes: benchmarks/on_gpu.sh PART [FOLDER]
 #
-#   tests                                   the tests marked gpu; a skipped test counts as failed
-#   sanitizer-memcheck sanitizer-racecheck  the kernels' tests on small shapes, under a tool of compute-sanitizer
-#   speed-logits speed-hidden               the speed suite with all peers, one family each
+#   tests                                   what must be right before a time means anything: the kernels' values
+#   first                                   the first times: few providers, then a step kernel by kernel
 #   tune                                    our kernels under other launch settings
+#   speed-logits speed-hidden               the speed suite with all peers, one family each
+#   sanitizer-memcheck sanitizer-racecheck  the kernels' tests on small shapes, under a tool of compute-sanitizer
+#   tests-rest                              the other tests marked gpu
 #   speed-ntl speed-step                    more of the speed suite
-#   quality-t5 quality-llama                CE and CE + NTL-WAS with a 60M model on the mathematics data
+#   quality-t5 quality-llama                CE and CE + NTL with a 60M model on the mathematics data
 #
-# Together they take more than half an hour. Run them in this order, most important first, and stop when time runs out:
-# unless the tests pass, the rest means nothing; the sanitizer finds what they miss; and the claims about speed concern
-# the two large families of the speed suite. The next parts reuse the kernels that `tests` compiles.
+# Together they take more than half an hour. Run them in this order, most important first, and stop when time runs out.
+# Only a GPU can tell times, so they come first, after the tests without which they mean nothing: `first` is meant to end
+# five minutes after the start. The sanitizers can wait, since the emulated GPU of the tests has checked memory accesses
+# and races. In both parts of tests, a skipped test counts as failed.
 #
-# FOLDER (default: runs/gpu) receives the results and PART.log; the last ten lines printed are a summary. Settings:
+# A part first imports and compiles, then its clock starts. FOLDER (default: runs/gpu) receives the results and
+# PART.log. Packages that are missing are named in the first line printed; the last ten lines are a summary. Settings:
 #   WHEELS=FOLDER       wheels to use, for a machine without a network; a missing peer is reported
 #   MATHEMATICS=FOLDER  the prepared mathematics data        SEEDS="1 2 3"  one after the other, while time is left
-#   STEPS=500           training steps of a run              LIMIT=460      seconds for a part
-#   COMMIT=HASH         for a copy without .git              DRY=1          tiny, on the CPU: tests this script
-#   PYTHON=COMMAND      default: python3
+#   STEPS=500           training steps of a run              LIMIT=460      seconds for a part, once prepared
+#   COMMIT=HASH         for a copy without .git              PREPARE=100    seconds to prepare it
+#   PYTHON=COMMAND      default: python3                     DRY=1          tiny, on the CPU: tests this script
 #
-# Every part needs torch, triton, transformers with tokenizers and accelerate, numpy, scipy, hypothesis, matplotlib, tqdm,
-# pytest, pytest-benchmark and pytest-xdist; quality-* also needs scikit-learn and tensorboard. What such a machine
+# Every part needs torch, triton, transformers with tokenizers and accelerate, numpy, scipy, hypothesis, matplotlib, tqdm
+# and pytest; pytest-xdist makes the tests faster; quality-* also needs scikit-learn and tensorboard. What such a machine
 # still lacks has to be provided as wheels:
 #
-#   tests, sanitizer-*, tune  nothing
-#   speed-logits              ntloss loguru liger-kernel
-#   speed-hidden              ntloss loguru liger-kernel cut-cross-entropy
-#   speed-ntl, speed-step     ntloss loguru
-#   quality-*                 hydra-core omegaconf==2.3.1 antlr4-python3-runtime==4.9.3
+#   tests, tests-rest, sanitizer-*, tune  nothing
+#   first                                 liger-kernel
+#   speed-logits                          ntloss loguru liger-kernel
+#   speed-hidden                          ntloss loguru liger-kernel cut-cross-entropy
+#   speed-ntl, speed-step                 ntloss loguru
+#   quality-*                             hydra-core omegaconf==2.3.1 antlr4-python3-runtime==4.9.3
 #
 # `pip download --no-deps --only-binary=:all: -d wheels NAMES` fetches them; benchmarks/speed/README.md has the command
 # for another version of Python. The index has no wheel of antlr4-python3-runtime: `pip wheel --no-deps -w wheels NAME`
@@ -35,9 +40,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-parts="tests sanitizer-memcheck sanitizer-racecheck speed-logits speed-hidden tune speed-ntl speed-step quality-t5 quality-llama"
-gpu_tests="tests/backends/test_triton.py tests/parallel/test_capture.py tests/parallel/test_shards.py
-    tests/test_autograd.py tests/test_linear.py tests/test_ntloss.py tests/test_tokens.py tests/test_transforms.py"
+parts="tests first tune speed-logits speed-hidden sanitizer-memcheck sanitizer-racecheck tests-rest speed-ntl speed-step"
+parts+=" quality-t5 quality-llama"
+kernel_tests="tests/backends/test_triton.py tests/test_linear.py"
+other_tests="tests/parallel/test_capture.py tests/parallel/test_shards.py tests/test_autograd.py tests/test_ntloss.py
+    tests/test_tokens.py tests/test_transforms.py"
 part=${1:-}
 if ! grep -qxF -- "$part" <<< "${parts// /$'\n'}"; then
     echo "usage: benchmarks/on_gpu.sh PART [FOLDER]; PART is one of: $parts" >&2
@@ -48,69 +55,89 @@ mkdir -p "$folder" || exit 2
 folder=$(cd "$folder" && pwd)
 log=$folder/$part.log
 : > "$log"
-limit=${LIMIT:-460}
+limit=${PREPARE:-100} # until the clock starts
 python=${PYTHON:-python3}
 status=ok
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-if [[ -n ${WHEELS:-} ]]; then
-    "$python" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$scratch/site" "$WHEELS"/*.whl \
-        >> "$log" 2>&1 || status="failed: the wheels in $WHEELS"
-    PYTHONPATH=$scratch/site:$PYTHONPATH
-fi
-
 left() { echo $((limit - SECONDS)); }
 
 # Run a command within the remaining time.
-within_limit() { timeout "$(($(left) > 1 ? $(left) : 1))" "$@"; }
+within_limit() { timeout -k 5 "$(($(left) > 1 ? $(left) : 1))" "$@"; }
 
-# The same with output into the log; remembers the first failure.
-run() {
+# The same with output into the log.
+logged() {
     printf '\n$ %s\n' "$*" >> "$log"
     within_limit "$@" >> "$log" 2>&1
+}
+
+# The same, and remember the first failure.
+run() {
+    logged "$@"
     local code=$?
     [[ $code == 0 || $status != ok ]] && return $code
-    [[ $code == 124 ]] && status="cut off after $limit s" || status="failed with $code: $1 ${2:-} ${3:-}"
+    (($(left) <= 0)) && status="cut off after $limit s" || status="failed with $code: $1 ${2:-} ${3:-}"
     return $code
 }
 
-tests() {
-    # shellcheck disable=SC2086 # a list of names
-    if [[ -n ${DRY:-} ]]; then
-        run "$python" -m pytest -q -rfE -m gpu $gpu_tests
-    else
-        OMP_NUM_THREADS=2 run "$python" -m pytest -q -rfE -m gpu --require-gpu -n 12 $gpu_tests
-    fi
-}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+if [[ -n ${WHEELS:-} ]]; then
+    logged "$python" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$scratch/site" \
+        "$WHEELS"/*.whl || status="failed: the wheels in $WHEELS"
+    PYTHONPATH=$scratch/site:$PYTHONPATH
+fi
+
+missing=$("$python" -c 'from importlib.util import find_spec
+plugins = {"pytest-benchmark": "pytest_benchmark", "pytest-xdist": "xdist"}
+print(*(package for package, module in plugins.items() if find_spec(module) is None))' 2>> "$log")
+pytest=(-m pytest -q -rfE -m gpu)
+processes=(-n 12)
+if [[ -n $missing ]]; then
+    pytest+=(-o "addopts=--strict-markers -p no:cacheprovider") # without the options of these plugins
+    [[ $missing == *xdist* ]] && processes=() missing+="; tests run in one process"
+    echo "missing   $missing"
+fi
+if [[ -n ${DRY:-} ]]; then
+    processes=()
+else
+    pytest+=(--require-gpu)
+fi
+
+tests() { OMP_NUM_THREADS=2 run "$python" "${pytest[@]}" "${processes[@]}" "$@"; }
 
 # The tool checks our kernels only: torch's are not under test, and each launch under it is slow.
-sanitizer() {
-    local chosen="any_length or impossible_labels" wanted=0
-    local tool=(compute-sanitizer --tool "$1" --target-processes application-only --report-api-errors no
-        --kernel-name 'regex=^[a-z_]+_kernel$' --error-exitcode 9)
-    if [[ $1 == memcheck ]]; then
-        chosen+=" or every_row or bad_labels or scaling or shards_equal"
-        wanted=9 # after the planted fault
-    fi
-    local tests=(-m pytest -q -x -rfE -m gpu -k "TestOnTheGpu and ($chosen)" --gpu-limit 0
-        tests/backends/test_triton.py tests/parallel/test_shards.py)
-    if [[ -n ${DRY:-} ]]; then
-        run "$python" "${tests[@]}"
-        return
-    fi
+sanitizer=(compute-sanitizer --tool "${part#sanitizer-}" --target-processes application-only --report-api-errors no
+    --kernel-name 'regex=^[a-z_]+_kernel$' --error-exitcode 9)
+chosen="any_length or impossible_labels"
+[[ $part == sanitizer-memcheck ]] && chosen+=" or every_row or bad_labels or scaling or shards_equal"
+sanitized=("${pytest[@]}" -x -k "TestOnTheGpu and ($chosen)" --gpu-limit 0
+    tests/backends/test_triton.py tests/parallel/test_shards.py)
+
+# Whether the tool works here; compiles the kernels, which is slow under it.
+prepare_sanitizer() {
+    [[ -n ${DRY:-} ]] && return
+    local wanted=0 code
+    [[ $part == sanitizer-memcheck ]] && wanted=9 # after the planted fault
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # torch's cache would hide accesses outside a tensor
-    within_limit "${tool[@]}" "$python" -m benchmarks.planted "$1" > "$scratch/planted" 2>&1
-    local code=$?
+    within_limit "${sanitizer[@]}" "$python" -m benchmarks.planted "${part#sanitizer-}" > "$scratch/planted" 2>&1
+    code=$?
     cat "$scratch/planted" >> "$log"
     if [[ $code != "$wanted" ]]; then
         status="not run: compute-sanitizer does not work on this machine: $code instead of $wanted from benchmarks.planted:"
         status+=" $(grep -iE 'error|support|no such' "$scratch/planted" | head -n 1)"
-        return
+        return 1
     fi
-    OMP_NUM_THREADS=2 run "$python" "${tests[@]}" --require-gpu -n 12 || return # compiles, which is slow under the tool
-    run "${tool[@]}" "$python" "${tests[@]}" --require-gpu
+    OMP_NUM_THREADS=2 logged "$python" "${sanitized[@]}" "${processes[@]}"
+    code=$?
+    [[ $code == 0 || $(left) -le 0 ]] && return
+    status="failed with $code: the tests, without the tool"
+    return 1
+}
+
+sanitize() {
+    [[ -n ${DRY:-} ]] && sanitizer=()
+    run "${sanitizer[@]}" "$python" "${sanitized[@]}"
 }
 
 speed() {
@@ -123,13 +150,12 @@ speed() {
     run "$python" -m benchmarks.speed run --families "$1" "${few[@]}" --out "$folder"
 }
 
-tune() {
-    if [[ -n ${DRY:-} ]]; then
-        run "$python" -m benchmarks.speed tune --dry --device cpu --workloads vocab-32000-fp32 --out "$folder"
-    else
-        # The vocabularies; one of them is that of the workload logits-bf16
-        run "$python" -m benchmarks.speed tune --device cuda --seconds 40 --workloads '[lv]o*-bf16' --out "$folder"
-    fi
+# The command `first` or `tune` of benchmarks.speed, by `run` or `logged`, with more options.
+first_or_tune() {
+    local by=$1 options=(--device cuda)
+    [[ $part == tune ]] && options+=(--workloads '[lv]o*' --seconds 40) # the vocabularies; one is that of logits-*
+    [[ -n ${DRY:-} ]] && options=(--dry --device cpu --workloads '*-50257-bf16')
+    "$by" "$python" -m benchmarks.speed "$part" "${options[@]}" --out "$folder" "${@:2}"
 }
 
 # Seeds are the outer loop, so what fits into the time is pairs of CE and CE + NTL. Time for the report is reserved.
@@ -160,22 +186,40 @@ quality() {
     run "$python" -m benchmarks.quality report "$runs" --out "$folder/$part"
 }
 
-sees_gpu() { "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' >> "$log" 2>&1; }
-
-if [[ -z ${DRY:-} ]] && ! sees_gpu; then
-    [[ $status == ok ]] && status="failed: torch sees no GPU"
-else
+# Imports and compiles, which must not take a part's time; fails if the part cannot run.
+prepare() {
+    if [[ -z ${DRY:-} ]] && ! logged "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+        [[ $status == ok ]] && status="failed: torch sees no GPU"
+        return 1
+    fi
     case $part in
-        sanitizer-*) sanitizer "${part#sanitizer-}" ;;
+        first | tune) first_or_tune logged --compile-only ;;
+        sanitizer-*) prepare_sanitizer || return ;;
+        *) logged "$python" -c 'import pytest, torch._dynamo, transformers, triton, benchmarks.speed.run' ;;
+    esac
+    return 0
+}
+
+if prepare; then
+    prepared=$SECONDS
+    SECONDS=0 limit=${LIMIT:-460}
+    # shellcheck disable=SC2086 # lists of names
+    case $part in
+        tests) tests $kernel_tests ;;
+        tests-rest) tests $other_tests ;;
+        first | tune) first_or_tune run ;;
         speed-*) speed "${part#speed-}" ;;
+        sanitizer-*) sanitize ;;
         quality-t5) quality t5_ntl ;;
         quality-llama) quality llama ;;
-        *) "$part" ;;
     esac
+    if [[ $part == first || $part == tune ]]; then
+        awk '/^results: / {text = ""; found = 1} found {text = text $0 "\n"} END {printf "%s", text}' "$log"
+    fi
 fi
 
 # Exactly ten lines: what ran, where, with what, and how it ended.
-"$python" - "$part" "$status" "$SECONDS of $limit s" "$folder" "$log" <<'PYTHON'
+"$python" - "$part" "$status" "$SECONDS of $limit s${prepared:+, prepared in $prepared s}" "$folder" "$log" <<'PYTHON'
 import sys
 from pathlib import Path
 

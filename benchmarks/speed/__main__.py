@@ -1,4 +1,4 @@
-"""``python -m benchmarks.speed run | host | counts | report | tune``."""
+"""``python -m benchmarks.speed run | first | host | counts | report | tune``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
 
 def parser() -> Parser:
     top = Parser(prog="python -m benchmarks.speed", description=__doc__)
-    commands = top.add_subparsers(required=True, dest="name", metavar="run|host|counts|report|tune")
+    commands = top.add_subparsers(required=True, dest="name", metavar="run|first|host|counts|report|tune")
     committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
     run = commands.add_parser("run", help="measure and write results")
@@ -39,6 +39,13 @@ def parser() -> Parser:
     run.add_argument("--seconds", type=seconds, help="time for the samples of a main workload (8; quick: 2)")
     add_memory(run)
     add_device(run)
+
+    first = commands.add_parser("first", help="a GPU's first times, in a minute: few providers, and kernel by kernel")
+    first.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
+    add_choice(first, "*", str(scratch))
+    first.add_argument("--seconds", type=seconds, default=40.0, help="as for run; each workload gets a fifth")
+    add_compile_only(first)
+    add_device(first)
 
     host = commands.add_parser("host", help="time the host's work without running kernels, and small problems")
     host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
@@ -61,6 +68,7 @@ def parser() -> Parser:
     tune.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
     add_choice(tune, "vocab-*", str(scratch))
     tune.add_argument("--seconds", type=seconds, default=20.0, help="as for run; each workload gets a fifth")
+    add_compile_only(tune)
     add_device(tune)
     return top
 
@@ -90,6 +98,12 @@ def add_memory(command: Parser) -> None:
     )
 
 
+def add_compile_only(command: Parser) -> None:
+    command.add_argument(
+        "--compile-only", action="store_true", help="compile what would be timed, into Triton's cache on disk, and end"
+    )
+
+
 def add_device(command: Parser) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
     command.add_argument("--device", type=device_here, default=torch.device(default), help=f"default: {default}")
@@ -107,10 +121,11 @@ def device_here(name: str) -> torch.device:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """`run`, `host`, `counts` and `tune`: measure, write the results and print their folder."""
+    """`run`, `first`, `host`, `counts` and `tune`: measure, write the results and print their folder."""
+    chosen = f"--suite {options.suite}" if options.name == "run" else options.name
+    if chosen in ("--suite gpu", "first") and options.device.type != "cuda" and not options.dry:
+        raise InputError(f"{chosen} needs a GPU, or --dry; got --device {options.device}")
     if options.name == "run":
-        if options.suite == "gpu" and options.device.type != "cuda" and not options.dry:
-            raise InputError(f"--suite gpu needs a GPU, or --dry; got --device {options.device}")
         options.seconds = options.seconds or (2.0 if options.quick else 8.0)
         options.suite = "quick" if options.quick else options.suite
     from .run import Settings  # here, since it imports torch's compiler, which takes seconds

@@ -37,6 +37,8 @@ CPU_WARM_UP = 1
 """Warm-up steps. The gate has already run every step once, and a CPU needs no time to raise its clock."""
 SETTLING, SETTLED_PAGES = 6, 256
 """Maximum rounds of steps until kept memory is large enough; it ends earlier when a round maps hardly any pages."""
+NOT_TIMED = "none; everything is compiled"
+"""What a run that only compiles returns."""
 ATTEMPTS = 3
 """Attempts to measure a workload without disturbance by other processes."""
 LEAST, MOST = 5, 100
@@ -60,6 +62,8 @@ class Settings:
     """On a CPU: "fresh", "kept" or "both"."""
     dry: bool = False
     """Run every workload once at the smallest size: runs all the code, but measures nothing."""
+    compile_only: bool = False
+    """Compile the kernels that would be timed, into Triton's cache on disk, and end."""
 
     @property
     def is_whole(self) -> bool:
@@ -147,10 +151,12 @@ def apart(workload: Workload, settings: Settings) -> list[Record]:
     return records
 
 
-def run_workload(workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None) -> list[Record]:
+def run_workload(
+    workload: Workload, settings: Settings, providers: Sequence[Provider] | None = None, observed: bool = True
+) -> list[Record]:
     """A record per way of memory: sizes and, for each provider, samples, peak memory and counts, or why there are none.
 
-    ``providers`` defaults to those of the workload.
+    ``providers`` defaults to those of the workload. Peak memory and counts only if they are to be ``observed``.
     """
     chosen = providers_of(workload.family, workload.providers) if providers is None else providers
     chosen = settings.providers_among(chosen)
@@ -163,7 +169,7 @@ def run_workload(workload: Workload, settings: Settings, providers: Sequence[Pro
             case = workloads.make_case(workload, device, 1 if workload.family in ("step", "hidden") else sets)
             warm_up = 0 if settings.dry else CPU_WARM_UP if device.type == "cpu" else WARM_UP
             entries, steps = prepare(case, chosen, warm_up)
-            for name, step in steps.items():
+            for name, step in steps.items() if observed else ():
                 entries[name] |= measure.observe(step, device)
         for way in chosen_ways:
             with treated(way), neighbours.all_cores_busy() if workload.beside_load else nullcontext():

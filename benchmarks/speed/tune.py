@@ -1,17 +1,15 @@
 """Time our loss with other launch settings, to justify the tables in the backends.
 
-Triton: threads per row, and how many vectors each thread keeps in registers, or loads at a time if it keeps none.
-Eager: bytes of a block of rows. Every setting passes the gate like a provider, and all are timed alternately on the
-same tensors.
+Triton: how the kernel of loss and gradient walks a row (:mod:`.candidates`), compiled in all processes before anything
+is timed. Eager: bytes of a block of rows. Every setting passes the gate like a provider, and all are timed alternately
+on the same tensors.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,43 +18,80 @@ import torch
 
 from ntl_kernels.backends.eager import blocks
 
-from ..inspect.roofline import REGISTERS
 from ..published import markdown
+from .candidates import (
+    Candidate,
+    candidates,
+    compiled_ahead,
+    distinct,
+    fault,
+    kernel_of,
+    needs_only_threads,
+    tile_on,
+    walking,
+)
 from .providers import Provider, by_autograd, ours, providers_of
-from .results import Record, medians
-from .run import Settings, run_workload, suite_of, write_records
+from .results import Record, percentiles, timed
+from .run import NOT_TIMED, Settings, run_workload, suite_of, write_records
 from .tables import milliseconds
-from .workloads import Case, Step
+from .tile_tables import Row, Span, tables_of
+from .workloads import Case, Step, Workload
 
-THREADS, UNROLLS = (128, 256, 512, 1024), (1, 2, 4, 8)
-KEPT = [(threads, keep) for threads in THREADS for keep in (4, 8, 12, 16, 20) if threads < 1024 or keep == 4]
-"""(threads, kept vectors); 1,024 threads have registers for 4."""
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
 BOUND = "copy"
+PRESENT = "as it is"
 FILE = "tune"
 Setting = Callable[[], AbstractContextManager[Any]]
+Faults = Mapping[Any, str]
+"""Kernel -> why it should not be timed."""
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads, write ``folder/<device>/tune.json``; return its path and a table."""
-    providers = [*providers_of("logits", (BOUND,)), *candidates(settings.device)]
-    measured = partial(run_workload, providers=providers)
-    target, records = write_records(suite_of(settings), settings, folder, measured, FILE, fresh=True)
-    header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain"]
-    return f"{target / FILE}.json\n\n{markdown(header, map(winner, records))}"
+    """Time every setting on the chosen workloads and write ``folder/<device>/tune.json``; return its path, a table, and
+    the lines of the tables of tiles."""
+    chosen, is_gpu = suite_of(settings), settings.device.type != "cpu"
+    faults = compiled_ahead(chosen, settings.device, fault) if is_gpu else {}
+    for workload in chosen if is_gpu else ():
+        for candidate, reason in left_out(workload, settings.device, faults).items():
+            print(f"left out for {workload.name}: {candidate}: {reason}", flush=True)
+    if settings.compile_only:
+        return NOT_TIMED
+
+    def measured(workload: Workload, settings: Settings) -> list[Record]:
+        ways = tiles_to_time(workload, settings.device, faults) if is_gpu else sizes_to_time()
+        settable = [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in ways.items()]
+        providers = [*providers_of("logits", (BOUND,)), *settable]
+        return run_workload(workload, settings, providers, observed=False)
+
+    target, records = write_records(chosen, settings, folder, measured, FILE, fresh=True)
+    header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain", "spread"]
+    parts = [f"{target / FILE}.json", markdown(header, map(winner, records))]
+    if is_gpu:
+        parts += tables_of([by_candidate(*pair, settings.device) for pair in zip(chosen, records, strict=True)])
+    return "\n\n".join(parts)
 
 
-def candidates(device: torch.device) -> list[Provider]:
-    """The current settings and all alternatives."""
-    settings: dict[str, Setting] = {"as it is": nullcontext}
-    if device.type == "cuda":
-        settings |= {f"{t} threads x {u}": partial(streamed, t, u) for t, u in product(THREADS, UNROLLS)}
-        settings |= {f"{t} threads keep {k}": partial(kept, t, k) for t, k in KEPT}
-    else:
-        settings |= {
-            f"blocks of {size // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for size in BLOCK_BYTES
-        }
-    return [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in settings.items()]
+def left_out(workload: Workload, device: torch.device, faults: Faults) -> dict[Candidate, str]:
+    """The candidates with a fault; the tile in use is always timed."""
+    kernels = {candidate: kernel_of(tile, workload) for tile, candidate in distinct(workload, device).items()}
+    return {way: faults[kernel] for way, kernel in kernels.items() if way is not None and kernel in faults}
+
+
+def tiles_to_time(workload: Workload, device: torch.device, faults: Faults) -> dict[str, Setting]:
+    """The tile in use and all others without a fault."""
+    ways = [way for way in distinct(workload, device).values() if way not in left_out(workload, device, faults)]
+    return {label(way): partial(walking, way) for way in ways}
+
+
+def sizes_to_time() -> dict[str, Setting]:
+    """The current size of a block of rows and the alternatives."""
+    sizes = {f"blocks of {size // 1024} KiB": size for size in BLOCK_BYTES}
+    alternatives = {name: partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for name, size in sizes.items()}
+    return {PRESENT: nullcontext, **alternatives}
+
+
+def label(candidate: Candidate | None) -> str:
+    return PRESENT if candidate is None else str(candidate)
 
 
 def under(setting: Setting) -> Callable[[Case], Step]:
@@ -74,45 +109,25 @@ def under(setting: Setting) -> Callable[[Case], Step]:
     return build
 
 
-@contextmanager
-def streamed(threads: int, unroll: int) -> Iterator[None]:
-    """Make every Triton kernel that walks rows use this many threads and vectors at a time, and keep nothing."""
-    backend = importlib.import_module("ntl_kernels.backends.triton")
-    original = backend.tile_for
-
-    def tile_for(*arguments: Any) -> Any:
-        tile, launch = original(*arguments)
-        lanes = tile.threads // launch["num_warps"]
-        return tile._replace(threads=threads, unroll=unroll), {**launch, "num_warps": threads // lanes}
-
-    with patch.multiple(backend, tile_for=tile_for, kept_tile=lambda *arguments: None):
-        yield
-
-
-@contextmanager
-def kept(threads: int, keep: int) -> Iterator[None]:
-    """Make the kernel of loss and gradient use this many threads, each of which keeps this many vectors."""
-    backend = importlib.import_module("ntl_kernels.backends.triton")
-    original = backend.kept_tile
-
-    def kept_tile(*arguments: Any) -> Any:
-        found = original(*arguments)
-        if found is None:
-            return None
-        tile, launch = found
-        lanes, registers = tile.threads // launch["num_warps"], min(launch["maxnreg"], REGISTERS // threads)
-        launch = {**launch, "num_warps": threads // lanes, "maxnreg": registers}
-        return tile._replace(threads=threads, keep=keep, whole=False), launch
-
-    with patch.object(backend, "kept_tile", kept_tile):
-        yield
+def spans(record: Record) -> dict[str, Span]:
+    """Setting -> its times."""
+    return {name: Span(*percentiles(entry["samples_s"])) for name, entry in timed(record).items() if name != BOUND}
 
 
 def winner(record: Record) -> list[str]:
     """The fastest setting of a workload compared with the current one."""
-    times = medians(record)
-    best = min((name for name in times if name != BOUND), key=times.__getitem__)
-    present = times["as it is"]
+    times = spans(record)
+    best = min(times, key=lambda name: times[name].median)
+    found, present = times[best], times[PRESENT]
     row_bytes = record["logits_bytes"] // record["rows"]
-    numbers = [milliseconds(times[best]), milliseconds(present), f"{1 - times[best] / present:.1%}"]
-    return [record["name"], record["dtype"], str(row_bytes), best, *numbers]
+    numbers = [milliseconds(found.median), milliseconds(present.median), f"{1 - found.median / present.median:.1%}"]
+    return [record["name"], record["dtype"], str(row_bytes), best, *numbers, f"{max(found.spread, present.spread):.1%}"]
+
+
+def by_candidate(workload: Workload, record: Record, device: torch.device) -> Row:
+    """The times of a workload's rows under every candidate, also those that share a tile."""
+    times, first = spans(record), distinct(workload, device)
+    names = {way: label(first[tile_on(workload, device, way)]) for way in (None, *candidates())}
+    by_threads = frozenset(way for way in candidates() if needs_only_threads(way, workload, device))
+    known = {way: times[name] for way, name in names.items() if name in times}
+    return Row(workload.vocab * workload.item_bytes, known, by_threads)

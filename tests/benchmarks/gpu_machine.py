@@ -37,11 +37,11 @@ PYTHONPATH={folder}:${{PYTHONPATH:-}} exec {python} "$@"
 """
 
 
-def make_python(folder: Path, carried: Iterable[str] = ()) -> Path:
-    """A command like ``python`` that sees only the packages of the machine and those carried there."""
+def make_python(folder: Path, carried: Iterable[str] = (), without: Iterable[str] = ()) -> Path:
+    """A command like ``python`` that sees the packages of the machine and those carried there, ``without`` some."""
     site = folder / "site"
     site.mkdir(parents=True)
-    packages = absent_packages(carried)
+    packages = absent_packages(carried) | set(without)
     modules = {
         module for module, owners in importlib.metadata.packages_distributions().items() if packages.issuperset(owners)
     }

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
         ("benchmarks.inspect --makrdown", "unrecognized option --makrdown: did you mean --markdown?"),
         ("benchmarks.inspect --gpu h1000", "argument --gpu: invalid choice 'h1000': did you mean H100?"),
         ("benchmarks.inspect --target cpu", "argument --target: invalid choice 'cpu'; expected one of sm_80, sm_90, "),
-        ("benchmarks.speed rnu", "argument run|host|counts|report|tune: invalid choice 'rnu': did you mean run?"),
+        ("benchmarks.speed rnu", "argument run|first|host|counts|report|tune: invalid choice 'rnu': did you mean run?"),
         ("benchmarks.speed run --theads 2", "unrecognized option --theads: did you mean --threads?"),
         (
             "benchmarks.speed run --dry --workloads logit-fp32",

@@ -22,15 +22,21 @@ from .gpu_machine import make_python
 
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
 TEXT = SCRIPT.read_text(encoding="utf-8")
-PARTS = re.search(r'^parts="(.*)"$', TEXT, re.MULTILINE)[1].split()  # type: ignore[index]
-GPU_TESTS = re.search(r'^gpu_tests="(.*?)"', TEXT, re.MULTILINE | re.DOTALL)[1].split()  # type: ignore[index]
+PARTS = [part for line in re.findall(r'^parts\+?="(.*)"$', TEXT, re.MULTILINE) for part in line.split()]
+KERNEL_TESTS, OTHER_TESTS = (
+    found.split() for found in re.findall(r'^\w+_tests="(.*?)"', TEXT, re.MULTILINE | re.DOTALL)
+)
+GPU_TESTS = [*KERNEL_TESTS, *OTHER_TESTS]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 COMMIT = "c0ffee" * 6 + "c0de"
 
 # With commands that only record their arguments, on a machine where torch sees a GPU
 
 STAND_IN = """#!/usr/bin/env bash
 if [[ $1 == - ]]; then echo "$3"; exit; fi  # the summary: how the part ended
+if [[ $1 == -c && $2 == *find_spec* ]]; then echo "${{MISSING:-}}"; fi
 [[ $1 == -c ]] || printf '%q ' python "$@" >> {calls}; echo >> {calls}
+[[ "$*" != *"${{SLOW:-no such command}}"* ]] || sleep 9
 [[ "$*" != *"-m pip"* ]]
 """
 TOOL = """#!/usr/bin/env bash
@@ -49,7 +55,7 @@ def called(part: str, folder: Path, code: int = 9, **settings: str) -> tuple[str
     environment |= {"MATHEMATICS": "/data/mathematics", "SEEDS": "1", **settings}
     command = [str(SCRIPT), part, str(folder / "results")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.count("\n") == 1, done.stderr
+    assert done.stdout.count("\n") == 1 + ("MISSING" in settings), done.stderr
     lines = calls.read_text().splitlines()
     return done.stdout.strip(), [shlex.split(line) for line in lines if line.strip()]
 
@@ -80,8 +86,10 @@ def test_every_command_of_a_part_is_accepted(part: str, dry: str, tmp_path: Path
 
 
 def test_every_gpu_test_is_run_and_none_may_be_skipped(tmp_path: Path) -> None:
-    _, (command,) = called("tests", tmp_path)
-    assert {"pytest", "-rfE", "gpu", "--require-gpu", *GPU_TESTS} <= set(command)
+    for part, files in (("tests", KERNEL_TESTS), ("tests-rest", OTHER_TESTS)):
+        (tmp_path / part).mkdir()
+        _, (command,) = called(part, tmp_path / part)
+        assert {"pytest", "-rfE", "gpu", "--require-gpu", "-n", *files} <= set(command)
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if has_mark(path, "gpu")]
     assert sorted(GPU_TESTS) == sorted(str(path.relative_to(ROOT)) for path in marked)
 
@@ -95,8 +103,8 @@ def has_mark(path: Path, name: str) -> bool:
 
 
 def test_the_sanitizer_checks_only_our_kernels_once_compiled(tmp_path: Path) -> None:
-    _, (planted, warm, checked) = called("sanitizer-memcheck", tmp_path)
-    assert warm[:3] == ["python", "-m", "pytest"] and "-n" in warm
+    _, (planted, compiling, checked) = called("sanitizer-memcheck", tmp_path)
+    assert compiling[:3] == ["python", "-m", "pytest"] and "-n" in compiling
     options = ["--tool", "memcheck", "--target-processes", "application-only"]
     assert planted[:5] == checked[:5] == ["compute-sanitizer", *options]
     assert planted[-3:] == ["-m", "benchmarks.planted", "memcheck"] and "-n" not in checked
@@ -120,7 +128,38 @@ def test_failures_are_reported(tmp_path: Path) -> None:
     (tmp_path / "wheels" / "broken-1.0-py3-none-any.whl").write_text("no wheel")
     assert called("tune", tmp_path / "a", WHEELS=str(tmp_path / "wheels"))[0].startswith("failed: the wheels in ")
     nowhere = subprocess.run([str(SCRIPT), "tests tune"], capture_output=True, text=True)
-    assert nowhere.returncode == 2 and "PART is one of: tests sanitizer-memcheck" in nowhere.stderr
+    assert nowhere.returncode == 2 and "PART is one of: tests first tune" in nowhere.stderr
+
+
+@pytest.mark.parametrize("part", ["first", "tune"])
+def test_ours_is_compiled_before_the_clock_starts(part: str, tmp_path: Path) -> None:
+    """What takes longer than the preparation may is cut off, and does not end the part."""
+    settings = {"PREPARE": "1", "LIMIT": "1", "SLOW": "--compile-only"}
+    status, (compiling, timing) = called(part, tmp_path, **settings)
+    assert status == "ok" and compiling == [*timing, "--compile-only"]
+
+
+def test_a_part_is_cut_off(tmp_path: Path) -> None:
+    status, _ = called("tests-rest", tmp_path, LIMIT="1", SLOW="test_shards.py")
+    assert status == "cut off after 1 s"
+
+
+def test_a_command_on_the_device_machine_ends_in_time() -> None:
+    """After 600 seconds; the summary imports torch, and a program that does not end is killed five seconds later."""
+    prepare, limit = (int(re.search(rf"{name}:-(\d+)", TEXT)[1]) for name in ("PREPARE", "LIMIT"))  # type: ignore[index]
+    assert prepare + limit + 2 * 5 < 580
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("pytest-benchmark", "pytest-benchmark"), ("pytest-xdist", "pytest-xdist; tests run in one process")],
+)
+def test_without_a_plugin_the_tests_run_without_its_options(missing: str, said: str, tmp_path: Path) -> None:
+    output, (command,) = called("tests", tmp_path, MISSING=missing)
+    assert output.splitlines() == [f"missing   {said}", "ok"]
+    (options,) = (word for word in command if word.startswith("addopts="))
+    assert "benchmark" not in options and options.removeprefix("addopts=") in PYPROJECT.replace(" --benchmark-skip", "")
+    assert ("-n" in command) == (missing != "pytest-xdist")
 
 
 # With the programs themselves, in a Python with the packages of such a machine and those provided as wheels
@@ -152,22 +191,26 @@ def test_the_header_lists_every_part_in_order_with_its_packages() -> None:
     [
         ("tests", "tests.log"),
         ("sanitizer-racecheck", "sanitizer-racecheck.log"),
-        ("speed-ntl", "*/ntl.json"),
+        ("first", "*/first.json"),
         ("tune", "*/tune.json"),
+        ("speed-ntl", "*/ntl.json"),
         ("quality-llama", "quality-llama/runs.jsonl"),
     ],
 )
 def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_path: Path) -> None:
-    """Of ten lines, without git."""
-    python, folder = make_python(tmp_path / "machine", carried(part)), tmp_path / "results"
+    """Of ten lines, without git; `tests` also without plugins of pytest."""
+    without = ("pytest-benchmark", "pytest-xdist") if part == "tests" else ()
+    python, folder = make_python(tmp_path / "machine", carried(part), without), tmp_path / "results"
     settings = {"PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
     environment = {**os.environ, **settings, "GIT_DIR": str(tmp_path / "nowhere")}
     command = [str(SCRIPT), part, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     lines = done.stdout.splitlines()
-    summary = {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines)}
+    before = {"tests": "missing   pytest-benchmark pytest-xdist; ", "first": "results: ", "tune": "results: "}.get(part)
+    assert lines[0].startswith(before) if before else len(lines) == 10
+    summary = {word: rest.strip() for word, _, rest in (line.partition(" ") for line in lines[-10:])}
     assert summary["part"] == f"{part}: ok", (folder / f"{part}.log").read_text()
-    assert len(lines) == 10 and done.returncode == 0
+    assert next(iter(summary)) == "part" and done.returncode == 0
     assert "torch" in summary["versions"] and summary["commit"] == COMMIT
     assert ("ntloss MISSING" in summary["peers"]) == ("ntloss" not in carried(part))
     (found,) = folder.glob(result)
@@ -176,8 +219,10 @@ def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_pat
 
 @pytest.mark.slow
 def test_every_file_with_gpu_tests_imports_there(tmp_path: Path) -> None:
-    """With only the packages that `tests` needs installed, so without ntloss."""
-    command = [str(make_python(tmp_path, carried("tests"))), "-m", "pytest", "-q", "--collect-only", "-m", "gpu"]
+    """With only the packages that `tests` needs installed: without ntloss and without plugins of pytest."""
+    python = make_python(tmp_path, carried("tests"), without=("pytest-benchmark", "pytest-xdist"))
+    options = ["-q", "--collect-only", "-m", "gpu", "-o", "addopts=--strict-markers -p no:cacheprovider"]
+    command = [str(python), "-m", "pytest", *options]
     run = subprocess.run([*command, *GPU_TESTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout
     found = [line for line in run.stdout.splitlines() if "::" in line]

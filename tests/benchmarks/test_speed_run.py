@@ -235,7 +235,7 @@ def test_small_problems_pass_the_gate_on_one_thread(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("command_", ["run", "host", "tune"])
+@pytest.mark.parametrize("command_", ["run", "first", "host", "tune"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [("--workloads", "nope", "no workload matches 'nope'"), ("--out", "/proc/nowhere", "cannot write results to")],
@@ -273,33 +273,3 @@ def test_tuning_tries_every_setting_and_leaves_none(tmp_path: Path) -> None:
     assert {entry["status"] for entry in record["providers"].values()} == {"timed"}
     assert len(record["providers"]) == 2 + len(tune.BLOCK_BYTES)
     assert "rows-4-fp32" in text and str(path) in text
-
-
-def test_settings_of_triton_reach_its_launches() -> None:
-    triton = pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
-    logits = torch.zeros(1, 2, 4096)
-    plain, _ = triton.tile_of(logits, None)
-    with tune.streamed(512, 2):
-        tile, launch = triton.tile_of(logits, None)
-        assert (tile.threads, tile.unroll) == (512, 2)
-        assert launch["num_warps"] * 32 == 512
-    assert triton.tile_of(logits, None)[0] == plain
-    streamed, kept = len(tune.THREADS) * len(tune.UNROLLS), len(tune.KEPT)
-    assert len(tune.candidates(torch.device("cuda"))) == 1 + streamed + kept
-
-
-def test_kept_vectors_reach_the_launch_of_loss_and_gradient() -> None:
-    triton = pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
-    logits, options = torch.zeros(1, 2, 4096), triton.Options("wasserstein", False, False, 0)
-
-    def tile() -> Any:
-        return triton.loss_tile(logits, logits, options, 16, walks=2)
-
-    plain, _ = tile()
-    with tune.kept(1024, 4):
-        found, launch = tile()
-        assert (found.threads, found.keep, launch["maxnreg"]) == (1024, 4, 64)
-        assert launch["num_warps"] * 32 == 1024
-    with tune.streamed(256, 2):
-        assert tile()[0][:4] == (256, 4, 2, 0)
-    assert tile()[0] == plain and plain.keep > 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.speed import tune
+from benchmarks.speed.candidates import Candidate, walking
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.config import KINDS as ALL_KINDS
@@ -99,7 +99,7 @@ def test_rows_of_which_a_part_is_kept(
 ) -> None:
     """A front of several groups of vectors, and a kept part of pairs of vectors and a single one."""
     (layout, mode), (keep, threads, dtype, options) = strides, row
-    with tune.kept(threads, keep):
+    with walking(Candidate(threads, keep, ())):
         check(problem_of(dtype, 9000, shape=(1, 3), layout=layout, seed=keep, scale=2.0, **options), mode)
 
 

@@ -1,0 +1,106 @@
+"""A GPU's first times: the workloads, one step kernel by kernel, and Nsight Compute or why it says nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from benchmarks.speed import __main__ as command
+from benchmarks.speed import first, measure, results
+from benchmarks.speed.first import Kernel
+from benchmarks.speed.run import NOT_TIMED, Settings, memory_bytes
+from benchmarks.speed.workloads import DTYPES, Workload
+
+from .speed_cases import CPU, SMALL, provider
+
+NCU = """#!/usr/bin/env bash
+printf '%s\\n' "$@" > {arguments}
+cat <<'END'
+==PROF== Connected to process 7
+{output}
+END
+exit {code}
+"""
+CSV = '''"ID","Kernel Name","dram__bytes_read.sum","lts__t_sector_hit_rate.pct"
+"","","byte","%"
+"0","row_losses_kernel","524,288,000","12.5"
+"1","row_losses_kernel","823,410,688","10.1"'''
+
+
+def test_every_vocabulary_in_both_dtypes() -> None:
+    table = first.first_workloads(84 * 10**9)
+    assert [(w.dtype, w.vocab) for w in table] == [(d, v) for d in DTYPES[::-1] for v in first.VOCAB_SIZES]
+    assert {w.rows for w in table} == {first.ROWS} and set(first.PROFILED) < {w.name for w in table}
+    small = first.first_workloads(2**33)
+    assert all(16 * workload.logits_bytes <= 2**33 for workload in small)
+
+
+def test_a_dry_run_writes_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "observe", lambda step, device: {})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = ["first", "--workloads", "*-32000-bf16", "--device", "cpu", "--out", str(tmp_path)]
+    assert command.main(arguments) == 2
+    assert "first needs a GPU, or --dry" in capsys.readouterr().err
+    assert command.main([*arguments, "--dry"]) == 0
+    (path,) = tmp_path.glob("*/first.json")
+    (record,) = results.read(path).values()
+    assert tuple(record["providers"]) == first.PROVIDERS
+    output = capsys.readouterr().out
+    assert "| first-32000-bf16 | 24 |" in output and "ncu: not installed" in output
+    assert "no kernel ran on a GPU" in output and (path.parent / "first-32000-bf16-trace.json").exists()
+
+
+def test_triton_compiles_ahead_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Workload, torch.device, str]] = []
+    monkeypatch.setattr(first, "in_processes", lambda function, items, processes: asked.extend(items))
+    settings = Settings(torch.device("meta"), compile_only=True)
+    assert first.first(settings, tmp_path) == NOT_TIMED and not list(tmp_path.iterdir())
+    wanted = product(first.first_workloads(memory_bytes(settings.device)), [settings.device], first.COMPILED)
+    assert asked == list(wanted)
+    loss = Mock(side_effect=RuntimeError("out of registers"))
+    monkeypatch.setattr(first, "providers_of", lambda family, names: [provider(loss)])
+    first.run_few_rows((SMALL, CPU, "ours"))  # a failure is reported when the provider is timed
+    (tensors,) = loss.call_args.args
+    assert tensors.logits.shape == (first.FEW_ROWS, SMALL.vocab)
+
+
+def event(start: float, duration: float, name: str, kind: str = "kernel") -> dict[str, object]:
+    return {"cat": kind, "name": name, "ts": start, "dur": duration}
+
+
+def test_kernels_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [event(30.0, 100.0, "rows"), event(10.0, 5.0, "count"), event(0.0, 200.0, "aten::sum", "cpu_op")]
+    assert first.kernels_of(events) == [Kernel("count", 0.0, 5.0), Kernel("rows", 15.0, 100.0)]
+    assert first.kernels_of([]) == []
+    monkeypatch.setattr(first, "trace_of", lambda step, device: events)
+    table = first.traced(replace(SMALL, name="small"), CPU, tmp_path)
+    assert "120.0 µs from its first kernel to its last" in table and "| rows | 15.0 | 100.0 |" in table
+    assert json.loads((tmp_path / "small-trace.json").read_text())["traceEvents"] == events
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "said"),
+    [
+        (0, CSV, "| read from memory | 524,288,000 byte | 823,410,688 byte |"),
+        (1, "==ERROR== ERR_NVGPUCTRPERM - no permission", "ncu: refused: ==ERROR== ERR_NVGPUCTRPERM - no permission"),
+        (0, "==WARNING== No kernels were profiled.", "ncu: refused: exit code 0, 0 launches"),
+    ],
+)
+def test_nsight_compute(code: int, output: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "ncu"
+    program.write_text(NCU.format(arguments=tmp_path / "arguments", output=output, code=code))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert said in first.counters(tmp_path)
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    assert arguments[-5:] == [sys.executable, "-c", first.ONE_STEP, *first.PROFILED]
+    assert f"regex:^{first.ROW_KERNEL}$" in arguments
