@@ -26,7 +26,7 @@ from .roofline import GPU, GPUS, L2_BYTES_PER_CLOCK, clocks_of, resident_program
 
 ROWS = 8192
 """Rows of a launch."""
-SIMULATED = 28
+SIMULATED = 33
 """Simulated are this many multiprocessors, with their share of the rows and of the bandwidths."""
 PIECES = 4
 """A loop is simulated as so many trips at most."""
