@@ -133,6 +133,17 @@ def test_new_values_do_not_compile_anew(launches: list[Launch]) -> None:
     assert anew == ["row_gradients_kernel", "row_losses_kernel"]
 
 
+@pytest.mark.parametrize(("shape", "fits"), [((4, 32, 49999), True), ((16, 32, 49999), False)])
+def test_a_gradient_that_fits_the_l2_cache_stays_there(
+    shape: tuple[int, int, int], fits: bool, launches: list[Launch]
+) -> None:
+    launch_everything(shape)
+    (launch,) = [one for one in launches if one.kernel.__name__ == "row_losses_kernel" and one.arguments[1]]
+    compiled = launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.keywords)
+    stores = [line for line in compiled.asm["ptx"].splitlines() if "st.global" in line]
+    assert stores and any("evict_first" in line for line in stores) == (not fits)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_tiles_suit_their_rows(dtype: torch.dtype) -> None:
     for vocab_size in (2, 11, 1000, 5000, 50257, 262144):
