@@ -43,13 +43,13 @@ def tune(settings: Settings, folder: Path) -> str:
     is_gpu = device.type != "cpu"
     faults = compiled_ahead(chosen, device, fault) if is_gpu else {}
     for (workload, _, candidate), reason in faults.items():
-        print(f"{workload.name}: {label(candidate)}{', left out' if candidate else ''}: {reason}", flush=True)
+        print(f"{workload.name}: {candidate or PRESENT}{', left out' if candidate else ''}: {reason}", flush=True)
     if settings.compile_only:
         return NOT_TIMED
 
     def measured(workload: Workload, settings: Settings) -> list[Record]:
         ways = tiles_to_time(workload, device, faults) if is_gpu else sizes_to_time()
-        settable = [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in ways.items()]
+        settable = [Provider(name, name, "logits", "ce+ntl", partial(under, setting)) for name, setting in ways.items()]
         providers = [*providers_of("logits", (BOUND,)), *settable]
         return run_workload(workload, settings, providers, observed=False)
 
@@ -57,16 +57,21 @@ def tune(settings: Settings, folder: Path) -> str:
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain", "spread"]
     parts = [f"{target / FILE}.json", markdown(header, map(winner, records))]
     if is_gpu:
-        named = [(w, distinct(w, device), setting_times(record)) for w, record in zip(chosen, records, strict=True)]
-        times = [(w, {tile: of[label(way)] for tile, way in ways.items() if label(way) in of}) for w, ways, of in named]
+        times = []
+        for workload, record in zip(chosen, records, strict=True):
+            found, names = (
+                setting_times(record),
+                {t: str(way or PRESENT) for t, way in distinct(workload, device).items()},
+            )
+            times.append((workload, {tile: found[name] for tile, name in names.items() if name in found}))
         parts += [table_of("KEPT", None, device, times), table_of("STREAMED", 0, device, times)]
     return "\n\n".join(parts)
 
 
 def tiles_to_time(workload: Workload, device: torch.device, faults: Container[Item]) -> dict[str, Setting]:
     """The tile in use and all others without a fault."""
-    ways = distinct(workload, device).values()
-    return {label(way): partial(walking, way) for way in ways if way is None or (workload, device, way) not in faults}
+    ways = [way for way in distinct(workload, device).values() if not way or (workload, device, way) not in faults]
+    return {str(way or PRESENT): partial(walking, way) for way in ways}
 
 
 def sizes_to_time() -> dict[str, Setting]:
@@ -75,23 +80,15 @@ def sizes_to_time() -> dict[str, Setting]:
     return {PRESENT: nullcontext, **sized}
 
 
-def label(candidate: Candidate | None) -> str:
-    return PRESENT if candidate is None else str(candidate)
-
-
-def under(setting: Setting) -> Callable[[Case], Step]:
+def under(setting: Setting, case: Case) -> Step:
     """Our loss, with every step run under a setting."""
+    plain = by_autograd(ours)(case)
 
-    def build(case: Case) -> Step:
-        plain = by_autograd(ours)(case)
+    def step(index: int) -> Any:
+        with setting():
+            return plain(index)
 
-        def step(index: int) -> Any:
-            with setting():
-                return plain(index)
-
-        return step
-
-    return build
+    return step
 
 
 def setting_times(record: Record) -> Times:

@@ -44,7 +44,7 @@ def main() -> None:
     ahead = kernels()
     with idle_device():
         for workload, _, way in (item for item in items if item not in faults):
-            under(partial(walking, way))(make_case(workload, CPU))(0)
+            under(partial(walking, way), make_case(workload, CPU))(0)
     reasons = [(way and way.threads, reason) for (_, _, way), reason in faults.items()]
     print(json.dumps([len(items), reasons, len(ahead), len(kernels() - ahead)]))
 

@@ -22,7 +22,7 @@ from benchmarks.speed.candidates import Candidate, candidates, distinct, few_row
 from benchmarks.speed.run import Settings
 from ntl_kernels.backends import tiles, triton
 
-from .speed_cases import CPU, SMALL
+from .speed_cases import CPU
 
 TUNED = [w for w in workloads.gpu_workloads(2**37) if w.name.startswith(("vocab-", "logits-"))]
 
@@ -33,6 +33,7 @@ def test_candidates_are_built_as_the_tile_in_use(workload: workloads.Workload) -
     for the candidates that it may follow."""
     found, used = [tile_on(workload, CPU, candidate) for candidate in candidates()], tile_on(workload, CPU)
     ways = distinct(workload, CPU)
+    assert few_rows(workload).rows < 1000 and not used.stays
     assert used in found and ways[used] is None and set(ways) == set(found)
     row_bytes = workload.vocab * workload.item_bytes
     threads = {name: next(t for most, t in vars(tiles)[name] if row_bytes <= most) for name in ("KEPT", "STREAMED")}
@@ -42,11 +43,6 @@ def test_candidates_are_built_as_the_tile_in_use(workload: workloads.Workload) -
     assert {tile.threads for tile in ways if tile.keep} == {128, 256, 512, 1024}
     if row_bytes > 2**16:
         assert {(256, 16, 4), (256, 16, 8)} <= {(tile.threads, tile.keep, tile.unroll) for tile in ways}
-
-
-def test_few_rows_have_the_tile_of_all() -> None:
-    assert all(few_rows(workload).rows < 1000 and not tile_on(workload, CPU).stays for workload in TUNED)
-    assert few_rows(SMALL) == SMALL and tile_on(SMALL, CPU).stays
 
 
 def test_candidates_reach_the_launch_of_loss_and_gradient() -> None:
@@ -84,14 +80,14 @@ def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
 def test_the_output_ends_in_tables_that_can_be_pasted(
     deviation: float, is_certain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """With made-up times: 256 threads gain 20%, and 128 threads more, but on rows of 50,304 they fail."""
+    """With made-up times: 256 threads gain 20% and 10%, and 128 threads more, but on rows of 50,304 they fail."""
     device, asked = torch.device("meta"), list[str]()
 
     def entry(workload: workloads.Workload, name: str) -> dict[str, Any]:
         asked.append(name)
         if name.startswith("128 ") and workload.vocab == 50304:
             return {"status": "failed"}
-        time = {"256": 0.8, "128": 0.5}.get(name[:3], 1.0)
+        time = {"256": 0.8 if workload.vocab == 50257 else 0.9, "128": 0.5}.get(name[:3], 1.0)
         return {"status": "timed", "samples_s": [time * (1 - deviation), time, time * (1 + deviation)]}
 
     def run_workload(workload: Any, settings: Any, providers: Any, observed: bool) -> list[dict[str, Any]]:
@@ -109,12 +105,7 @@ def test_the_output_ends_in_tables_that_can_be_pasted(
     exec(output[output.index("KEPT = (") :], found)
     kept, streamed = dict(tiles.KEPT[:-2]), dict(tiles.STREAMED)
     if is_certain:
-        assert "    (math.inf, 256),  # 256 threads: gain 20.0%, spread 1.2%\n" in output
+        assert "    (math.inf, 256),  # 256 threads: gain 15.1%, spread 1.2%\n" in output
         streamed |= {2**17: 256, math.inf: 256}
     assert found["KEPT"] == (*kept.items(), (math.inf, 256 if is_certain else 512), tiles.KEPT[-1])
     assert found["STREAMED"] == tuple(streamed.items())
-
-
-def test_a_gain_is_that_of_the_geometric_mean() -> None:
-    gain, spread = tune.gain_of([((0.8, 0.01), (1.0, 0.03)), ((1.8, 0.02), (2.0, 0.01))])
-    assert math.isclose(gain, 1 - math.sqrt(0.72)) and spread == 0.03
