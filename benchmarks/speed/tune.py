@@ -37,8 +37,7 @@ Times = dict[Any, tuple[float, float]]
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads and write ``folder/<device>/tune.json``; return its path, a table, and
-    the lines of the tables of tiles."""
+    """Measure, write ``folder/<device>/tune.json``; return its path, a table, and the tables of tiles to paste."""
     chosen, device = suite_of(settings), settings.device
     is_gpu = device.type != "cpu"
     faults = compiled_ahead(chosen, device, fault) if is_gpu else {}
@@ -48,8 +47,8 @@ def tune(settings: Settings, folder: Path) -> str:
         return NOT_TIMED
 
     def measured(workload: Workload, settings: Settings) -> list[Record]:
-        ways = tiles_to_time(workload, device, faults) if is_gpu else sizes_to_time()
-        settable = [Provider(name, name, "logits", "ce+ntl", partial(under, setting)) for name, setting in ways.items()]
+        ways = settings_to_time(workload, device, faults).items()
+        settable = [Provider(name, name, "logits", "ce+ntl", partial(under, setting)) for name, setting in ways]
         providers = [*providers_of("logits", (BOUND,)), *settable]
         return run_workload(workload, settings, providers, observed=False)
 
@@ -59,25 +58,20 @@ def tune(settings: Settings, folder: Path) -> str:
     if is_gpu:
         times = []
         for workload, record in zip(chosen, records, strict=True):
-            found, names = (
-                setting_times(record),
-                {t: str(way or PRESENT) for t, way in distinct(workload, device).items()},
-            )
+            found, ways = setting_times(record), distinct(workload, device).items()
+            names = {tile: str(way or PRESENT) for tile, way in ways}
             times.append((workload, {tile: found[name] for tile, name in names.items() if name in found}))
         parts += [table_of("KEPT", None, device, times), table_of("STREAMED", 0, device, times)]
     return "\n\n".join(parts)
 
 
-def tiles_to_time(workload: Workload, device: torch.device, faults: Container[Item]) -> dict[str, Setting]:
-    """The tile in use and all others without a fault."""
+def settings_to_time(workload: Workload, device: torch.device, faults: Container[Item]) -> dict[str, Setting]:
+    """What is in use and the alternatives: all tiles without a fault; on a CPU, sizes of a block of rows."""
+    if device.type == "cpu":
+        sized = {f"blocks of {s // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=s) for s in BLOCK_BYTES}
+        return {PRESENT: nullcontext, **sized}
     ways = [way for way in distinct(workload, device).values() if not way or (workload, device, way) not in faults]
     return {str(way or PRESENT): partial(walking, way) for way in ways}
-
-
-def sizes_to_time() -> dict[str, Setting]:
-    """The current size of a block of rows and the alternatives."""
-    sized = {f"blocks of {s // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=s) for s in BLOCK_BYTES}
-    return {PRESENT: nullcontext, **sized}
 
 
 def under(setting: Setting, case: Case) -> Step:
@@ -108,8 +102,7 @@ def winner(record: Record) -> list[str]:
 
 
 def gain_of(pairs: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> tuple[float, float]:
-    """(gain, spread) of pairs of found and present times: the share by which their geometric mean falls, and the
-    largest spread of all."""
+    """(by how much the geometric mean of the times falls, largest spread), of pairs of found and present times."""
     logarithms = [math.log(found / present) for (found, _), (present, _) in pairs]
     return 1 - math.exp(math.fsum(logarithms) / len(pairs)), max(spread for pair in pairs for _, spread in pair)
 

@@ -40,10 +40,8 @@ def test_a_dry_run_writes_a_table(
 ) -> None:
     monkeypatch.setattr(measure, "observe", lambda step, device: {})
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = ["first", "--workloads", "*-32000-bf16", "--device", "cpu", "--out", str(tmp_path)]
-    assert command.main(arguments) == 2
-    assert "first needs a GPU, or --dry" in capsys.readouterr().err
-    assert command.main([*arguments, "--dry"]) == 0
+    arguments = ["--device", "cpu", "--workloads", "*-32000-bf16", "--out", str(tmp_path)]
+    assert command.main(["first", "--dry", *arguments]) == 0
     (path,) = tmp_path.glob("*/first.json")
     (record,) = results.read(path).values()
     assert tuple(record["providers"]) == first.PROVIDERS

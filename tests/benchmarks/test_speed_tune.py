@@ -99,7 +99,7 @@ def test_the_output_ends_in_tables_that_can_be_pasted(
     monkeypatch.setattr(tune, "run_workload", run_workload)
     output = tune.tune(Settings(device, suite="gpu", families=("logits",), names="vocab-50[23]*"), tmp_path)
     assert "256 threads keep 8, unroll 4" in asked and "256 threads keep 8, unroll 8" not in asked
-    assert asked[:2] == [tune.BOUND, tune.PRESENT]  # which is timed even if it spills
+    assert tune.PRESENT in asked  # even if it spills
     assert "vocab-50257-bf16: 256 threads keep 8, unroll 8, left out: spills" in capsys.readouterr().out
     found: dict[str, Any] = {"math": math}
     exec(output[output.index("KEPT = (") :], found)
