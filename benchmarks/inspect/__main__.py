@@ -11,8 +11,7 @@ from typing import Any
 from ..commands import InputError, Parser, in_one_line
 from . import __doc__ as description
 from .cases import LAUNCHES, LOSSES, TARGETS, all_cases
-from .in_flight import flights
-from .in_flight import table as table_of_flights
+from .in_flight import assumptions_and_table, flights
 from .model import KERNEL, cases_of, model
 from .report import inspect, table
 from .roofline import GPUS
@@ -45,7 +44,7 @@ def main(given: list[str]) -> int:
         cases = cases_of(targets_of(names, arguments.target or TARGETS), arguments.loss)
     if arguments.in_flight:
         found = flights(cases, names)
-        text = table_of_flights(found)
+        text = assumptions_and_table(found)
     elif arguments.model:
         found = [one for one in model(cases) if one.gpu in names]
         text = markdown(found) if arguments.markdown else tables(found)

@@ -67,7 +67,7 @@ def in_parallel(function: Callable[[Case], Result], cases: Iterable[Case]) -> li
     workers = min(len(cases), len(os.sched_getaffinity(0)))
     if workers <= 1:
         return [function(case) for case in cases]
-    return in_processes(function, cases, workers, chunksize=4)
+    return in_processes(function, cases, workers)
 
 
 class Launch(NamedTuple):

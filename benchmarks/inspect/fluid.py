@@ -41,20 +41,14 @@ class Machine(NamedTuple):
     """Bytes per clock between the L2 and one multiprocessor."""
 
 
-class Run(NamedTuple):
-    clocks: float
-    memory_bytes: float
-    """What memory moved."""
-
-
 START_SPREAD = 300.0
 """Clocks over which the first programs of a launch start (assumed)."""
 
 
 def simulate(
     rows: int, resident: int, start: float, phases: Sequence[Phase], machine: Machine, ahead: float = 0.0
-) -> Run:
-    """Programs of one row each, of which a multiprocessor holds a number at a time.
+) -> float:
+    """The clocks of programs of one row each, of which a multiprocessor holds a number at a time.
 
     Args:
         start: clocks between the end of a program and the first phase of the next one, on average. It varies between
@@ -66,52 +60,42 @@ def simulate(
     table = np.array([Phase(), *phases], dtype=float)
     count = min(rows, resident * machine.multiprocessors)
     place = np.arange(count) % machine.multiprocessors
-    todo = np.zeros((count, 5))
-    todo[:, 0] = np.linspace(0, START_SPREAD, count)
-    background = np.zeros((2, count))  # bytes that drain, and bytes of the next row
-    background[1] = ahead
-    phase, is_running = np.zeros(count, int), np.ones(count, bool)
+    phase = np.zeros(count, int)
+    left = np.zeros((6, count))  # of a program's phase: wait, memory, L2, compute; behind it: what drains, the next row
+    left[0], left[5] = np.linspace(0, START_SPREAD, count), ahead
     unstarted = unasked = rows - count
-    clocks = moved = 0.0
-    while is_running.any() or background.any():
-        waits_for_row = (phase == 1) & (background[1] > 0)
-        is_done = is_running & ~todo[:, :4].any(1) & ~waits_for_row
+    clocks = 0.0
+    while left.any() or (phase < len(table)).any():
+        waits_for_row = (phase == 1) & (left[5] > 0)
+        is_done = (phase < len(table)) & ~left[:4].any(0) & ~waits_for_row
         for i in np.flatnonzero(is_done):
-            background[0, i] += todo[i, 4]
+            left[4, i] += table[phase[i], 4]
             phase[i] += 1
             if phase[i] == 2 and unasked:
-                background[1, i] = ahead
+                left[5, i] = ahead
                 unasked -= 1
             if phase[i] < len(table):
-                todo[i] = table[phase[i]]
+                left[:4, i] = table[phase[i], :4]
             elif unstarted:
-                phase[i], todo[i] = 0, Phase(wait=chance.uniform(0, 2 * start))
+                phase[i], left[0, i] = 0, chance.uniform(0, 2 * start)
                 unstarted -= 1
-            else:
-                is_running[i], todo[i] = False, 0.0
-        if is_done.any():
-            continue
-        amounts = np.stack([*todo.T[:4], *background])
-        rates = rates_of(todo, background, place, machine)
-        times = np.divide(amounts, rates, out=np.full_like(amounts, np.inf), where=rates > 0)
-        step = float(times.min())
-        clocks += step
-        moved += step * float(rates[[1, 4, 5]].sum())
-        left = np.where(times <= step * (1 + 1e-9), 0.0, amounts - rates * step)
-        todo[:, :4], background = left[:4].T, left[4:]
-    return Run(clocks, moved)
+        if not is_done.any():
+            rates = rates_of(left, place, machine)
+            times = np.divide(left, rates, out=np.full_like(left, np.inf), where=rates > 0)
+            clocks += times.min()
+            left = np.where(times <= times.min() * (1 + 1e-9), 0.0, left - rates * times.min())
+    return float(clocks)
 
 
-def rates_of(todo: Floats, background: Floats, place: NDArray[np.int64], machine: Machine) -> Floats:
-    """Per clock and program: waits, bytes of memory, bytes of the L2, computation, bytes that drain, bytes ahead."""
-    wait, memory, l2, compute = todo.T[:4] > 0
-    links = machine.link / np.maximum(np.bincount(place, memory | l2, machine.multiprocessors), 1)[place]
-    behind = background > 0
-    wanted = np.concatenate([memory * links, *np.where(behind, np.inf, 0.0)])
-    from_memory, drained, ahead = fair(machine.memory, wanted).reshape(3, -1)
+def rates_of(left: Floats, place: NDArray[np.int64], machine: Machine) -> Floats:
+    """How fast each amount in ``left`` falls, per clock."""
+    wait, memory, l2, compute, drains, ahead = left > 0
+    links = machine.link / np.maximum(np.bincount(place, memory | l2), 1)[place]
+    wanted = np.stack([memory * links, *np.where([drains, ahead], np.inf, 0.0)])
+    from_memory, drained, asked = fair(machine.memory, wanted.ravel()).reshape(wanted.shape)
     from_l2 = fair(max(machine.l2 - from_memory.sum() - drained.sum(), 0.0), l2 * links)
-    computed = compute / np.maximum(np.bincount(place, compute, machine.multiprocessors), 1)[place]
-    return np.stack([wait * 1.0, from_memory, from_l2, computed, drained, ahead])
+    computed = compute / np.maximum(np.bincount(place, compute), 1)[place]
+    return np.stack([wait, from_memory, from_l2, computed, drained, asked])
 
 
 def fair(total: float, wanted: Floats) -> Floats:

@@ -42,9 +42,10 @@ def row_comes_first(program: Program) -> bool:
 
 
 def sources(one: Instruction) -> set[str]:
-    """The registers that an instruction reads."""
+    """The registers that an instruction reads, without descriptors of memory."""
     first, _, rest = one.operands.partition(",")
-    return registers_in(rest if REGISTER.fullmatch(first) else one.operands)
+    found = REGISTER.findall(DESCRIPTOR.sub("", rest if REGISTER.fullmatch(first) else one.operands))
+    return {f"{kind}{int(number) + i}" for kind, number, is_pair in found for i in range(2 if is_pair else 1)}
 
 
 def destinations(one: Instruction) -> set[str]:
@@ -54,9 +55,3 @@ def destinations(one: Instruction) -> set[str]:
         return set()
     count = 2 if ".WIDE" in one.opcode else max(1, width_of(one.opcode, NVIDIA_BITS) // 32)
     return {f"{match[1]}{int(match[2]) + i}" for i in range(count)}
-
-
-def registers_in(operands: str) -> set[str]:
-    """The registers among some operands, without descriptors of memory."""
-    found = REGISTER.findall(DESCRIPTOR.sub("", operands))
-    return {f"{kind}{int(number) + i}" for kind, number, is_pair in found for i in range(2 if is_pair else 1)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ntl_kernels.backends.tiles import LANES
 
@@ -44,9 +45,14 @@ def inspect_case(case: Case) -> Report:
     return Report(case.kernel, case.target, str(case), threads, shared_bytes=shared, **read(compiled))
 
 
-def table(reports: Iterable[Report]) -> str:
-    """A text table with one line per report."""
-    return aligned([list(Report.__dataclass_fields__), *([str(v) for v in asdict(r).values()] for r in reports)])
+def table(found: Sequence[Any]) -> str:
+    """A text table with one line per report, or per object of another dataclass."""
+    lines = [asdict(one) for one in found]
+    return aligned([list(lines[0]), *([cell(value) for value in line.values()] for line in lines)])
+
+
+def cell(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def aligned(lines: list[list[str]]) -> str:

@@ -12,14 +12,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_processes(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int, chunksize: int = 1
-) -> list[Result]:
+def in_processes(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> list[Result]:
     """The function's result for every item, computed by new processes. Ctrl-C ends them."""
     ignore = (signal.SIGINT, signal.SIG_IGN)  # the calling process handles it
     with ProcessPoolExecutor(processes, get_context("spawn"), signal.signal, ignore) as pool:
         try:
-            return list(pool.map(function, items, chunksize=chunksize))
+            return list(pool.map(function, items))
         except KeyboardInterrupt:
             for process in active_children():
                 process.kill()
