@@ -124,7 +124,7 @@ def walks() -> str:
         yield box(left, 94, front, 32, GREEN, 0.25)
         yield text(left + front / 2, 115, "the front", "middle", 12)
         yield box(left + front, 178, kept, 32, ORANGE, 0.25)
-        yield text(middle, 199, "kept: 128 KB at most, from walk 1 to walk 2", "middle", 12)
+        yield text(middle, 199, "kept: up to 16 vectors per thread, from walk 1 to walk 2", "middle", 12)
         yield box(left, 178, front, 32)
         yield text(left + front / 2, 199, "a few vectors at a time", "middle", 12)
         yield arrow(left + 40, 42, left + 40, 178, BLUE)

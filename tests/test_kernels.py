@@ -120,13 +120,28 @@ def compiled_kernels(launches: list[Launch]) -> set[tuple[str, str]]:
 
 
 def test_new_values_do_not_compile_anew(launches: list[Launch]) -> None:
-    """Vocabulary and batch sizes, strides and every float are run-time arguments."""
+    """Vocabulary and batch sizes, strides and every float are run-time arguments. Only whether the L2 cache holds the
+    gradient is not."""
     launch_everything((2, 3, 50257), softcap=30.0, label_smoothing=0.1, z_loss=1e-4, logit_scale=0.5)
     first = compiled_kernels(launches)
     assert len(first) == 8  # six kernels, two of which in the variants of two reductions
     launch_everything((1, 1, 50001), softcap=1.0, label_smoothing=1.0, z_loss=1.0, weight=1.0)
-    launch_everything((16, 32, 49999), softcap=16.0, label_smoothing=0.5, logit_scale=16.0)
+    launch_everything((4, 32, 49999), softcap=16.0, label_smoothing=0.5, logit_scale=16.0)
     assert compiled_kernels(launches) == first
+    launch_everything((16, 32, 49999), softcap=16.0, label_smoothing=0.5, logit_scale=16.0)
+    anew = sorted(name for name, _ in compiled_kernels(launches) - first)
+    assert anew == ["row_gradients_kernel", "row_losses_kernel"]
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((4, 32, 49999), True), ((16, 32, 49999), False)])
+def test_a_gradient_that_fits_the_l2_cache_stays_there(
+    shape: tuple[int, int, int], fits: bool, launches: list[Launch]
+) -> None:
+    launch_everything(shape)
+    (launch,) = [one for one in launches if one.kernel.__name__ == "row_losses_kernel" and one.arguments[1]]
+    compiled = launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.keywords)
+    stores = [line for line in compiled.asm["ptx"].splitlines() if "st.global" in line]
+    assert stores and any("evict_first" in line for line in stores) == (not fits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

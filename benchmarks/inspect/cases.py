@@ -21,6 +21,8 @@ from .workers import in_processes
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 VOCAB_SIZES = {"aligned": 128256, "unaligned": 50257, "short": 32000}
+BATCH = 2**14
+"""Rows: so many that the L2 cache of no GPU holds their gradient."""
 ROWS = ("aligned", "unaligned")
 """The rows of every kernel; short rows use fewer threads and are otherwise like aligned ones."""
 KEPT_VOCAB_SIZES = {"2k": 2000, "8k": 8000, "16k": 16000, "64k": 65521}
@@ -100,16 +102,16 @@ class Arguments(NamedTuple):
 def arguments_of(case: Case) -> Arguments:
     """The arguments to launch a case with."""
     vocab_size, k, options = (VOCAB_SIZES | KEPT_VOCAB_SIZES)[case.rows], case.numbers, dict(LOSSES[case.loss])
-    logits = meta(1, 64, vocab_size, dtype=DTYPES[case.dtype])
+    logits = meta(1, BATCH, vocab_size, dtype=DTYPES[case.dtype])
     config, width = options.pop("config", NTLConfig()), options.pop("width", k)
     groups = [{0: 0.0, 1: 1.0}] if width == k else [{0: 0.0, 1: 1.0}, {2: 0.0}]
     of_tokens = None if width == k else meta(k, len(Group._fields))
     table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), of_tokens, width)
     spec = LossSpec.resolve(config, NumberTokens.from_groups(groups, vocab_size), **options)
-    labels, weights = meta(1, 64, dtype=torch.int64), meta(1, 64)
+    labels, weights = meta(1, BATCH, dtype=torch.int64), meta(1, BATCH)
     mean = Problem(labels, weights, meta(), meta(), config.weight, table, spec, "mean", "triton")
     per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")
-    return Arguments(logits, torch.empty_like(logits), meta(NUM_FIELDS, 64), mean, per_row)
+    return Arguments(logits, torch.empty_like(logits), meta(NUM_FIELDS, BATCH), mean, per_row)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -147,7 +149,7 @@ def shards() -> Any:
 def known(arguments: Arguments) -> Merge:
     """What all ranks know, including the logits of all number tokens if there is ``label_sigma``."""
     is_smooth = arguments.mean.spec.label_sigma > 0
-    return Merge(arguments.fields[:3], meta(64, arguments.mean.table.ids.numel()) if is_smooth else None)
+    return Merge(arguments.fields[:3], meta(BATCH, arguments.mean.table.ids.numel()) if is_smooth else None)
 
 
 def all_cases() -> list[Case]:

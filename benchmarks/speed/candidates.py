@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -20,121 +18,90 @@ from unittest.mock import patch
 
 import torch
 
-from ntl_kernels import NTLConfig, cross_entropy_ntl
+from ntl_kernels import NTLConfig
 from ntl_kernels.spec import LossSpec
 
-from ..inspect.roofline import REGISTERS
 from ..inspect.workers import in_processes
+from .providers import by_autograd, ours
 from .workloads import Workload, make_case, number_tokens
 
 THREADS = (128, 256, 512, 1024)
 KEEP = (8, 12, 16)
-FIELDS: dict[str, tuple[Any, ...]] = {"unroll": (4, 8)}
-"""Other fields of a kept row's tile, with the values to try; all are combined."""
-UNROLL = (2, 4, 8)
-"""Vectors per thread at a time, where nothing is kept."""
-FEW_ROWS = 16
+UNROLL = (4, 8)
+UNROLL_STREAMED = (2, 4, 8)
 ROW_KERNEL = "row_losses_kernel"
 
 
 class Candidate(NamedTuple):
-    """One way to walk a row."""
+    """One way to walk a row; with None, as the tables say for this number of threads."""
 
     threads: int
-    keep: int | None
-    """The most vectors that a thread keeps; 0: none; None: as many as for other threads."""
-    fields: tuple[tuple[str, Any], ...] = ()
-    """Other fields of the tile."""
+    keep: int | None = None
+    """The most vectors that a thread keeps; 0: the row is streamed."""
+    unroll: int | None = None
+    """Vectors per thread at a time."""
 
     def __str__(self) -> str:
-        kept = f"keep {self.keep}" if self.keep else "streamed"
-        return ", ".join([f"{self.threads} threads {kept}", *(f"{name} {value}" for name, value in self.fields)])
+        kept = {None: "", 0: " streamed"}.get(self.keep, f" keep {self.keep}")
+        return f"{self.threads} threads{kept}" + (f", unroll {self.unroll}" if self.unroll else "")
 
 
-Item = tuple[Workload, torch.device, "Candidate | None"]
+Item = tuple[Workload, torch.device, Candidate | None]
+"""A candidate for a workload on a device; None: the tile in use."""
 
 
 def candidates() -> list[Candidate]:
-    """Every combination; 1,024 threads have registers for 4 kept vectors."""
-    others = [tuple(zip(FIELDS, values, strict=True)) for values in product(*FIELDS.values())]
-    kept = [*product(THREADS[:-1], KEEP), (THREADS[-1], 4)]
-    found = [Candidate(threads, keep, fields) for threads, keep in kept for fields in others]
-    return found + [Candidate(threads, 0, (("unroll", unroll),)) for threads in THREADS for unroll in UNROLL]
+    """First those that follow the tables in all but threads; 1,024 threads have registers for 4 kept vectors."""
+    followers = product(THREADS, (None, 0), (None,))
+    kept = [*product(THREADS[:-1], KEEP, UNROLL), *product(THREADS[-1:], (4,), UNROLL)]
+    return [Candidate(*values) for values in [*followers, *kept, *product(THREADS, (0,), UNROLL_STREAMED)]]
 
 
 @cache
-def candidate_tile(
-    candidate: Candidate, row_bytes: int, item: int, aligned: bool, block: int, options: Any, major: int
-) -> Any:
-    """The tile and launch options of :func:`~ntl_kernels.backends.tiles.kept_tile`, if its tables had this candidate;
-    those of a row that is not kept, if the candidate keeps nothing."""
+def candidate_tile(candidate: Candidate, *arguments: Any) -> Any:
+    """What :func:`~ntl_kernels.backends.tiles.kept_tile` returns if its tables have this candidate; the tile of a row
+    that is not kept, if the candidate keeps nothing."""
     from ntl_kernels.backends import tiles
 
-    line = ((math.inf, candidate.threads),)
-    if candidate.keep == 0:
+    threads, keep, unroll = candidate
+    line = ((math.inf, threads),)
+    if keep == 0:
+        row_bytes, item, aligned, stays, *_ = arguments
         with patch.object(tiles, "STREAMED", line):
-            unroll = dict(candidate.fields)["unroll"]
-            return tiles.tile_for.__wrapped__(row_bytes, item, aligned, True, unroll, 0, "cuda")
-    registers = min(tiles.KEPT_REGISTERS, REGISTERS // candidate.threads)
-    others: dict[str, Any] = {"KEPT_REGISTERS": registers}
-    if candidate.keep is not None:
-        limits = {name: value for name, value in vars(tiles).items() if name.startswith("MOST_KEPT")}
-        keep = candidate.keep
-        others |= {
-            name: keep if isinstance(value, int) else dict.fromkeys(value, keep) for name, value in limits.items()
-        }
-    with patch.multiple(tiles, KEPT=line, **others):
-        found = tiles.kept_tile.__wrapped__(row_bytes, item, aligned, block, options, major)
-    if found is None:
-        return None
-    tile, launch_options = found
-    fields = {name: value for name, value in candidate.fields if name != "unroll" or not tile.whole}
-    return tile._replace(**fields), launch_options  # a row that is whole has no front to unroll
+            return tiles.tile_for.__wrapped__(row_bytes, item, aligned, True, stays, unroll or tiles.UNROLL, 0, "cuda")
+    limits = {name: value for name, value in vars(tiles).items() if name.startswith("MOST_KEPT") and keep is not None}
+    kept = {name: dict.fromkeys(value, keep) if isinstance(value, dict) else keep for name, value in limits.items()}
+    with patch.multiple(tiles, KEPT=line, **kept):
+        found = tiles.kept_tile.__wrapped__(*arguments)
+    is_as_found = found is None or found[0].whole or unroll is None  # a row that is whole has no front to unroll
+    return found if is_as_found else (found[0]._replace(unroll=unroll), found[1])
 
 
-@contextmanager
-def walking(candidate: Candidate | None) -> Iterator[None]:
+def walking(candidate: Candidate | None) -> AbstractContextManager[Any]:
     """Make the kernel of loss and gradient walk its rows this way; None: as it does."""
     from ntl_kernels.backends import triton as backend
 
     chosen = backend.kept_tile if candidate is None else partial(candidate_tile, candidate)
-    with patch.object(backend, "kept_tile", chosen):
-        yield
+    return patch.object(backend, "kept_tile", chosen)
 
 
+def few_rows(workload: Workload) -> Workload:
+    """As few rows as still get the same tile: more than the L2 cache holds if those of the workload are."""
+    from ntl_kernels.backends import tiles
+
+    return replace(workload, rows=min(workload.rows, tiles.CACHED_BYTES // (workload.vocab * workload.item_bytes) + 1))
+
+
+@cache
 def tile_on(workload: Workload, device: torch.device, candidate: Candidate | None = None) -> Any:
     """The tile of a workload's rows on an NVIDIA GPU; without a candidate, the one in use."""
     from ntl_kernels.backends import triton as backend
 
-    logits = torch.empty(1, 2, workload.vocab, dtype=getattr(torch, workload.dtype), device=device)
+    shape = 1, few_rows(workload).rows, workload.vocab
+    logits = torch.empty(shape, dtype=getattr(torch, workload.dtype), device=device)
     options = backend.options_of(LossSpec.resolve(NTLConfig(), number_tokens(workload)), logits)
     with walking(candidate):
         return backend.loss_tile(logits, logits, options, backend.next_power_of_2(workload.numbers), walks=2)[0]
-
-
-def streamed_now(row_bytes: int) -> Candidate:
-    """The candidate that is in use for rows that are not kept."""
-    from ntl_kernels.backends import tiles
-
-    return streamed_by(next(threads for most, threads in tiles.STREAMED if row_bytes <= most))
-
-
-def streamed_by(threads: int) -> Candidate:
-    """The candidate that keeps nothing and otherwise follows the tables."""
-    from ntl_kernels.backends import tiles
-
-    return Candidate(threads, 0, (("unroll", tiles.UNROLL),))
-
-
-def needs_only_threads(candidate: Candidate, workload: Workload, device: torch.device) -> bool:
-    """Whether the tables give the candidate's tile once a line has its number of threads."""
-    from ntl_kernels.backends import tiles
-
-    if candidate.keep == 0:
-        return candidate == streamed_by(candidate.threads)
-    fits = candidate.threads * tiles.KEPT_REGISTERS <= REGISTERS
-    followed = Candidate(candidate.threads, None)
-    return fits and tile_on(workload, device, candidate) == tile_on(workload, device, followed)
 
 
 def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | None]:
@@ -145,37 +112,16 @@ def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | 
     return found
 
 
-def kernel_of(tile: Any, workload: Workload) -> Any:
-    """What distinguishes the compiled kernels of workloads: the tile, and whether the distance between rows is a
-    multiple of 16 elements."""
-    return tile, workload.vocab % 16 == 0
-
-
 def compiled_ahead(
     workloads: Iterable[Workload], device: torch.device, fault_of: Callable[[Item], str | None]
-) -> dict[Any, str]:
-    """Compile the distinct candidates of all workloads in as many processes as there are cores; return those with a
-    fault, by :func:`kernel_of`."""
-    items = {
-        kernel_of(tile, workload): (workload, device, candidate)
-        for workload in workloads
-        for tile, candidate in distinct(workload, device).items()
-    }
-    workers = min(len(items), len(os.sched_getaffinity(0)))
-    try:
-        found = in_processes(fault_of, items.values(), workers)
-    except BrokenProcessPool:  # a crash of the compiler ends its process, and with it the others
-        with ThreadPoolExecutor(workers) as threads:
-            found = list(threads.map(partial(fault_alone, fault_of), items.values()))
-    return {kernel: fault for kernel, fault in zip(items, found, strict=True) if fault is not None}
+) -> dict[Item, str]:
+    """Compile the distinct candidates of all workloads in as many processes as there are cores; return the faults."""
+    items = [(workload, device, way) for workload in workloads for way in distinct(workload, device).values()]
+    return {item: fault for item, fault in zip(items, on_all_cores(fault_of, items), strict=True) if fault is not None}
 
 
-def fault_alone(fault_of: Callable[[Item], str | None], item: Item) -> str | None:
-    """The fault of an item, by a process of its own."""
-    try:
-        return in_processes(fault_of, [item], 1)[0]
-    except BrokenProcessPool:
-        return "the process that compiled it crashed"
+def on_all_cores(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return in_processes(function, items, min(len(items), len(os.sched_getaffinity(0))))
 
 
 def fault(item: Item) -> str | None:
@@ -184,11 +130,10 @@ def fault(item: Item) -> str | None:
 
     workload, device, candidate = item
     launch.COMPILED.clear()
-    case = make_case(replace(workload, rows=FEW_ROWS), device)
-    logits, labels = case.sets[0].logits, case.sets[0].labels
+    case = make_case(few_rows(workload), device)
     try:
         with walking(candidate):
-            torch.autograd.grad(cross_entropy_ntl(logits, labels, case.numbers), logits)
+            by_autograd(ours)(case)(0)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:  # of any stage of the compiler, or of the launch

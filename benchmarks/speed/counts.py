@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from ..commands import InputError
-from ..inspect.executed import emulated_gpu, executing
 from . import gate, workloads
+from .executed import emulated_gpu, executing
 from .host import count_waits
 from .measure import trace_of
 from .providers import CE, Provider, providers_of

@@ -10,34 +10,31 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
 from ..environment import ROOT
-from ..inspect.workers import in_processes
 from ..published import markdown
-from .candidates import FEW_ROWS, ROW_KERNEL
+from .candidates import ROW_KERNEL, few_rows, on_all_cores
 from .measure import trace_of
-from .providers import providers_of
+from .providers import by_autograd, ours, providers_of
 from .results import Record, medians
 from .run import NOT_TIMED, WARM_UP, Settings, apart, memory_bytes, write_records
 from .tables import milliseconds
-from .workloads import DTYPES, Step, Workload, fitting_rows, logits, make_case
+from .workloads import DTYPES, Workload, fitting_rows, logits, make_case
 
 VOCAB_SIZES = (32000, 50257, 128256)
-BOUND, OURS = "copy", "ours"
-PROVIDERS = (BOUND, OURS, "ours_inplace", "torch_ce", "liger_ce")
-COMPILED = (OURS, "liger_ce")
+BOUND = "copy"
+PROVIDERS = (BOUND, "ours", "ours_inplace", "torch_ce", "liger_ce")
+COMPILED = ("ours", "liger_ce")
 """The providers with Triton kernels; ours in place has the same kernels as ours."""
 ROWS = 8192
 PROFILED = ("first-32000-bf16", "first-50257-bf16")
-FILE = GROUP = "first"
+FILE = "first"
 DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 NCU_SECONDS = 90
 STALLS = ("barrier", "long_scoreboard", "short_scoreboard", "lg_throttle", "mio_throttle", "math_pipe_throttle", "wait")
@@ -54,25 +51,25 @@ METRICS = {
     },
 }
 """Nsight Compute's metrics and what we call them."""
-ONE_STEP = "import sys; from benchmarks.speed.first import one_step; [one_step(name) for name in sys.argv[1:]]"
+ONE_STEP = "import sys; from benchmarks.speed.first import one_step; [*map(one_step, sys.argv[1:])]"
 
 
 def first(settings: Settings, folder: Path) -> str:
     """Measure, write ``folder/<device>/first.json`` and the traces beside it; return its path and all tables."""
     chosen = settings.chosen(first_workloads(memory_bytes(settings.device)))
     if settings.compile_only:
-        compile_ahead(chosen, settings)
+        if settings.device.type != "cpu":
+            on_all_cores(run_few_rows, list(product(chosen, [settings.device], COMPILED)))
         return NOT_TIMED
     target, records = write_records(chosen, settings, folder, apart, FILE, fresh=True)
-    parts = [f"{target / FILE}.json", overview(records)]
-    parts += [traced(workload, settings.device, target) for workload in chosen if workload.name in PROFILED]
-    return "\n\n".join([*parts, counters(target)])
+    traces = [traced(workload, settings.device, target) for workload in chosen if workload.name in PROFILED]
+    return "\n\n".join([f"{target / FILE}.json", overview(records), *traces, counters(target)])
 
 
 def first_workloads(gpu_bytes: int) -> list[Workload]:
     """Every vocabulary in both dtypes; a case, its copies and results need sixteen times the memory of its logits."""
     return [
-        logits(f"first-{vocab}", GROUP, rows, vocab, dtype, providers=PROVIDERS)
+        logits(f"first-{vocab}", FILE, rows, vocab, dtype, providers=PROVIDERS)
         for dtype, vocab in product(DTYPES[::-1], VOCAB_SIZES)
         for rows in [min(ROWS, fitting_rows(vocab, dtype, gpu_bytes // 16))]
     ]
@@ -80,90 +77,50 @@ def first_workloads(gpu_bytes: int) -> list[Workload]:
 
 def overview(records: Sequence[Record]) -> str:
     """Milliseconds of every provider, and its speed relative to a copy of the logits."""
-    shown = {provider.name: provider.label for provider in providers_of("logits", PROVIDERS)}
-    return markdown(["workload", "rows", *shown.values()], [overview_line(record, shown) for record in records])
-
-
-def overview_line(record: Record, names: Iterable[str]) -> list[str]:
-    times = medians(record)
-    cells = {name: entry["status"] for name, entry in record["providers"].items()}
-    for name, time in times.items():
-        share = f" ({times[BOUND] / time:.0%})" if name != BOUND and BOUND in times else ""
-        cells[name] = milliseconds(time) + " ms" + share
-    return [record["name"], str(record["rows"]), *(cells.get(name, "") for name in names)]
-
-
-# Compiling before the clock starts
-
-
-def compile_ahead(chosen: Sequence[Workload], settings: Settings) -> None:
-    """Compile what is timed with Triton, in as many processes as there are cores; a failure is reported when timed."""
-    if settings.device.type == "cpu":
-        return
-    items = [(workload, settings.device, name) for workload in chosen for name in COMPILED]
-    in_processes(run_few_rows, items, min(len(items), len(os.sched_getaffinity(0))))
+    lines = []
+    for record in records:
+        times = medians(record)
+        cells = {name: entry["status"] for name, entry in record["providers"].items()}
+        for name, time in times.items():
+            cells[name] = f"{milliseconds(time)} ms" + (f" ({times[BOUND] / time:.0%})" if BOUND in times else "")
+        lines.append([record["name"], str(record["rows"]), *(cells.get(name, "") for name in PROVIDERS)])
+    labels = [provider.label for provider in providers_of("logits", PROVIDERS)]
+    return markdown(["workload", "rows", *labels], lines)
 
 
 def run_few_rows(item: tuple[Workload, torch.device, str]) -> None:
+    """Compile a provider ahead of time; a failure is reported when it is timed."""
     workload, device, name = item
     (provider,) = providers_of("logits", (name,))
-    if provider.missing(device) is None:
-        with suppress(Exception):
-            provider.build(make_case(replace(workload, rows=FEW_ROWS), device))(0)
-
-
-# One step, kernel by kernel
-
-
-class Kernel(NamedTuple):
-    """A kernel, a copy or a fill on the device; times in microseconds."""
-
-    name: str
-    gap: float
-    """Since the end of the previous one."""
-    duration: float
-
-
-def kernels_of(events: Iterable[dict[str, Any]]) -> list[Kernel]:
-    """What ran on the device during a trace, in order."""
-    found = sorted((event for event in events if event.get("cat") in DEVICE_EVENTS), key=lambda event: event["ts"])
-    ends = [event["ts"] + event["dur"] for event in found]
-    starts = [found[0]["ts"], *ends[:-1]] if found else []
-    return [
-        Kernel(event["name"], event["ts"] - since, event["dur"]) for event, since in zip(found, starts, strict=True)
-    ]
+    with suppress(Exception):
+        provider.build(make_case(few_rows(workload), device))(0)
 
 
 def traced(workload: Workload, device: torch.device, folder: Path) -> str:
-    """A table of the kernels of one step of ours; the trace is written for a viewer of Chrome's traces."""
-    step = step_of(workload, device)
+    """A table of what ran on the device in one step of ours; the trace is written for a viewer of Chrome's traces."""
+    step = by_autograd(ours)(make_case(workload, device))
     for index in range(WARM_UP):
         step(index)
     events = trace_of(step, device)
     path = folder / f"{workload.name}-trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    kernels = kernels_of(events)
-    if not kernels:
+    ran = sorted((event for event in events if event.get("cat") in DEVICE_EVENTS), key=lambda event: event["ts"])
+    if not ran:
         return f"{workload.name}: no kernel ran on a GPU; {path.name}"
-    total = sum(kernel.gap + kernel.duration for kernel in kernels)
-    lines = [[kernel.name[:60], f"{kernel.gap:.1f}", f"{kernel.duration:.1f}"] for kernel in kernels]
-    title = f"{workload.name}: one step of ours, {total:.1f} µs from its first kernel to its last; {path.name}"
+    lines, start = [], ran[0]["ts"]
+    end = start
+    for event in ran:
+        lines.append([event["name"][:60], f"{event['ts'] - end:.1f}", f"{event['dur']:.1f}"])
+        end = event["ts"] + event["dur"]
+    title = f"{workload.name}: one step of ours, {end - start:.1f} µs from its first kernel to its last; {path.name}"
     return f"{title}\n\n{markdown(['kernel', 'gap before, µs', 'µs'], lines)}"
-
-
-def step_of(workload: Workload, device: torch.device) -> Step:
-    (ours,) = providers_of("logits", (OURS,))
-    return ours.build(make_case(workload, device))
-
-
-# What the hardware counts
 
 
 def one_step(name: str) -> None:
     """Run one step of ours, to be watched from outside."""
     device = torch.device("cuda")
     (workload,) = (workload for workload in first_workloads(memory_bytes(device)) if workload.name == name)
-    step_of(workload, device)(0)
+    by_autograd(ours)(make_case(workload, device))(0)
     torch.cuda.synchronize()
 
 
@@ -180,17 +137,9 @@ def counters(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"ncu: {error}"[:200]
     (folder / "first-ncu.csv").write_text(done.stdout)
-    launches = list(launches_in(done.stdout))
+    units, *launches = [*csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"'))] or [{}]
     if done.returncode or len(launches) != len(PROFILED):
         complaints = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if "==ERROR==" in line]
         return f"ncu: refused: {next(iter(complaints), f'exit code {done.returncode}, {len(launches)} launches')}"
-    lines = [[name, *(launch.get(metric, "") for launch in launches)] for metric, name in METRICS.items()]
+    lines = [[name, *(f"{one.get(key, '')} {units.get(key, '')}" for one in launches)] for key, name in METRICS.items()]
     return f"{ROW_KERNEL}, by Nsight Compute\n\n{markdown(['metric', *PROFILED], lines)}"
-
-
-def launches_in(output: str) -> Iterator[dict[str, str]]:
-    """For each profiled launch: metric -> value with its unit."""
-    table = csv.reader(line for line in output.splitlines() if line.startswith('"'))
-    header, units = next(table, []), next(table, [])
-    for line in table:
-        yield {name: f"{value} {unit}".strip() for name, value, unit in zip(header, line, units, strict=False)}

@@ -7,7 +7,8 @@ on the same tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,22 +20,11 @@ import torch
 from ntl_kernels.backends.eager import blocks
 
 from ..published import markdown
-from .candidates import (
-    Candidate,
-    candidates,
-    compiled_ahead,
-    distinct,
-    fault,
-    kernel_of,
-    needs_only_threads,
-    tile_on,
-    walking,
-)
+from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, fault, tile_on, walking
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, percentiles, timed
 from .run import NOT_TIMED, Settings, run_workload, suite_of, write_records
 from .tables import milliseconds
-from .tile_tables import Row, Span, tables_of
 from .workloads import Case, Step, Workload
 
 BLOCK_BYTES = tuple(2**power for power in range(19, 27))
@@ -42,24 +32,23 @@ BOUND = "copy"
 PRESENT = "as it is"
 FILE = "tune"
 Setting = Callable[[], AbstractContextManager[Any]]
-Faults = Mapping[Any, str]
-"""Kernel -> why it should not be timed."""
+Times = dict[Any, tuple[float, float]]
+"""Tile -> (median, spread from the 20th percentile to the 80th relative to it) of a workload."""
 
 
 def tune(settings: Settings, folder: Path) -> str:
-    """Time every setting on the chosen workloads and write ``folder/<device>/tune.json``; return its path, a table, and
-    the lines of the tables of tiles."""
-    chosen, is_gpu = suite_of(settings), settings.device.type != "cpu"
-    faults = compiled_ahead(chosen, settings.device, fault) if is_gpu else {}
-    for workload in chosen if is_gpu else ():
-        for candidate, reason in left_out(workload, settings.device, faults).items():
-            print(f"left out for {workload.name}: {candidate}: {reason}", flush=True)
+    """Measure, write ``folder/<device>/tune.json``; return its path, a table, and the tables of tiles to paste."""
+    chosen, device = suite_of(settings), settings.device
+    is_gpu = device.type != "cpu"
+    faults = compiled_ahead(chosen, device, fault) if is_gpu else {}
+    for (workload, _, candidate), reason in faults.items():
+        print(f"{workload.name}: {candidate or PRESENT}{', left out' if candidate else ''}: {reason}", flush=True)
     if settings.compile_only:
         return NOT_TIMED
 
     def measured(workload: Workload, settings: Settings) -> list[Record]:
-        ways = tiles_to_time(workload, settings.device, faults) if is_gpu else sizes_to_time()
-        settable = [Provider(name, name, "logits", "ce+ntl", under(setting)) for name, setting in ways.items()]
+        ways = settings_to_time(workload, device, faults).items()
+        settable = [Provider(name, name, "logits", "ce+ntl", partial(under, setting)) for name, setting in ways]
         providers = [*providers_of("logits", (BOUND,)), *settable]
         return run_workload(workload, settings, providers, observed=False)
 
@@ -67,67 +56,78 @@ def tune(settings: Settings, folder: Path) -> str:
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain", "spread"]
     parts = [f"{target / FILE}.json", markdown(header, map(winner, records))]
     if is_gpu:
-        parts += tables_of([by_candidate(*pair, settings.device) for pair in zip(chosen, records, strict=True)])
+        times = []
+        for workload, record in zip(chosen, records, strict=True):
+            found, ways = setting_times(record), distinct(workload, device).items()
+            names = {tile: str(way or PRESENT) for tile, way in ways}
+            times.append((workload, {tile: found[name] for tile, name in names.items() if name in found}))
+        parts += [table_of("KEPT", None, device, times), table_of("STREAMED", 0, device, times)]
     return "\n\n".join(parts)
 
 
-def left_out(workload: Workload, device: torch.device, faults: Faults) -> dict[Candidate, str]:
-    """The candidates with a fault; the tile in use is always timed."""
-    kernels = {candidate: kernel_of(tile, workload) for tile, candidate in distinct(workload, device).items()}
-    return {way: faults[kernel] for way, kernel in kernels.items() if way is not None and kernel in faults}
+def settings_to_time(workload: Workload, device: torch.device, faults: Container[Item]) -> dict[str, Setting]:
+    """What is in use and the alternatives: all tiles without a fault; on a CPU, sizes of a block of rows."""
+    if device.type == "cpu":
+        sized = {f"blocks of {s // 1024} KiB": partial(patch.dict, blocks.BLOCK_BYTES, cpu=s) for s in BLOCK_BYTES}
+        return {PRESENT: nullcontext, **sized}
+    ways = [way for way in distinct(workload, device).values() if not way or (workload, device, way) not in faults]
+    return {str(way or PRESENT): partial(walking, way) for way in ways}
 
 
-def tiles_to_time(workload: Workload, device: torch.device, faults: Faults) -> dict[str, Setting]:
-    """The tile in use and all others without a fault."""
-    ways = [way for way in distinct(workload, device).values() if way not in left_out(workload, device, faults)]
-    return {label(way): partial(walking, way) for way in ways}
-
-
-def sizes_to_time() -> dict[str, Setting]:
-    """The current size of a block of rows and the alternatives."""
-    sizes = {f"blocks of {size // 1024} KiB": size for size in BLOCK_BYTES}
-    alternatives = {name: partial(patch.dict, blocks.BLOCK_BYTES, cpu=size) for name, size in sizes.items()}
-    return {PRESENT: nullcontext, **alternatives}
-
-
-def label(candidate: Candidate | None) -> str:
-    return PRESENT if candidate is None else str(candidate)
-
-
-def under(setting: Setting) -> Callable[[Case], Step]:
+def under(setting: Setting, case: Case) -> Step:
     """Our loss, with every step run under a setting."""
+    plain = by_autograd(ours)(case)
 
-    def build(case: Case) -> Step:
-        plain = by_autograd(ours)(case)
+    def step(index: int) -> Any:
+        with setting():
+            return plain(index)
 
-        def step(index: int) -> Any:
-            with setting():
-                return plain(index)
-
-        return step
-
-    return build
+    return step
 
 
-def spans(record: Record) -> dict[str, Span]:
-    """Setting -> its times."""
-    return {name: Span(*percentiles(entry["samples_s"])) for name, entry in timed(record).items() if name != BOUND}
+def setting_times(record: Record) -> Times:
+    """Like Times, by the name of a setting."""
+    found = {name: percentiles(entry["samples_s"]) for name, entry in timed(record).items() if name != BOUND}
+    return {name: (median, (high - low) / median) for name, (low, median, high) in found.items()}
 
 
 def winner(record: Record) -> list[str]:
     """The fastest setting of a workload compared with the current one."""
-    times = spans(record)
-    best = min(times, key=lambda name: times[name].median)
-    found, present = times[best], times[PRESENT]
-    row_bytes = record["logits_bytes"] // record["rows"]
-    numbers = [milliseconds(found.median), milliseconds(present.median), f"{1 - found.median / present.median:.1%}"]
-    return [record["name"], record["dtype"], str(row_bytes), best, *numbers, f"{max(found.spread, present.spread):.1%}"]
+    times = setting_times(record)
+    best = min(times, key=times.__getitem__)
+    gain, spread = gain_of([(times[best], times[PRESENT])])
+    row_bytes = str(record["logits_bytes"] // record["rows"])
+    numbers = [milliseconds(times[name][0]) for name in (best, PRESENT)]
+    return [record["name"], record["dtype"], row_bytes, best, *numbers, f"{gain:.1%}", f"{spread:.1%}"]
 
 
-def by_candidate(workload: Workload, record: Record, device: torch.device) -> Row:
-    """The times of a workload's rows under every candidate, also those that share a tile."""
-    times, first = spans(record), distinct(workload, device)
-    names = {way: label(first[tile_on(workload, device, way)]) for way in (None, *candidates())}
-    by_threads = frozenset(way for way in candidates() if needs_only_threads(way, workload, device))
-    known = {way: times[name] for way, name in names.items() if name in times}
-    return Row(workload.vocab * workload.item_bytes, known, by_threads)
+def gain_of(pairs: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> tuple[float, float]:
+    """(by how much the geometric mean of the times falls, largest spread), of pairs of found and present times."""
+    logarithms = [math.log(found / present) for (found, _), (present, _) in pairs]
+    return 1 - math.exp(math.fsum(logarithms) / len(pairs)), max(spread for pair in pairs for _, spread in pair)
+
+
+def table_of(name: str, keep: int | None, device: torch.device, measured: Sequence[tuple[Workload, Times]]) -> str:
+    """A table of :mod:`ntl_kernels.backends.tiles` as Python: (row bytes up to, threads), then gain and spread.
+
+    A line takes the threads that were fastest on all its rows together, unless they gain less than the spread.
+    """
+    from ntl_kernels.backends import tiles
+
+    text, least = [f"{name} = ("], 0.0
+    for most, present in getattr(tiles, name):
+        rows = [(w, times) for w, times in measured if least < w.vocab * w.item_bytes <= most]
+        gains = {}
+        for threads in THREADS:
+            ways = Candidate(threads, keep), Candidate(present, keep)
+            known = [[times.get(tile_on(w, device, way)) for way in ways] for w, times in rows]
+            pairs = [(found, now) for found, now in known if found and now]
+            if rows and len(pairs) == len(rows):
+                gains[threads] = gain_of(pairs)
+        best = max(gains, key=gains.__getitem__, default=present)
+        gain, spread = gains.get(best, (0.0, 0.0))
+        remark = f"{best} threads: gain {gain:.1%}, spread {spread:.1%}" if gains else "not measured"
+        bound = "math.inf" if most == math.inf else f"2**{most.bit_length() - 1}"
+        text.append(f"    ({bound}, {best if gain > spread else present}),  # {remark}")
+        least = most
+    return "\n".join([*text, ")"])

@@ -248,7 +248,7 @@ def tile_of(
     """The tile for rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
     aligned, writes = are_aligned(logits, gradient), gradient is not None
-    row_bytes, stays = logits.shape[2] * item, logits.numel() * item <= CACHED_BYTES
+    row_bytes, stays = logits.shape[2] * item, stays_cached(gradient)
     return tile_for(row_bytes, item, aligned, writes, stays, unroll, least_threads, PLATFORM)
 
 
@@ -259,11 +259,15 @@ def loss_tile(
     if walks == 2 and PLATFORM == "cuda":
         item = logits.element_size()
         aligned, major = are_aligned(logits, gradient), major_of(logits.device)
-        row_bytes, stays = logits.shape[2] * item, logits.numel() * item <= CACHED_BYTES
-        kept = kept_tile(row_bytes, item, aligned, stays, block, options, major)
+        kept = kept_tile(logits.shape[2] * item, item, aligned, stays_cached(gradient), block, options, major)
         if kept is not None:
             return kept
     return tile_of(logits, gradient, unroll_of(options), least_threads(options, block))
+
+
+def stays_cached(gradient: Tensor | None) -> bool:
+    """Whether the L2 cache holds a whole gradient."""
+    return gradient is not None and gradient.numel() * gradient.element_size() <= CACHED_BYTES
 
 
 @lru_cache(maxsize=256)

@@ -19,9 +19,9 @@ if reason := needs.missing():
 import triton
 import triton.language as tl
 
-from benchmarks.inspect.executed import emulated_gpu
 from benchmarks.speed import counts, measure, peers, providers, results, workloads
 from benchmarks.speed.__main__ import main
+from benchmarks.speed.executed import emulated_gpu
 from benchmarks.speed.providers import CE, Provider, by_autograd
 from benchmarks.speed.run import Settings
 from benchmarks.speed.workloads import Case, Loss

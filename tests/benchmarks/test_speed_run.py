@@ -256,8 +256,9 @@ def test_unknown_providers_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_gpu_suite_is_not_measured_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["run", "--suite", "gpu", "--device", "cpu", "--out", str(tmp_path)]) == 2
-    assert "--device cpu" in capsys.readouterr().err
+    for arguments in (["run", "--suite", "gpu"], ["first"]):
+        assert command.main([*arguments, "--device", "cpu", "--out", str(tmp_path)]) == 2
+        assert "needs a GPU, or --dry; got --device cpu" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

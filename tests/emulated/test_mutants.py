@@ -126,6 +126,8 @@ def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: Emul
     test()
     kernel = max(kernels.values(), key=lambda kernel: kernel.lanes.sum())
     mutants = list(mutants_of(kernel))
+    if name == "row_losses_kernel":  # its first barrier only keeps the assembler from moving loads
+        mutants.remove(next(mutant for mutant in mutants if mutant.mutation == "barrier removed"))
     random.Random(0).shuffle(mutants)
     mutants.sort(key=lambda mutant: mutant.mutation != "barrier removed")
     found: dict[str, list[bool]] = defaultdict(list)

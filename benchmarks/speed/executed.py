@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from .counts import WARP
-from .machine_code import read_nvidia
+from ..inspect.counts import WARP
+from ..inspect.machine_code import read_nvidia
 
 if TYPE_CHECKING:
     from tests.emulator.driver import Launched
