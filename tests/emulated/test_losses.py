@@ -85,6 +85,13 @@ def test_rows_of_language_models(row: tuple[int, torch.dtype, str, str]) -> None
     check(problem_of(dtype, length, count=count, shape=(1, 3), layout=layout, seed=5, scale=2.0), mode)
 
 
+@pytest.mark.parametrize(("length", "mode"), [(20000, "new"), (40003, "in place")])
+def test_rows_with_many_number_tokens(length: int, mode: str) -> None:
+    """A row that is kept whole, and one with a front, by as many threads as a program can have."""
+    problem = problem_of(torch.bfloat16, length, count=3000, shape=(1, 3), seed=7, scale=2.0)
+    check(problem, mode)
+
+
 KEPT: list[tuple[int, int, torch.dtype, dict[str, Any]]] = [
     (1, 64, torch.bfloat16, {}),
     (2, 32, torch.float32, {"softcap": 5.0}),
