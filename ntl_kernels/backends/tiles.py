@@ -51,7 +51,8 @@ MOST_KEPT_ON_BLACKWELL = {2: 11, 4: 8}
 MOST_KEPT_WITH_SUMS = 6
 """Kept vectors with label_sigma, whose running sums also take registers."""
 NUMBERS_PER_THREAD = 4
-"""Number tokens per thread alongside a kept row. If that needs more threads than there are, the row is not kept."""
+"""Number tokens per thread alongside a kept row, or with a softcap or smoothing. A row is not kept if that needs more
+threads than there are."""
 NUMBERS_PER_THREAD_WITH_SUMS = 2
 """Number tokens per thread with label_sigma, for a row that is not kept."""
 UNROLL = 4
