@@ -41,11 +41,7 @@ def parser() -> Parser:
     add_device(run)
 
     first = commands.add_parser("first", help="a GPU's first times, in a minute: few providers, and kernel by kernel")
-    first.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
-    add_choice(first, "*", str(scratch))
-    first.add_argument("--seconds", type=seconds, default=40.0, help="as for run; each workload gets a fifth")
-    add_compile_only(first)
-    add_device(first)
+    add_compiled_ahead(first, "*", str(scratch), default_seconds=40.0)
 
     host = commands.add_parser("host", help="time the host's work without running kernels, and small problems")
     host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
@@ -65,11 +61,7 @@ def parser() -> Parser:
     report.add_argument("--check", action="store_true", help="write nothing; fail if anything differs from the results")
 
     tune = commands.add_parser("tune", help="time our kernels under other launch settings")
-    tune.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
-    add_choice(tune, "vocab-*", str(scratch))
-    tune.add_argument("--seconds", type=seconds, default=20.0, help="as for run; each workload gets a fifth")
-    add_compile_only(tune)
-    add_device(tune)
+    add_compiled_ahead(tune, "vocab-*", str(scratch), default_seconds=20.0)
     return top
 
 
@@ -98,10 +90,17 @@ def add_memory(command: Parser) -> None:
     )
 
 
-def add_compile_only(command: Parser) -> None:
+def add_compiled_ahead(command: Parser, names: str, folder: str, default_seconds: float) -> None:
+    """The options of `first` and `tune`, which time logits and can compile them ahead of time."""
+    command.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
+    add_choice(command, names, folder)
+    command.add_argument(
+        "--seconds", type=seconds, default=default_seconds, help="as for run; each workload gets a fifth"
+    )
     command.add_argument(
         "--compile-only", action="store_true", help="compile what would be timed, into Triton's cache on disk, and end"
     )
+    add_device(command)
 
 
 def add_device(command: Parser) -> None:

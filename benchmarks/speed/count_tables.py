@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..published import commit_of, markdown
+from ..published import markdown
 from .idle import WARP
 from .results import Record, Records
-from .tables import label
+from .tables import label, source_of
 
 HEADLINE = "counts-50257-bf16"
 """The workload of the README's line: rows of this V are not whole vectors, so they start anywhere."""
@@ -56,8 +56,9 @@ def counted(record: Record) -> dict[str, Record]:
 
 def counts_table(records: Records) -> str:
     """A line per workload and provider; empty if nothing was counted."""
-    header = ["V", "dtype", "", "bytes read", "bytes written", "loads of 16 / 8 / 4 / 2 bytes"]
-    header += ["stores of 16 / 8 / 4 / 2 bytes", "instructions per 16 bytes", "special functions per logit", "barriers"]
+    header = ["V", "dtype", "", "bytes read", "bytes written"]
+    header += [f"{kind} of {' / '.join(WIDTHS)} bytes" for kind in ("loads", "stores")]
+    header += ["instructions per 16 bytes", "special functions per logit", "barriers"]
     header += ["registers", "spills", "launches", "torch operators", "waits"]
     rows = [counts_row(record, name) for record in records.values() for name in counted(record)]
     return markdown(header, rows) if rows else ""
@@ -98,8 +99,7 @@ def counts_source(records: Records) -> str:
     environment = max((record["environment"] for record in records.values()), key=lambda found: found["date"])
     versions = environment["versions"]
     packages = [f"{name} {versions[package]}" for package, name in PEERS.items() if versions[package]]
-    where = [f"torch {versions['torch']}", f"Triton {versions['triton']}", *packages]
-    return f"`{environment['command']}`: {environment['date']}, {commit_of(environment)}, {', '.join(where)}."
+    return ", ".join([source_of(environment), *packages]) + "."
 
 
 def headline(records: Records) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..commands import InputError
 from ..environment import ROOT
-from ..published import README, Draw, Pages, commit_of, digest
+from ..published import README, Draw, Pages, digest
 from . import count_tables, plots, tables
 from .headlines import headline_table
 from .memory import KEPT
@@ -174,11 +174,5 @@ def environments(records: Records) -> list[dict[str, Any]]:
 
 def provenance(records: Records) -> str:
     """Command, commit, versions and date of each environment, one per line."""
-    lines = []
-    for environment in environments(records):
-        versions = environment["versions"]
-        lines.append(
-            f"- `{environment['command']}`: {environment['date']}, {commit_of(environment)}, "
-            f"torch {versions['torch']}, Triton {versions['triton']}, Python {environment['python']}"
-        )
-    return "\n".join(lines)
+    found = environments(records)
+    return "\n".join(f"- {tables.source_of(environment)}, Python {environment['python']}" for environment in found)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from ..published import markdown
+from ..published import commit_of, markdown
 from . import neighbours
 from .memory import FRESH, KEPT
 from .providers import PROVIDERS
@@ -58,6 +59,15 @@ def label(record: Record, provider: str) -> str:
 
 def objective(record: Record, provider: str) -> str:
     return OBJECTIVES.get((record["family"], provider), "")
+
+
+def source_of(environment: dict[str, Any]) -> str:
+    """Command, date, commit and versions of a result."""
+    versions = environment["versions"]
+    return (
+        f"`{environment['command']}`: {environment['date']}, {commit_of(environment)}, "
+        f"torch {versions['torch']}, Triton {versions['triton']}"
+    )
 
 
 def three_digits(value: float) -> str:

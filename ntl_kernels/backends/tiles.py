@@ -67,9 +67,9 @@ def is_busy(options: Options) -> bool:
     return bool(options.softcap or options.label_smoothing or options.kind == "cumulative")
 
 
-def unroll_of(options: Options) -> int:
-    """How many vectors to load at a time if a thread has 64 registers."""
-    return UNROLL_OF_MANY_OPERATIONS if is_busy(options) else UNROLL
+def unroll_of(options: Options, registers: int = STREAMED_REGISTERS) -> int:
+    """How many vectors to load at a time with this many registers per thread."""
+    return UNROLL_OF_MANY_OPERATIONS if is_busy(options) and registers < KEPT_REGISTERS else UNROLL
 
 
 def least_threads(options: Options, block: int) -> int:
@@ -103,12 +103,9 @@ def kept_tile(
     most = MOST_KEPT_ON_BLACKWELL[item] if is_blackwell else MOST_KEPT[registers]
     vectors = math.ceil(row_bytes / (VECTOR_BYTES * threads))
     keep = min(vectors, most, MOST_KEPT_WITH_SUMS if has_sums else most)
-    if registers < KEPT_REGISTERS:
-        unroll = unroll_of(options)
-    else:
-        unroll = UNROLL if is_blackwell or is_busy(options) else UNROLL_OF_FRONTS
-    widens = not is_blackwell
-    tile = Tile(threads, VECTOR_BYTES // item, unroll, keep, keep == vectors, aligned, widens, stays)
+    has_room = registers == KEPT_REGISTERS and not (is_blackwell or is_busy(options))
+    unroll = UNROLL_OF_FRONTS if has_room else unroll_of(options, registers)
+    tile = Tile(threads, VECTOR_BYTES // item, unroll, keep, keep == vectors, aligned, not is_blackwell, stays)
     return tile, launch_options(threads, "cuda") | {"maxnreg": registers}
 
 

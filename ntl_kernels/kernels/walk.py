@@ -265,9 +265,10 @@ def opaque(z, zero):
 
 
 @triton.jit
-def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_kept(
+    row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
+):
     """The second walk over the end of the body."""
-    POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
     dtype = target.start.dtype.element_ty
     start = tl.multiple_of(target.body + front_size(row, TILE), 16)
     zero = row.size >> 31
@@ -283,9 +284,10 @@ def write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.
 
 
 @triton.jit
-def write_front(row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_front(
+    row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
+):
     """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
-    POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
     STEP: tl.constexpr = TILE.threads * TILE.vector
     GROUP: tl.constexpr = TILE.unroll * STEP
     dtype = target.start.dtype.element_ty
@@ -318,8 +320,9 @@ def write_gradient(row, kept, target, transform, exponent, slope, pull, SOFTCAP:
         columns, is_edge = edge_columns(row, TILE.vector)
         g = column_gradient(transformed(kept.edges, transform.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.start + columns, g.to(target.start.dtype.element_ty), mask=is_edge)
-    write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP, TILE)
-    write_front(row, target, transform, exponent, slope, pull, SOFTCAP, TILE)
+    POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
+    write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP, POLICY, TILE)
+    write_front(row, target, transform, exponent, slope, pull, SOFTCAP, POLICY, TILE)
 
 
 @triton.jit
