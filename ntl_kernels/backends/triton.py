@@ -81,7 +81,7 @@ def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     programs = programs_over(row_count)
     totals = torch.empty(2 * programs, dtype=dtype, device=problem.labels.device)
     arguments = labels_of(problem), numbers_of(problem.table), vocab_size, row_count, totals
-    launch_over_rows(count_kernel, programs, arguments)
+    launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return totals if programs == 1 else totals.view(2, programs).sum(1)
 
 
@@ -108,8 +108,9 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         "MEAN": problem.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
         "ARE_SUMS": programs > 1,
+        "BLOCK": TOTAL_BLOCK,
     }
-    launch_over_rows(finish_kernel, 1, arguments, **constants)
+    launch(finish_kernel, 1, arguments, constants, num_warps=MOST_THREADS // LANES[PLATFORM])
     return loss, parts
 
 
@@ -117,14 +118,8 @@ def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
     arguments = fields, fields.shape[1], sums
-    launch_over_rows(sum_kernel, programs, arguments)
+    launch(sum_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return sums
-
-
-def launch_over_rows(kernel: Any, programs: int, arguments: tuple[Any, ...], **constants: bool) -> None:
-    """Launch a kernel that sums over all rows."""
-    constants_and_block = {**constants, "BLOCK": TOTAL_BLOCK}
-    launch(kernel, programs, arguments, constants_and_block, num_warps=MOST_THREADS // LANES[PLATFORM])
 
 
 def programs_over(row_count: int) -> int:
@@ -272,7 +267,7 @@ def loss_tile(
 
 def stays_cached(gradient: Tensor | None) -> bool:
     """Whether the L2 cache holds a whole gradient."""
-    return gradient is not None and gradient.numel() * gradient.element_size() <= CACHED_BYTES
+    return gradient is not None and gradient.nbytes <= CACHED_BYTES
 
 
 @lru_cache(maxsize=256)
