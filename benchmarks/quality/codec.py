@@ -15,14 +15,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
-DIGITS_AT_ONCE = {"digits": 1, "triples": 3}
-"""Codec -> the most digits in a token; "plain" merges digits as it merges letters."""
+LONGEST_QUESTION = 512
+RUNS = {"digits": "[0-9]", "triples": "[0-9]{1,3}", "scores": "(?<![0-9])1[01](?![0-9])|[0-9]"}
+"""Codec -> the runs of digits that are a token; "plain" merges digits as it merges letters."""
+LONGER = {
+    "triples": ["".join(run) for length in (2, 3) for run in product(digits, repeat=length)],
+    "scores": ["10", "11"],
+}
+"""Codec -> its tokens of several digits."""
 
 
-def split_digits(raw: Tokenizer, most: int = 1) -> None:
-    """Make a tokenizer isolate the signs and points of numbers, and every ``most`` digits of a run, in addition to its
-    own pre-tokenizer."""
-    split = pre_tokenizers.Split(Regex(rf"[0-9]{{1,{most}}}|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"), "isolated")
+def split_digits(raw: Tokenizer, runs: str = RUNS["digits"]) -> None:
+    """Make a tokenizer isolate the signs and points of numbers, and these runs of digits, in addition to its own
+    pre-tokenizer."""
+    split = pre_tokenizers.Split(Regex(rf"{runs}|[-+](?=[0-9])|(?<=[0-9])\.(?=[0-9])"), "isolated")
     before = raw.pre_tokenizer
     if before is None:
         raw.pre_tokenizer = split
@@ -37,7 +43,7 @@ def trained_bpe(texts: tuple[str, ...], size: int, kind: str) -> str:
     """Byte-level BPE trained on ``texts``, as JSON, for a kind of codec."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if kind in DIGITS_AT_ONCE:
+    if kind in RUNS:
         split_digits(raw)  # while it is trained, so that no merge contains two digits
     raw.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -45,20 +51,20 @@ def trained_bpe(texts: tuple[str, ...], size: int, kind: str) -> str:
         vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
     raw.train_from_iterator(texts, trainer)
-    return with_triples(raw) if kind == "triples" else raw.to_str()
+    return with_longer(raw, kind) if kind in LONGER else raw.to_str()
 
 
-def with_triples(raw: Tokenizer) -> str:
-    """A tokenizer of single digits with all numbers of two and three digits as tokens, like Llama 3's, as JSON."""
+def with_longer(raw: Tokenizer, kind: str) -> str:
+    """A tokenizer of single digits with more numbers as tokens, as JSON: all of two and three digits, like Llama 3's,
+    or the scores 10 and 11."""
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    split_digits(raw, 3)
+    split_digits(raw, RUNS[kind])
     state = json.loads(raw.to_str())
     vocabulary, merges = state["model"]["vocab"], state["model"]["merges"]
-    for length in (2, 3):
-        for text in map("".join, product(digits, repeat=length)):
-            vocabulary[text] = len(vocabulary)
-            # All cuts: the merges of two digits come first, wherever they are in a run.
-            merges += [[text[:cut], text[cut:]] for cut in range(1, length)]
+    for text in LONGER[kind]:
+        vocabulary[text] = len(vocabulary)
+        # All cuts: the merges of two digits come first, wherever they are in a run.
+        merges += [[text[:cut], text[cut:]] for cut in range(1, len(text))]
     return json.dumps(state)
 
 
@@ -73,8 +79,8 @@ def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
-    if kind in DIGITS_AT_ONCE:
-        split_digits(tokenizer.backend_tokenizer, DIGITS_AT_ONCE[kind])
+    if kind in RUNS:
+        split_digits(tokenizer.backend_tokenizer, RUNS[kind])
     missing = {"pad_token": SPECIAL[0], "eos_token": SPECIAL[1]}
     tokenizer.add_special_tokens({k: v for k, v in missing.items() if getattr(tokenizer, k) is None})
     tokenizer.add_tokens([SPECIAL[2]], special_tokens=True)
@@ -88,9 +94,9 @@ class Codec:
     recognised in a text: "<eos>" in a question is five characters.
     """
 
-    def __init__(self, tokenizer: Any, single_digits: bool) -> None:
-        """``single_digits``: every digit, sign and point of a number is a token; otherwise digits may merge."""
-        self.single_digits = single_digits
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int) -> None:
+        """``longest_question``: in tokens; of longer questions, only the end is encoded."""
+        self.kind, self.longest_question = kind, longest_question
         self.tokenizer = tokenizer
         self.pad, self.eos = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
@@ -104,8 +110,10 @@ class Codec:
         return max(self.tokenizer.get_vocab().values()) + 1
 
     def numbers(self, group_by: str | None = "length") -> NumberTokens:
-        """The number tokens for the Number Token Loss."""
-        options = {"digits_only": self.single_digits, "space_prefixed": not self.single_digits, "group_by": group_by}
+        """The number tokens for the Number Token Loss. Scores are all compared with each other."""
+        digits_only = self.kind == "digits"
+        group_by = None if self.kind == "scores" else group_by
+        options = {"digits_only": digits_only, "space_prefixed": not digits_only, "group_by": group_by}
         return NumberTokens.from_tokenizer(self.tokenizer, self.vocab_size, **options)
 
     def encode(self, text: str) -> list[int]:
@@ -117,7 +125,10 @@ class Codec:
         return self.writer.decode(kept, skip_special_tokens=False)
 
 
-def make_codec(kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None) -> Codec:
-    """The codec "plain", "digits" or "triples" with the checkpoint's tokenizer, or with one trained on ``texts``."""
+def make_codec(
+    kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None, longest_question: int | None = None
+) -> Codec:
+    """The codec "plain", "digits", "triples" or "scores" with the checkpoint's tokenizer, or with one trained on
+    ``texts``."""
     tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
-    return Codec(tokenizer, kind == "digits")
+    return Codec(tokenizer, kind, longest_question or LONGEST_QUESTION)

@@ -80,8 +80,9 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
     "model.architecture": one_of("t5", "llama"),
-    "model.codec": one_of("plain", "digits", "triples"),
+    "model.codec": one_of("plain", "digits", "triples", "scores"),
     "model.head": one_of("token", "regression"),
+    "model.longest_question": (lambda value: value is None or is_whole(value, 1), "null or a number of tokens"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
 }
 """Option -> (whether a value is valid, what is expected), for options that are not checked where they are used."""

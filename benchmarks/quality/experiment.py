@@ -6,7 +6,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
 from .metrics import answer_metrics, median_answer
-from .names import split_of_medians
-from .tasks import Sample, make_task
+from .names import split_of_expected, split_of_medians
+from .tasks import Answer, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
@@ -32,6 +33,7 @@ TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 def load_splits(config: DictConfig) -> Splits:
     """The data of a configuration."""
     options, known = plain(config.dataset), inspect.signature(load).parameters
+    options.pop("ratings", None)
     for name in sorted(options.keys() - known.keys()):
         raise InputError(f"dataset has no option {name!r}{meant(name, known)}")
     for name in ("name", "format", "limits"):
@@ -51,20 +53,25 @@ def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict
     return results
 
 
-def evaluate_medians(
-    trainer: Answering, sample: Sample, config: DictConfig, splits: Splits, folder: Path
-) -> dict[str, dict[str, float]]:
-    """The same for the median of ``samples`` sampled answers, as separate splits."""
+def medians_of(sample: Sample, count: int, seed: int) -> Answer:
+    """Answers with the median of ``count`` sampled answers."""
 
-    def medians(pairs: Sequence[Pair]) -> list[str]:
+    def answer(pairs: Sequence[Pair]) -> list[str]:
         with torch.random.fork_rng():
-            torch.manual_seed(config.seed)
-            return [median_answer(sampled) for sampled in sample(pairs, config.samples)]
+            torch.manual_seed(seed)
+            return [median_answer(sampled) for sampled in sample(pairs, count)]
 
+    return answer
+
+
+def evaluate_answers(
+    trainer: Answering, answer: Answer, name_of: Callable[[str], str], splits: Splits, folder: Path
+) -> dict[str, dict[str, float]]:
+    """The same for other answers than greedy ones, as separate splits."""
     results = {}
     for split, pairs in splits.tests.items():
-        name = split_of_medians(split, config.samples)
-        answers = trainer.ask(pairs, medians, name)
+        name = name_of(split)
+        answers = trainer.ask(pairs, answer, name)
         results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
         write_answers(trainer, pairs, answers, folder / f"predictions-{name}.jsonl")
     return results
@@ -136,7 +143,10 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
             task.codec.tokenizer.save_pretrained(folder / "model")
     metrics = evaluate(trainer, splits, folder)
     if config.samples:
-        metrics |= evaluate_medians(trainer, task.sample, config, splits, folder)
+        medians = medians_of(task.sample, config.samples, config.seed)
+        metrics |= evaluate_answers(trainer, medians, partial(split_of_medians, samples=config.samples), splits, folder)
+    if task.expected:
+        metrics |= evaluate_answers(trainer, task.expected, split_of_expected, splits, folder)
     result = {
         "config": plain(config),
         "loss": task.loss,

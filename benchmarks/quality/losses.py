@@ -15,7 +15,7 @@ TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl
 TITLES["number_level"] = "number-level"
 PLAIN = {"ce": "CE", "mse": "MSE"}
 """Losses without options of NTL, and their titles."""
-EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0}
+EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0, "balance": False}
 """Options besides the weight, with their defaults."""
 
 
@@ -48,7 +48,7 @@ def check_loss(loss: Mapping[str, Any]) -> None:
 
 def options_of(loss: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a loss that belong to its NTLConfig."""
-    return {str(key): value for key, value in loss.items() if key not in ("name", "group_by")}
+    return {str(key): value for key, value in loss.items() if key not in ("name", "group_by", "balance")}
 
 
 def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> str:
@@ -57,7 +57,7 @@ def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> st
     if trained_by in PLAIN:
         return PLAIN[trained_by]
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
-    if trained_by in KINDS and codec != "digits":
+    if trained_by in KINDS and codec not in ("digits", "scores"):
         name += ", same length" if loss.get("group_by", "length") else ", all number tokens compared"
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
     extras = ", ".join(

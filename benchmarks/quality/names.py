@@ -56,6 +56,11 @@ def split_of_medians(split: str, samples: int) -> str:
     return f"{split}_median_of_{samples}"
 
 
+def split_of_expected(split: str) -> str:
+    """The name under which the metrics of expected scores are stored."""
+    return f"{split}_expected"
+
+
 def words(dataset: str) -> str:
     """The display name of a data set."""
     return DATASETS.get(dataset, dataset)

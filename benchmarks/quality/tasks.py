@@ -26,12 +26,15 @@ from .data import Pair, Splits
 from .data.pairs import final_value
 from .losses import ntl_config, number_level_config
 from .models import RegressionModel, transformer
+from .ratings import balancing_weights, probabilities, scores_of
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer
 
-LONGEST_QUESTION, LONGEST_ANSWER = 512, 256
-"""Maximum number of tokens; longer texts are truncated, questions at the start."""
+LONGEST_ANSWER = 256
+"""Maximum number of tokens; longer answers are truncated."""
 VOCABULARY_TEXTS = 20_000
 """How many training pairs a tokenizer is trained on."""
+Collate = Callable[[Sequence[Pair]], dict[str, Tensor]]
+Answer = Callable[[Sequence[Pair]], list[str]]
 Sample = Callable[[Sequence[Pair], int], list[list[str]]]
 """Samples this many answers to each question."""
 
@@ -46,13 +49,15 @@ class Task:
     """The name of its loss."""
     trainer: type[Trainer]
     trainer_arguments: dict[str, Any]
-    collate: Callable[[Sequence[Pair]], dict[str, Tensor]]
+    collate: Collate
     sample: Sample | None = None
     """None for a head that predicts a value."""
+    expected: Answer | None = None
+    """Answers by the expected score; None unless answers are ratings."""
 
 
 def question_of(codec: Codec, pair: Pair) -> list[int]:
-    return codec.encode(pair.question)[-LONGEST_QUESTION:]
+    return codec.encode(pair.question)[-codec.longest_question :]
 
 
 def answer_of(codec: Codec, pair: Pair) -> list[int]:
@@ -100,11 +105,13 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     if checkpoint is not None and not Path(checkpoint).is_dir():
         raise InputError(f"model.checkpoint={checkpoint}: no such folder")
     with naming("model"):
-        codec = make_codec(config.model.codec, texts, config.model.vocabulary, checkpoint)
+        options = config.model
+        codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
         base = transformer(config.model.architecture, config.model.size, checkpoint, codec, config.seed)
     if config.model.head == "regression":
         return regression_task(base, codec, splits)
-    return token_task(config, base, codec, longest_answer(codec, splits))
+    task = token_task(config, base, codec, longest_answer(codec, splits))
+    return rating_task(config, task, splits) if config.dataset.get("ratings") else task
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Task:
@@ -128,6 +135,42 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
         return [answers[start : start + count] for start in range(0, len(answers), count)]
 
     return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec), sample)
+
+
+def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
+    """A task whose answers are a few scores: samples are drawn from their probabilities, and NTL may balance them."""
+    model, codec, scores = task.model, task.codec, scores_of(splits.train)
+    answers = [[*codec.encode(score), codec.eos] for score in scores]
+
+    @torch.no_grad()
+    def rate(pairs: Sequence[Pair]) -> Tensor:
+        questions = marked_questions(codec, pairs)
+
+        def logits_after(prefix: tuple[int, ...]) -> Tensor:
+            inputs = inputs_on(model, inputs_of(codec, [[*question, *prefix] for question in questions], side="left"))
+            return model(**inputs, logits_to_keep=1).logits[:, -1].cpu()
+
+        return probabilities(answers, logits_after)
+
+    def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:
+        drawn = torch.multinomial(rate(pairs), count, replacement=True)
+        return [[scores[place] for place in row] for row in drawn.tolist()]
+
+    def expected(pairs: Sequence[Pair]) -> list[str]:
+        values = torch.tensor([float(score) for score in scores], dtype=torch.float64)
+        return [f"{value:.6f}" for value in (rate(pairs) @ values).tolist()]
+
+    task.sample, task.expected = sample, expected
+    if config.loss.get("balance"):
+        task.collate = partial(balanced, task.collate, balancing_weights(splits.train))
+    return task
+
+
+def balanced(collate: Collate, weights: dict[str, float], pairs: Sequence[Pair]) -> dict[str, Tensor]:
+    """A batch in which every answer's NTL is scaled by the weight of its score."""
+    batch = collate(pairs)
+    each = torch.tensor([weights.get(pair.answer, 0.0) for pair in pairs])
+    return {**batch, "number_weights": each[:, None].expand(batch["labels"].shape).contiguous()}
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.quality.codec import DIGITS_AT_ONCE, make_codec
+from benchmarks.quality.codec import make_codec
 from benchmarks.quality.metrics import answer_metrics, correlations, median_answer, too_short
 from ntl_kernels.evaluation import value_metrics
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
-KINDS = ("plain", "digits", "triples")
+KINDS = ("plain", "digits", "triples", "scores")
 CODECS = {kind: make_codec(kind, TEXTS, 300) for kind in KINDS}
 
 
@@ -53,6 +53,13 @@ def test_triples_split_runs_of_digits_after_every_third() -> None:
     assert len(codec.numbers(None)) == 1110
 
 
+def test_ten_and_eleven_are_scores_of_their_own() -> None:
+    codec = CODECS["scores"]
+    tokens = codec.tokenizer.convert_ids_to_tokens(codec.encode("10 of 11, 101 of 12.10"))
+    assert [token for token in tokens if token[0].isdigit()] == ["10", "11", "1", "0", "1", "1", "2", "10"]
+    assert codec.numbers().values.tolist() == list(range(12)) and len(codec.numbers().groups) == 1
+
+
 def test_codecs_of_different_texts_are_not_mixed_up() -> None:
     first, second = (make_codec("plain", [word * 3] * 9, 400) for word in ("hello", "other"))
     assert len(first.encode("hello")) < len(second.encode("hello"))
@@ -80,7 +87,7 @@ def test_tokenizers_that_mark_spaces_keep_them(kind: str, sentencepiece: str) ->
         ids = codec.encode(text)
         assert codec.decode([*ids, codec.eos]) == text
         names = codec.tokenizer.convert_ids_to_tokens(ids)
-        most = DIGITS_AT_ONCE.get(kind, math.inf)
+        most = {"digits": 1, "scores": 2, "triples": 3}.get(kind, math.inf)
         assert all(len(name) <= most for name in names if any(c.isdigit() for c in name))
 
 

@@ -49,7 +49,7 @@ DOWNLOADS = {
     "arithmetic": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "mathematics_dataset": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "gsm8k": "train.jsonl and test.jsonl of github.com/openai/grade-school-math",
-    "rjokes": "train.tsv, dev.tsv and test.tsv of github.com/orionw/rJokesData",
+    "rjokes": "train.tsv (or none), dev.tsv and test.tsv of github.com/orionw/rJokesData",
 }
 
 CALCULATOR = re.compile("<<.*?>>")
@@ -136,13 +136,29 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
 
 
 def rjokes_files(source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader."""
-    files = {}
-    for split, origin in (("train", "train"), ("validation", "dev"), ("test", "test")):
-        path = as_it_is_or_gzipped(source / f"{origin}.tsv")
+    """File -> its lines, checked by their reader. Without train (which is large), dev is trained on, and a random tenth
+    of it becomes the validation split.
+    """
+    lines = {}
+    for name in ("train", "dev", "test"):
+        path = as_it_is_or_gzipped(source / f"{name}.tsv")
+        if name == "train" and not path.is_file():
+            continue
         read_rjokes(path)
-        files[f"{split}.tsv"] = [line for _, line in lines_of(path)]
-    return files
+        lines[name] = [line for _, line in lines_of(path)]
+    train, validation = (
+        (lines["train"], lines["dev"]) if "train" in lines else without_a_tenth(lines["dev"], source / "dev.tsv")
+    )
+    return {"train.tsv": train, "validation.tsv": validation, "test.tsv": lines["test"]}
+
+
+def without_a_tenth(lines: list[str], path: Path) -> tuple[list[str], list[str]]:
+    """The lines of a file without a random tenth, and that tenth."""
+    if len(lines) < 2:
+        raise InputError(f"{path}: a single line, which cannot be split into training and validation")
+    chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
+    kept, tenth = ([line for place, line in enumerate(lines) if (place in chosen) == held] for held in (False, True))
+    return kept, tenth
 
 
 def gsm8k_files(source: Path) -> dict[str, list[str]]:
@@ -152,12 +168,8 @@ def gsm8k_files(source: Path) -> dict[str, list[str]]:
         path = as_it_is_or_gzipped(source / f"{name}.jsonl")
         read_gsm8k(path)
         lines[name] = [line for _, line in lines_of(path)]
-    train = lines["train"]
-    if len(train) < 2:
-        raise InputError(f"{source / 'train.jsonl'}: a single line, which cannot be split into training and validation")
-    chosen = set(random.Random(SEED).sample(range(len(train)), max(1, len(train) // 10)))
-    split = [[line for place, line in enumerate(train) if (place in chosen) == held_out] for held_out in (False, True)]
-    return {"train.jsonl": split[0], "validation.jsonl": split[1], "test.jsonl": lines["test"]}
+    train, validation = without_a_tenth(lines["train"], source / "train.jsonl")
+    return {"train.jsonl": train, "validation.jsonl": validation, "test.jsonl": lines["test"]}
 
 
 @in_one_line
