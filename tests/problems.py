@@ -155,6 +155,7 @@ def random_problem(
         "softcap": rng.choice([None, None, 3.0, 30.0]),
         "logit_scale": rng.choice([1.0, 1.0, 0.7]),
         "token_weights": rng.choice([None, torch.rand(shape) * (torch.rand(shape) < 0.8)]),
+        "number_weights": rng.choice([None, 3 * torch.rand(shape) * (torch.rand(shape) < 0.7)]),
     }
     if reduction == "mean":
         options |= random_denominators(rng, options["config"])
