@@ -111,7 +111,8 @@ def mark_overwritten(logits: Tensor) -> None:
 
 def tensors_of(problem: Problem) -> list[Tensor]:
     """The tensors that a caller could change in place before the backward pass; saved so that torch detects it."""
-    given = problem.labels, problem.token_weights, problem.num_tokens, problem.num_numbers, problem.ntl_weight
+    scalars = problem.num_tokens, problem.num_numbers, problem.ntl_weight
+    given = problem.labels, problem.token_weights, problem.number_weights, *scalars
     return [part for part in given if isinstance(part, Tensor)]
 
 

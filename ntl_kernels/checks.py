@@ -39,6 +39,7 @@ def checked_problem(
     options: LossOptions,
     *,
     token_weights: Tensor | None,
+    number_weights: Tensor | None,
     num_tokens: Denominator,
     num_numbers: Denominator,
     wants_parts: bool = True,
@@ -50,12 +51,13 @@ def checked_problem(
     between the functions.
     """
     device = logits.device
-    check_rows(labels, token_weights, device)
+    check_rows(labels, device, token_weights=token_weights, number_weights=number_weights)
     spec = checked_spec(config, numbers, options)
     check_scalars(config, num_tokens, num_numbers, options.reduction, device)
     return Problem(
         labels,
         token_weights,
+        number_weights,
         as_number(num_tokens),
         as_number(num_numbers),
         as_number(config.weight),
@@ -132,18 +134,18 @@ def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
         )
 
 
-def check_rows(labels: Tensor, token_weights: Tensor | None, device: torch.device) -> None:
+def check_rows(labels: Tensor, device: torch.device, **of_rows: Tensor | None) -> None:
     """Raise unless labels and weights have the same shape, supported dtypes and the logits' device."""
     if not isinstance(labels, Tensor) or labels.dtype not in LABEL_DTYPES:
         got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels must be an int64 or int32 tensor; got {got}")
     if labels.device != device:
         raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
-    if token_weights is None:
-        return
-    check_row_weights("token_weights", token_weights, labels)
-    if token_weights.requires_grad:
-        raise ValueError("token_weights require grad, but the loss has no gradient for them; detach them")
+    for name, weights in of_rows.items():
+        if weights is not None:
+            check_row_weights(name, weights, labels)
+            if weights.requires_grad:
+                raise ValueError(f"{name} require grad, but the loss has no gradient for them; detach them")
 
 
 def checked_spec(config: NTLConfig, numbers: NumberTokens, options: RowOptions) -> LossSpec:
@@ -255,15 +257,9 @@ def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real:
     if not is_real or not can_look(problem.labels):
         return rows
     check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
-    weights, given = rows.token_weights, problem.token_weights
-    if weights is not None and given is not None and weights.numel():
-        smallest, largest = torch.aminmax(weights)  # NaN if any is
-        if not (smallest.item() >= 0 and largest.item() < math.inf):
-            wrong, limits = given.reshape(-1)[~((weights >= 0) & (weights < math.inf))], torch.finfo(dtype)
-            raise ValueError(
-                f"token_weights must not be negative, infinite or NaN, and must fit {dtype}, the dtype of the losses "
-                f"(0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
-            )
+    for name in ("token_weights", "number_weights"):
+        if getattr(problem, name) is not None:
+            check_weight_values(name, getattr(problem, name), getattr(rows, name))
     for name in ("num_tokens", "num_numbers"):
         given = getattr(problem, name)
         if isinstance(given, Tensor):
@@ -273,6 +269,19 @@ def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real:
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
     return rows
+
+
+def check_weight_values(name: str, given: Tensor, weights: Tensor) -> None:
+    """Raise for weights that are out of range, from those of the caller and the same in the losses' dtype [N]."""
+    if not weights.numel():
+        return
+    smallest, largest = torch.aminmax(weights)  # NaN if any is
+    if not (smallest.item() >= 0 and largest.item() < math.inf):
+        wrong, limits = given.reshape(-1)[~((weights >= 0) & (weights < math.inf))], torch.finfo(weights.dtype)
+        raise ValueError(
+            f"{name} must not be negative, infinite or NaN, and must fit {weights.dtype}, the dtype of the losses "
+            f"(0, or {limits.tiny * limits.eps:g} to {limits.max:g}); got {wrong[0].item()}"
+        )
 
 
 def check_label_values(labels: Tensor, vocab_size: int, ignore_index: int) -> None:

@@ -29,6 +29,7 @@ def cross_entropy_ntl(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     token_weights: Tensor | None = None,
+    number_weights: Tensor | None = None,
     num_tokens: int | float | Tensor | None = None,
     num_numbers: int | float | Tensor | None = None,
     inplace: bool = False,
@@ -44,20 +45,22 @@ def cross_entropy_ntl(
         numbers: the number tokens of a vocabulary of V tokens.
         config: kind and weight (lambda) of the Number Token Loss.
         ignore_index: the label of ignored rows: any int64, even with int32 labels, inside or outside [0, V).
-        reduction: "mean" is ``sum(w CE) / num_tokens + lambda * sum(w NTL) / num_numbers`` (a term whose
+        reduction: "mean" is ``sum(w CE) / num_tokens + lambda * sum(w u NTL) / num_numbers`` (a term whose
             denominator is 0 is 0; with ``NTLConfig(mean_over="tokens")`` both terms are divided by ``num_tokens``),
-            "sum" is ``sum(w CE) + lambda * sum(w NTL)``, "none" is ``w (CE + lambda NTL)`` in the labels' shape.
+            "sum" is ``sum(w CE) + lambda * sum(w u NTL)``, "none" is ``w (CE + lambda u NTL)`` in the labels' shape.
         label_smoothing: epsilon in [0, 1], the share of the target that is spread evenly over the vocabulary. A column
             of -inf then makes the loss infinite, as in :func:`torch.nn.functional.cross_entropy`.
         z_loss: factor of ``lse ** 2``, a penalty that keeps the logsumexp near 0.
         softcap: replace the scaled logits by ``softcap * tanh(logits / softcap)``.
         logit_scale: positive factor of the logits.
         token_weights: [B...] finite, non-negative weight w of each row; rows with weight 0 are ignored.
+        number_weights: [B...] finite, non-negative weight u of each row's NTL, besides w. A number token with weight 0
+            is a category: it has cross-entropy alone, and is left out of ``number_mae`` and ``number_mass``.
         num_tokens: denominator of cross-entropy for "mean" (number or 0-d tensor); default: the sum of the weights of
             the rows that are not ignored. For exact gradient accumulation, pass the count of the whole accumulation
             window.
-        num_numbers: the same for NTL; default: the sum of the weights of the rows whose label is a number token. Pass
-            both denominators or neither, except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
+        num_numbers: the same for NTL; default: the sum of w u over the rows whose label is a number token. Pass both
+            denominators or neither, except with ``NTLConfig(mean_over="tokens")``, which uses only the first.
         inplace: let the gradient overwrite the memory of ``logits``, in this call or in the backward pass. Do not
             use ``logits`` afterwards: if a later use is part of the autograd graph, the backward pass raises an error
             (on a GPU the gradients become NaN); a metric or other code outside the graph silently reads the gradient.
@@ -97,11 +100,12 @@ def cross_entropy_ntl(
         config,
         options,
         token_weights=token_weights,
+        number_weights=number_weights,
         num_tokens=num_tokens,
         num_numbers=num_numbers,
         wants_parts=return_parts,
     )
-    if has_dtensor(logits, labels, token_weights):
+    if has_dtensor(logits, labels, token_weights, number_weights):
         from .parallel import tensors  # the import takes a second, which plain calls avoid
 
         return tensors.cross_entropy(logits, problem, inplace, return_parts)
@@ -125,6 +129,7 @@ def linear_cross_entropy_ntl(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     token_weights: Tensor | None = None,
+    number_weights: Tensor | None = None,
     num_tokens: int | float | Tensor | None = None,
     num_numbers: int | float | Tensor | None = None,
     return_parts: bool = False,
@@ -146,8 +151,8 @@ def linear_cross_entropy_ntl(
             the matrix products.
         skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once; False avoids
             this.
-        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
-            num_numbers, return_parts, backend: as for :func:`cross_entropy_ntl`.
+        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights,
+            number_weights, num_tokens, num_numbers, return_parts, backend: as for :func:`cross_entropy_ntl`.
 
     Returns:
         The loss, float32 (float64 for float64 hidden states): 0-d, or [B...] for reduction "none".
@@ -171,10 +176,11 @@ def linear_cross_entropy_ntl(
         config,
         options,
         token_weights=token_weights,
+        number_weights=number_weights,
         num_tokens=num_tokens,
         num_numbers=num_numbers,
     )
-    if has_dtensor(hidden, weight, bias, labels, token_weights):
+    if has_dtensor(hidden, weight, bias, labels, token_weights, number_weights):
         from .parallel import tensors
 
         return tensors.linear_cross_entropy(hidden, weight, bias, problem, chunk_size, skip_ignored, return_parts)

@@ -82,8 +82,9 @@ def rows_that_count(problem: Problem) -> Tensor:
 
 def part_of(problem: Problem, chunk: Chunk) -> Problem:
     """The problem of a chunk's rows."""
-    weights = None if problem.token_weights is None else problem.token_weights[chunk]
-    return problem.changed(labels=problem.labels[chunk], token_weights=weights)
+    given = problem.token_weights, problem.number_weights
+    weights, number_weights = (None if each is None else each[chunk] for each in given)
+    return problem.changed(labels=problem.labels[chunk], token_weights=weights, number_weights=number_weights)
 
 
 def chunk_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
@@ -167,11 +168,17 @@ def unit_of(problem: Problem, dtype: torch.dtype) -> Tensor | None:
     spec, given = problem.spec, (*denominators_of(problem), problem.ntl_weight)
     tokens, numbers, ntl_weight = (in_dtype(part, torch.float32, problem.labels.device) for part in given)
     # A derivative by a logit is at most the range of the values that the softmax averages.
-    bound = divide(spec.ce_weight, tokens) + divide(ntl_weight * spec.worst_loss, numbers)
-    if problem.token_weights is not None and problem.labels.numel():
-        bound = bound * problem.token_weights.masked_fill(~rows_that_count(problem), 0.0).amax()
+    bound = divide(ntl_weight * spec.worst_loss, numbers) * largest_weight(problem.number_weights, problem)
+    bound = (divide(spec.ce_weight, tokens) + bound) * largest_weight(problem.token_weights, problem)
     unit = LARGEST_KEPT / (spec.logit_scale * bound)
     return torch.where(bound > 0, unit, 1.0)
+
+
+def largest_weight(weights: Tensor | None, problem: Problem) -> Tensor | float:
+    """The largest of these weights [N] of the rows that count."""
+    if weights is None or not problem.labels.numel():
+        return 1.0
+    return weights.masked_fill(~rows_that_count(problem), 0.0).amax()
 
 
 def in_unit(problem: Problem, unit: Tensor | None) -> Problem:

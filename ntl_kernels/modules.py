@@ -33,8 +33,8 @@ class CrossEntropyNTLLoss(NTLLoss):
 
     Args: the arguments of :func:`cross_entropy_ntl` that do not change from batch to batch.
 
-    Shape: ``loss_fn(logits [B..., V], labels [B...], token_weights=None, num_tokens=None, num_numbers=None)`` returns
-    the function's result.
+    Shape: ``loss_fn(logits [B..., V], labels [B...], token_weights=None, num_tokens=None, num_numbers=None,
+    number_weights=None)`` returns the function's result.
 
     Examples:
         >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
@@ -68,8 +68,10 @@ class CrossEntropyNTLLoss(NTLLoss):
         token_weights: Tensor | None = None,
         num_tokens: int | float | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
+        number_weights: Tensor | None = None,
     ) -> Tensor | NTLOutput:
-        given: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
+        given: dict[str, Any] = {"token_weights": token_weights, "number_weights": number_weights}
+        given |= {"num_tokens": num_tokens, "num_numbers": num_numbers}
         return cross_entropy_ntl(logits, labels, self.numbers, **given, **self.options)
 
 
@@ -79,7 +81,7 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
     Args: the arguments of :func:`linear_cross_entropy_ntl` that do not change from batch to batch.
 
     Shape: ``loss_fn(hidden [B..., H], weight [V, H], labels [B...], bias=None, token_weights=None, num_tokens=None,
-    num_numbers=None)`` returns the function's result.
+    num_numbers=None, number_weights=None)`` returns the function's result.
 
     Examples:
         >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
@@ -118,6 +120,8 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         token_weights: Tensor | None = None,
         num_tokens: int | float | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
+        number_weights: Tensor | None = None,
     ) -> Tensor | NTLOutput:
-        given: dict[str, Any] = {"token_weights": token_weights, "num_tokens": num_tokens, "num_numbers": num_numbers}
+        given: dict[str, Any] = {"token_weights": token_weights, "number_weights": number_weights}
+        given |= {"num_tokens": num_tokens, "num_numbers": num_numbers}
         return linear_cross_entropy_ntl(hidden, weight, labels, self.numbers, bias=bias, **given, **self.options)

@@ -150,7 +150,7 @@ class AbstractNTLoss:
             return self.unfused_loss(logits, labels, weights, reduction, ignore_index)
         spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
         table, backend = self.numbers.table(logits.device), resolve_backend("auto", logits)
-        problem = Problem(labels, weights, None, None, config.weight, table, spec, reduction, backend)
+        problem = Problem(labels, weights, None, None, None, config.weight, table, spec, reduction, backend)
         return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def fused_config(self) -> NTLConfig | None:
@@ -193,7 +193,7 @@ class AbstractNTLoss:
         if labels is None:
             return
         check_leading_shape("logits", logits, labels)
-        check_rows(labels, None, logits.device)
+        check_rows(labels, logits.device)
         if loss_weights is None:
             return
         check_row_weights("loss_weights", loss_weights, labels)

@@ -35,6 +35,7 @@ class Operands(NamedTuple):
 
     labels: Tensor
     token_weights: Tensor | None
+    number_weights: Tensor | None
     num_tokens: Tensor | None
     num_numbers: Tensor | None
     ntl_weight: Tensor
@@ -52,6 +53,7 @@ class Operands(NamedTuple):
         return Problem(
             labels=self.labels,
             token_weights=self.token_weights,
+            number_weights=self.number_weights,
             num_tokens=self.num_tokens,
             num_numbers=self.num_numbers,
             ntl_weight=self.ntl_weight,
@@ -71,8 +73,8 @@ class Operands(NamedTuple):
 
 
 PROBLEM = (
-    "Tensor labels, Tensor? token_weights, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, "
-    "Tensor ids, Tensor values, Tensor lookup, Tensor? groups, int width, "
+    "Tensor labels, Tensor? token_weights, Tensor? number_weights, Tensor? num_tokens, Tensor? num_numbers, "
+    "Tensor ntl_weight, Tensor ids, Tensor values, Tensor lookup, Tensor? groups, int width, "
     "float[] spec, str reduction, str backend"
 )
 """The schema of :class:`Operands`."""
@@ -82,7 +84,7 @@ HEAD = "Tensor hidden, Tensor weight, Tensor? bias, SymInt chunk_size, bool skip
 def operands_of(problem: Problem, dtype: torch.dtype) -> Operands:
     """A problem as operands; ``dtype`` is the dtype of its numbers."""
     numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
-    operands: list[Any] = [problem.labels, problem.token_weights]
+    operands: list[Any] = [problem.labels, problem.token_weights, problem.number_weights]
     operands += [as_tensor(number, dtype, problem.labels.device) for number in numbers]
     operands += [*problem.table, problem.spec.pack(), problem.reduction, problem.backend]
     return Operands(*operands)

@@ -16,18 +16,20 @@ class Problem(NamedTuple):
     """Labels and weights of the rows, the number tokens and the options of the loss. All tensors are on the logits'
     device.
 
-    A row *counts* if its label is not ignored and its weight is not 0. A *number row* is one whose label is a number
-    token.
+    A row *counts* if its label is not ignored and its weight w is not 0. A *number row* is one that counts and whose
+    label is a number token, unless its number weight u is 0.
     """
 
     labels: Tensor
     """int64 or int32 [B...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
     token_weights: Tensor | None
-    """In the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
+    """w, in the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
+    number_weights: Tensor | None
+    """u, likewise."""
     num_tokens: Tensor | float | None
     """Denominator of ``sum(w CE)`` for reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
-    """Denominator of ``sum(w NTL)`` unless NTL is a mean over tokens; None means ``sum(w)`` over the number rows."""
+    """Denominator of ``sum(w u NTL)`` unless NTL is a mean over tokens; None for ``sum(w u)`` over the number rows."""
     ntl_weight: Tensor | float
     """lambda; a 0-d tensor of any floating dtype is read on the device, so a schedule causes no recompilation."""
     table: NumberTable
@@ -51,7 +53,7 @@ class Problem(NamedTuple):
         return self.reduction == "mean" and (self.num_tokens is None or self.ntl_denominator is None)
 
     def divisor_of_ntl(self, tokens: Any, numbers: Any) -> Any:
-        """The denominator of ``sum(w NTL)`` for reduction "mean", chosen from those of both terms."""
+        """The denominator of ``sum(w u NTL)`` for reduction "mean", chosen from those of both terms."""
         return tokens if self.spec.mean_over == "tokens" else numbers
 
     @property
@@ -66,17 +68,17 @@ class Problem(NamedTuple):
 
     def of_rows(self, dtype: torch.dtype) -> Problem:
         """A copy with labels and weights flattened to [N], and the weights in the losses' dtype."""
-        labels, weights = self.labels, self.token_weights
-        if weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
+        labels, weights, number_weights = self.labels, self.token_weights, self.number_weights
+        if weights is None and number_weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
             return self
-        if weights is not None:
-            given, weights = weights.reshape(-1), weights.reshape(-1).to(dtype).contiguous()
-            if given.dtype == torch.float64 != dtype:  # one too small for float32 would silently ignore its row
-                weights = weights.masked_fill((weights == 0) & (given != 0), torch.nan)
-        return self.changed(labels=labels.reshape(-1).contiguous(), token_weights=weights)
+        return self.changed(
+            labels=labels.reshape(-1).contiguous(),
+            token_weights=None if weights is None else weights_of_rows(weights, dtype),
+            number_weights=None if number_weights is None else weights_of_rows(number_weights, dtype),
+        )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
-        """A copy with missing denominators filled in: the sums of w over all rows and over the number rows."""
+        """A copy with missing denominators filled in: the sum of w over all rows, and of w u over the number rows."""
         return self.changed(
             num_tokens=tokens if self.num_tokens is None else self.num_tokens,
             num_numbers=numbers if self.num_numbers is None else self.num_numbers,
@@ -88,6 +90,15 @@ class Problem(NamedTuple):
             return self
         found = Parts(*parts.unbind())
         return self.counted(found.num_tokens, found.num_numbers)
+
+
+def weights_of_rows(given: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights of any shape as [N] in the losses' dtype; NaN where that would silently make one 0."""
+    given = given.reshape(-1)
+    weights = given.to(dtype).contiguous()
+    if given.dtype == torch.float64 != dtype:
+        weights = weights.masked_fill((weights == 0) & (given != 0), torch.nan)
+    return weights
 
 
 def is_kept(labels: Tensor, ignore_index: int) -> Tensor:
@@ -147,10 +158,10 @@ class RowResult(NamedTuple):
     weight: Any = None  # w
     peak: Any = None  # the largest transformed logit x, and
     total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
-    ntl: Any = None  # w * NTL, without lambda; this and all following are 0 outside number rows
+    ntl: Any = None  # w * u * NTL, without lambda; this and all following are 0 outside number rows
     absolute_error: Any = None  # |yhat - v_y|
     mass: Any = None  # probability on number tokens; 0 if all are -inf: then so are ntl and absolute_error
-    number_weight: Any = None  # w
+    number_weight: Any = None  # w * u
 
 
 class Statistics(NamedTuple):
@@ -228,5 +239,5 @@ class Forward(NamedTuple):
 
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
-    """w (CE + lambda NTL) [N], the loss of reduction "none"."""
+    """w (CE + lambda u NTL) [N], the loss of reduction "none"."""
     return fields[AT.cross_entropy] + problem.ntl_weight * fields[AT.ntl]

@@ -76,13 +76,14 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     An out-of-range label or weight (detected beforehand only on a CPU) makes its row NaN, without out-of-bounds access.
     """
     labels, table = problem.labels.reshape(-1).long(), problem.table
-    weights = logits.new_ones(labels.shape) if problem.token_weights is None else problem.token_weights.reshape(-1)
+    ones, given = logits.new_ones(labels.shape), (problem.token_weights, problem.number_weights)
+    weights, number_weights = (ones if each is None else each.reshape(-1) for each in given)
     counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
     in_range = (labels >= 0) & (labels < logits.shape[-1])
     validity = torch.where(counts & ~(in_range & (weights >= 0)), torch.nan, torch.ones_like(weights))
     labels = torch.where(counts & in_range, labels, 0)
     index = table.lookup[labels].long()
-    is_number = counts & in_range & (index >= 0)
+    is_number = counts & in_range & (index >= 0) & (number_weights != 0)
 
     weights = weights * validity
     x = transform_logits(torch.where(counts[:, None], logits * validity[:, None], 0.0), problem.spec)
@@ -94,16 +95,17 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     ntl, absolute_error, mass = (torch.where(is_measured, term.squeeze(-1), 0.0) for term in terms)
     peak = x.amax(-1)
     weights = torch.where(counts, weights, 0.0)
+    weights_of_ntl = weights * torch.where(counts, number_weights.where(number_weights >= 0, torch.nan), 0.0)
     found = RowResult(
         cross_entropy=torch.where(counts, weights * ce, 0.0),
         is_correct=(counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)).to(logits.dtype),
         weight=weights,
         peak=torch.where(counts, peak, 0.0),
         total=torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
-        ntl=weights * ntl,
+        ntl=weights_of_ntl * ntl,
         absolute_error=absolute_error,
         mass=mass,
-        number_weight=weights * is_number,
+        number_weight=torch.where(is_number, weights_of_ntl, 0.0),
     )
     return torch.stack(found)
 

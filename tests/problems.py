@@ -163,6 +163,7 @@ def random_problem(
     if rng.random() < 0.5 and options["label_smoothing"] == 0:  # whose loss -inf makes infinite
         logits = masked(logits, labels, numbers)
     logits = random_layout(rng, logits)
+    options["number_weights"] = rng.choice([None, 3 * torch.rand(shape) * (torch.rand(shape) < 0.7)])
     return Problem(logits, labels, numbers, options, upstream, seed)
 
 

@@ -99,7 +99,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     )
     given = options.get("z_loss", 2.0)
     for reduction in ("mean", "none"):
-        problem = Problem(labels.view(-1), None, given, given, config.weight, table, spec, reduction, "triton")
+        problem = Problem(labels.view(-1), None, None, given, given, config.weight, table, spec, reduction, "triton")
         written = gradient if reduction == "mean" else None
         backend.row_losses(logits, problem, fields, written)
         backend.row_gradients(logits, problem, fields, one, gradient)

@@ -109,7 +109,7 @@ def arguments_of(case: Case) -> Arguments:
     table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), of_tokens, width)
     spec = LossSpec.resolve(config, NumberTokens.from_groups(groups, vocab_size), **options)
     labels, weights = meta(1, BATCH, dtype=torch.int64), meta(1, BATCH)
-    mean = Problem(labels, weights, meta(), meta(), config.weight, table, spec, "mean", "triton")
+    mean = Problem(labels, weights, None, meta(), meta(), config.weight, table, spec, "mean", "triton")
     per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")
     return Arguments(logits, torch.empty_like(logits), meta(NUM_FIELDS, BATCH), mean, per_row)
 

@@ -113,10 +113,10 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         weight=weight,
         peak=normaliser.peak,
         total=normaliser.total,
-        ntl=labels.weighted(ntl),
+        ntl=labels.weighted_numbers(ntl),
         absolute_error=error,
         mass=mass,
-        number_weight=weight.masked_fill(labels.is_other, 0),
+        number_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
     )
     fields = as_fields(found)
     if labels.counts is not None:

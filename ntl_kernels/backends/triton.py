@@ -92,7 +92,7 @@ def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tenso
 def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
-    """:func:`row_losses`; also writes the rows' w (CE + lambda NTL) to ``losses`` [N], if given."""
+    """:func:`row_losses`; also writes the rows' w (CE + lambda u NTL) to ``losses`` [N], if given."""
     walks = 1 if gradient is None else 2
     launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses))
 
@@ -179,7 +179,8 @@ def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix
 
 
 def labels_of(problem: Problem) -> Labels:
-    return Labels(as_argument(problem.labels), as_argument(problem.token_weights), problem.spec.ignore_index)
+    weights, number_weights = as_argument(problem.token_weights), as_argument(problem.number_weights)
+    return Labels(as_argument(problem.labels), weights, number_weights, problem.spec.ignore_index)
 
 
 def numbers_of(table: NumberTable) -> Numbers:

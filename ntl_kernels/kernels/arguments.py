@@ -35,6 +35,7 @@ class Labels(NamedTuple):
 
     ids: Any  # int32 or int64 [N]
     weights: Any  # float32 [N], or None for 1
+    number_weights: Any  # float32 [N], or None for 1
     ignore_index: Any
 
 

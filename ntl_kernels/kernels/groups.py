@@ -26,7 +26,13 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
     )
     ids, value = numbers.ids + group.start, numbers.value + group.start
     own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
-    own_label = Label(id=label.id, counts=label.counts, weight=label.weight, index=label.index - group.start)
+    own_label = Label(
+        id=label.id,
+        counts=label.counts,
+        weight=label.weight,
+        number_weight=label.number_weight,
+        index=label.index - group.start,
+    )
     is_squashed = scalars.cost_offset != 0.0
     slope = tl.where(is_squashed, divide(scalars.cost_slope, group.furthest - group.nearest), scalars.cost_slope)
     offset = tl.where(is_squashed, scalars.cost_offset - slope * group.nearest, 0.0)

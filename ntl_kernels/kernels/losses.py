@@ -170,10 +170,10 @@ def row_result(label, ce, is_correct, normaliser, number):
         weight=label.weight,
         peak=normaliser.peak,
         total=normaliser.total,
-        ntl=label.weight * number.ntl,
+        ntl=label.weight * label.number_weight * number.ntl,
         absolute_error=number.absolute_error,
         mass=number.mass,
-        number_weight=tl.where(label.index >= 0, label.weight, 0.0),
+        number_weight=tl.where(label.index >= 0, label.weight * label.number_weight, 0.0),
     )
 
 
@@ -182,7 +182,7 @@ def row_losses_kernel(
     logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one, or None
     labels, numbers,
     fields,  # [F, N]
-    losses,  # [N]: w (CE + lambda NTL); None if not needed
+    losses,  # [N]: w (CE + lambda u NTL); None if not needed
     num_tokens, num_numbers, ntl_weight, transform, scalars,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -196,7 +196,7 @@ def row_losses_kernel(
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
         a, b = 0.0, 0.0
         if gradient is not None:
-            a, b = coefficients(label.weight, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
+            a, b = coefficients(label, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
         front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
         label = looked_up(label, numbers)
@@ -212,7 +212,7 @@ def row_losses_kernel(
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
-            tl.store(losses + n, label.weight * (ce + number_of(ntl_weight) * number.ntl))
+            tl.store(losses + n, label.weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
@@ -246,7 +246,7 @@ def row_gradients_kernel(
         total = load_named("total", RESULTS, fields, row_count, n)
         normaliser = Normaliser(peak=load_named("peak", RESULTS, fields, row_count, n), total=total)
         incoming = tl.load(upstream + n * upstream_stride)
-        a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
+        a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         kept = read_kept(row, TILE)
         own, own_label, own_scalars = numbers, label, scalars
         if numbers.groups is not None:
@@ -289,7 +289,7 @@ def count_kernel(
     for start in tl.range(program * BLOCK, row_count, program_count * BLOCK):
         label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
         weights += label.weight
-        number_weights += tl.where(label.index >= 0, label.weight, 0.0)
+        number_weights += tl.where(label.index >= 0, label.weight * label.number_weight, 0.0)
     tl.store(totals + program, tl.sum(weights, 0))
     tl.store(totals + program_count + program, tl.sum(number_weights, 0))
 

@@ -14,6 +14,7 @@ class Label(NamedTuple):
     id: Any  # the label, 0 where the row does not count or the label is out of range
     counts: Any  # whether the row counts: it is not ignored and its weight is not 0
     weight: Any  # the weight; 0 if the row does not count, NaN if its label or weight is out of range.
+    number_weight: Any  # the additional weight of NTL; NaN if it is out of range
     index: Any  # the label's index among the number tokens, -1 outside number rows
 
 
@@ -34,14 +35,20 @@ def read_ids(labels, vocab_size, rows, inside=True):
     in_range = (label >= 0) & (label < vocab_size)
     label = tl.where(counts & in_range, label, 0).to(tl.int32)
     weight = tl.where(counts, tl.where(in_range & (weight >= 0.0), weight, float("nan")), 0.0)
-    return Label(id=label, counts=counts, weight=weight, index=tl.where(counts & in_range, 0, -1))
+    number_weight, may_be_number = 1.0, counts & in_range
+    if labels.number_weights is not None:
+        given = tl.load(labels.number_weights + rows, mask=inside, other=0.0)
+        may_be_number &= given != 0.0
+        number_weight = tl.where(counts, tl.where(given >= 0.0, given, float("nan")), 0.0)
+    index = tl.where(may_be_number, 0, -1)
+    return Label(id=label, counts=counts, weight=weight, number_weight=number_weight, index=index)
 
 
 @triton.jit
 def looked_up(label, numbers):
     """The label with its index among the number tokens."""
     index = tl.load(numbers.lookup + label.id, mask=label.index == 0, other=-1)
-    return Label(id=label.id, counts=label.counts, weight=label.weight, index=index)
+    return Label(id=label.id, counts=label.counts, weight=label.weight, number_weight=label.number_weight, index=index)
 
 
 @constexpr_function
@@ -90,8 +97,8 @@ def number_of(scalar):
 
 
 @triton.jit
-def coefficients(weight, upstream, num_tokens, num_numbers, ntl_weight, scalars):
+def coefficients(label, upstream, num_tokens, num_numbers, ntl_weight, scalars):
     """(a, b): the coefficients of a row's CE and NTL in the loss, times the upstream gradient."""
-    a = divide(upstream * scalars.ce_weight * weight, number_of(num_tokens))
-    b = divide(upstream * number_of(ntl_weight) * weight, number_of(num_numbers))
+    a = divide(upstream * scalars.ce_weight * label.weight, number_of(num_tokens))
+    b = divide(upstream * number_of(ntl_weight) * label.weight * label.number_weight, number_of(num_numbers))
     return a, b

@@ -42,7 +42,7 @@ def shard_gradients_kernel(
     if label.counts:
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
-        a, b = coefficients(label.weight, incoming, num_tokens, num_numbers, ntl_weight, scalars)
+        a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         row_gradient, places, exponent = shard_columns(
             row, label, n, shard, numbers, merged, row_count, number_logits, transform, scalars, a, b, OPTIONS, BLOCK
         )

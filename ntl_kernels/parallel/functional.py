@@ -30,6 +30,7 @@ def vocab_parallel_cross_entropy_ntl(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     token_weights: Tensor | None = None,
+    number_weights: Tensor | None = None,
     num_tokens: int | float | Tensor | None = None,
     num_numbers: int | float | Tensor | None = None,
     inplace: bool = False,
@@ -52,8 +53,9 @@ def vocab_parallel_cross_entropy_ntl(
         group: the ranks that hold the columns of the same rows.
         vocab_start: the index of this rank's first column. Together the ranks' columns must cover [0, V), in any order
             of the ranks.
-        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
-            num_numbers, inplace, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
+        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights,
+            number_weights, num_tokens, num_numbers, inplace, return_parts, backend: as for
+            :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
         The loss, float32 (float64 for float64 logits): 0-d, or [B...] for reduction "none".
@@ -83,6 +85,7 @@ def vocab_parallel_cross_entropy_ntl(
         config,
         options,
         token_weights=token_weights,
+        number_weights=number_weights,
         num_tokens=num_tokens,
         num_numbers=num_numbers,
     )
@@ -109,6 +112,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     token_weights: Tensor | None = None,
+    number_weights: Tensor | None = None,
     num_tokens: int | float | Tensor | None = None,
     num_numbers: int | float | Tensor | None = None,
     return_parts: bool = False,
@@ -132,8 +136,9 @@ def vocab_parallel_linear_cross_entropy_ntl(
         chunk_size: rows whose logits are stored at a time, the same on all ranks.
         skip_ignored: leave ignored rows out of the matrix products. Finding them waits for the GPU once. It has no
             effect in a trace or during the capture of a CUDA graph.
-        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights, num_tokens,
-            num_numbers, return_parts, backend: as for :func:`ntl_kernels.cross_entropy_ntl`.
+        config, ignore_index, reduction, label_smoothing, z_loss, softcap, logit_scale, token_weights,
+            number_weights, num_tokens, num_numbers, return_parts, backend: as for
+            :func:`ntl_kernels.cross_entropy_ntl`.
 
     Returns:
         The loss, float32 (float64 for float64 hidden states): 0-d, or [B...] for reduction "none".
@@ -158,6 +163,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
         config,
         options,
         token_weights=token_weights,
+        number_weights=number_weights,
         num_tokens=num_tokens,
         num_numbers=num_numbers,
     )

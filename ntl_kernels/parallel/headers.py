@@ -19,7 +19,10 @@ from ..problem import Header, Problem, Statistics
 from ..spec import LossSpec
 
 SIZE = len(Header._fields)
-EXACT = {"options_hash": "options, reduction, numbers or backend", "rows_hash": "labels or token_weights"}
+EXACT = {
+    "options_hash": "options, reduction, numbers or backend",
+    "rows_hash": "labels, token_weights or number_weights",
+}
 """The entries of a header that must be equal, and the arguments that they come from."""
 ROUGH = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
 """The same for entries that must be equal up to rounding."""
@@ -66,9 +69,13 @@ def hash_of(spec: LossSpec, *others: str | int) -> int:
 
 def hash_of_rows(problem: Problem) -> Tensor:
     """int64 0-d: a hash of the labels, weights and positions of the rows that count."""
-    labels, weights, counts = problem.labels, problem.token_weights, rows_that_count(problem)
-    weights = counts if weights is None else weights.masked_fill(~counts, 0)
-    return hash_of_pairs(labels.masked_fill(~counts, 0), weights)
+    counts = rows_that_count(problem)
+    labels = problem.labels.masked_fill(~counts, 0)
+    hashes = [
+        hash_of_pairs(labels, counts if weights is None else weights.masked_fill(~counts, 0))
+        for weights in (problem.token_weights, problem.number_weights)
+    ]
+    return hashes[0] ^ scrambled(hashes[1])
 
 
 def hash_of_pairs(whole: Tensor, real: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
     given = {name: tensor for name, tensor in named.items() if isinstance(tensor, DTensor)}
     if not given:
         refuse(
-            "labels and token_weights may be DTensors only if hidden or weight is; got plain tensors",
+            "labels, token_weights and number_weights may be DTensors only if hidden or weight is; got plain tensors",
             "labels.to_local()",
         )
     mesh = next(iter(given.values())).device_mesh
@@ -179,11 +179,14 @@ def local_rows(problem: Problem, layout: Layout) -> Problem:
     """The problem of this rank's rows."""
     names = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
     scalars = {field: local_scalar(name, getattr(problem, field)) for field, name in names.items()}
+    weights = {
+        name: local_row(name, getattr(problem, name), layout)
+        for name in ("token_weights", "number_weights")
+        if getattr(problem, name) is not None
+    }
     return problem.changed(
         labels=local_row("labels", problem.labels, layout),
-        token_weights=None
-        if problem.token_weights is None
-        else local_row("token_weights", problem.token_weights, layout),
+        **weights,
         **scalars,
     )
 

@@ -289,7 +289,7 @@ class NumberTokens:
 
         Args:
             labels: [B...] as for :meth:`is_number`.
-            weights: [B...] the weight of each label (the ``token_weights`` of the loss); default: 1.
+            weights: [B...] the weight of each label (``token_weights * number_weights`` of the loss); default: 1.
 
         Returns:
             0-d, on the labels' device: int64, or with weights their sum in float32 (float64 for float64 weights).

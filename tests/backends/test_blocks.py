@@ -109,7 +109,7 @@ def test_longer_sequences_are_not_copied(length: int, counted: list[int]) -> Non
     """A block has rows of one sequence, whose memory is read and written directly."""
     logits = torch.randn(5, length + 1, VOCAB)[:, :-1]
     zeros = torch.zeros(5 * length, 1, dtype=torch.int64)
-    of_rows = blocks.Blocks(logits, Labels(zeros, None, None, zeros == 0, 5 * length, zeros[:, 0], None), logits)
+    of_rows = blocks.Blocks(logits, Labels(zeros, None, None, None, zeros == 0, 5 * length, zeros[:, 0], None), logits)
     assert len(of_rows.spans) == 5 * -(-length // ROWS_PER_BLOCK)
     for block in map(of_rows.block, of_rows.spans):
         assert block.gradient is not None and block.logits.data_ptr() == block.gradient.data_ptr()

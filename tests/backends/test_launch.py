@@ -53,7 +53,7 @@ def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     for dtype, offset, weights, ignored in itertools.product(
         (torch.int64, torch.int32), (0, 1), (None, torch.zeros(8), at_offset(8, torch.float32, 3)), (-100, 0, 1)
     ):
-        labels = Labels(at_offset(8, dtype, offset), weights, ignored)
+        labels = Labels(at_offset(8, dtype, offset), weights, None, ignored)
         shifted = SHIFTED._replace(groups=None), NUMBERS._replace(value=SHIFTED.value)
         of_groups = GROUPED, GROUPED._replace(groups=SHIFTED.groups), SHIFTED
         for numbers in (NUMBERS, *shifted, *of_groups, NUMBERS._replace(size=15)):
@@ -105,7 +105,7 @@ def test_a_layout_keeps_no_table_alive() -> None:
     """The table of a vocabulary that is no longer used."""
     numbers = number_tables(torch.zeros(16, 5))
     kept = [weakref.ref(part) for part in numbers[:4]]
-    layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, -100), numbers, 64, 8, torch.zeros(2)))
+    layout = layout_of(count_kernel, (Labels(torch.zeros(8).long(), None, None, -100), numbers, 64, 8, torch.zeros(2)))
     del numbers
     assert layout and [reference() for reference in kept] == [None] * 4
 
@@ -188,7 +188,7 @@ def test_the_device_is_that_of_the_first_tensor_wherever_it_is() -> None:
         (second, third),
         (3, None, second, third),
         (Matrix(second, 3), third),
-        (Shard(0, 0, 50), Labels(second, None, -100), third),
+        (Shard(0, 0, 50), Labels(second, None, None, -100), third),
         (2.0, (1, 2), Matrix(second, 3)),
     ):
         assert device_of(arguments) == torch.device("cuda", 1), arguments

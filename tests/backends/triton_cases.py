@@ -297,7 +297,7 @@ def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, de
         logits, labels, weights = logits.flatten(0, 1), labels.flatten(), weights.flatten()
         output = cross_entropy_ntl(logits, see(labels), DIGITS, inplace=True, return_parts=True, **options)
     else:
-        options |= {"token_weights": see(weights), "return_parts": True}
+        options |= {"token_weights": see(weights), "number_weights": see(2 * weights), "return_parts": True}
         if operand == "hidden":
             bias = see(head[0].contiguous())
             output = linear_cross_entropy_ntl(logits, see(head), see(labels), DIGITS, bias=bias, **options)

@@ -143,10 +143,15 @@ def checked(problem: Problem, backend: str) -> CheckedProblem:
     options = problem.options
     config = options.get("config", NTLConfig())
     spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})
-    dtype, weights = loss_dtype(problem.logits.dtype), options.get("token_weights")
+    dtype = loss_dtype(problem.logits.dtype)
+    weights, number_weights = (
+        options[name].reshape(-1).to(dtype) if options.get(name) is not None else None
+        for name in ("token_weights", "number_weights")
+    )
     return CheckedProblem(
         problem.labels.reshape(-1),
-        None if weights is None else weights.reshape(-1).to(dtype),
+        weights,
+        number_weights,
         options.get("num_tokens"),
         options.get("num_numbers"),
         config.weight,

@@ -25,6 +25,7 @@ class Labels(NamedTuple):
     counts: Tensor | None  # bool [n]: not ignored, and with a weight other than 0; None if all do
     weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
+    number_weights: Tensor | None  # [n, 1]: the additional weight of NTL, NaN if it is out of range; None if all are 1
     is_other: Tensor  # bool [n, 1]: whether the row is not a number row
     num_others: int  # the number of rows that are not number rows
     targets: Tensor  # [n]: the values of the labels of number rows; this and the next are arbitrary for other rows
@@ -59,6 +60,7 @@ class Labels(NamedTuple):
             ids=chosen(self.ids, rows),
             counts=None,
             weights=of_rows(self.weights),
+            number_weights=of_rows(self.number_weights),
             is_other=is_other,
             num_others=count_true(is_other),
             targets=chosen(self.targets, rows),
@@ -71,12 +73,21 @@ class Labels(NamedTuple):
         """Terms of the rows, [n, 1] or one number for all, times w."""
         return terms if self.weights is None else terms * self.weights
 
+    def weighted_numbers(self, terms: Any) -> Any:
+        """Terms of the number rows, likewise, times w u."""
+        terms = self.weighted(terms)
+        return terms if self.number_weights is None else terms * self.number_weights
+
     def weight_sums(self) -> tuple[float, float]:
-        """The sums of w over all rows and over the number rows."""
+        """The sum of w over all rows and that of w u over the number rows."""
+        rows, numbers = self.ids.shape[0], self.weighted_numbers(1.0)
         if self.weights is not None:
-            return self.weights.sum().item(), self.weights.masked_fill(self.is_other, 0).sum().item()
-        rows = self.ids.shape[0]
-        return rows if self.counts is None else count_true(self.counts), rows - self.num_others
+            tokens = self.weights.sum().item()
+        else:
+            tokens = rows if self.counts is None else count_true(self.counts)
+        if isinstance(numbers, Tensor):
+            return tokens, numbers.masked_fill(self.is_other, 0).sum().item()
+        return tokens, rows - self.num_others
 
     def with_coefficients(self, problem: Problem, upstream: Tensor | float = 1.0) -> Labels:
         """The same with coefficients for an upstream gradient (one number, or [n])."""
@@ -86,7 +97,7 @@ class Labels(NamedTuple):
         if problem.reduction == "mean":
             assert problem.num_tokens is not None and problem.ntl_denominator is not None
             a, b = divide(a, number_of(problem.num_tokens)), divide(b, number_of(problem.ntl_denominator))
-        return self._replace(a=self.weighted(a), b=self.weighted(b))
+        return self._replace(a=self.weighted(a), b=self.weighted_numbers(b))
 
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
@@ -109,13 +120,27 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     ids = labels if counts is None else torch.where(counts, labels, 0)
     index = table.lookup.index_select(0, ids)
     is_other = index.signbit()  # half the cost of < 0, which creates a tensor for the 0
+    number_weights = None
+    if problem.number_weights is not None:
+        given = problem.number_weights.view(-1)
+        is_other |= given == 0
+        number_weights = given.masked_fill(~(given >= 0), torch.nan).unsqueeze(-1)
     for out in (None if counts is None else ~counts, is_bad):
         is_other = is_other if out is None else is_other | out
     targets = table.values.to(dtype).index_select(0, index.clamp_min_(0))
     group = table.groups_of(index, dtype)
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
-    return Labels(ids.unsqueeze(-1), counts, weights, is_other.unsqueeze(-1), count_true(is_other), targets, group)
+    return Labels(
+        ids=ids.unsqueeze(-1),
+        counts=counts,
+        weights=weights,
+        number_weights=number_weights,
+        is_other=is_other.unsqueeze(-1),
+        num_others=count_true(is_other),
+        targets=targets,
+        group=group,
+    )
 
 
 def are_all_kept(labels: Tensor, ignore_index: int) -> bool:

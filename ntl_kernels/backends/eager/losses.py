@@ -127,7 +127,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
     is_correct = weight = ntl = error = mass = number_weight = None
     if numbers is not None:
-        ntl = labels.weighted(numbers.ntl).masked_fill(measured.is_other, 0)
+        ntl = labels.weighted_numbers(numbers.ntl).masked_fill(measured.is_other, 0)
     if problem.wants_parts:
         is_correct = (label_logits >= peak).to(ce.dtype)
         weight = torch.ones_like(ce) if labels.weights is None else labels.weights
@@ -135,7 +135,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
             error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
             error = (error if labels.group is None else error * labels.group.unit).masked_fill_(measured.is_other, 0)
             mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
-            number_weight = weight.masked_fill(labels.is_other, 0)
+            number_weight = labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0)
     found = RowResult(
         cross_entropy=ce,
         is_correct=is_correct,
