@@ -16,11 +16,12 @@ from ntl_kernels import NumberTokens
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
 LONGEST_QUESTION = 512
+SCORES = [str(score) for score in range(12)]
 RUNS = {"digits": "[0-9]", "triples": "[0-9]{1,3}", "scores": "(?<![0-9])1[01](?![0-9])|[0-9]"}
 """Codec -> the runs of digits that are a token; "plain" merges digits as it merges letters."""
 LONGER = {
     "triples": ["".join(run) for length in (2, 3) for run in product(digits, repeat=length)],
-    "scores": ["10", "11"],
+    "scores": SCORES[10:],
 }
 """Codec -> its tokens of several digits."""
 
@@ -111,8 +112,9 @@ class Codec:
 
     def numbers(self, group_by: str | None = "length") -> NumberTokens:
         """The number tokens for the Number Token Loss. Scores are all compared with each other."""
+        if self.kind == "scores":
+            return NumberTokens.from_texts(SCORES, self.tokenizer, self.vocab_size)
         digits_only = self.kind == "digits"
-        group_by = None if self.kind == "scores" else group_by
         options = {"digits_only": digits_only, "space_prefixed": not digits_only, "group_by": group_by}
         return NumberTokens.from_tokenizer(self.tokenizer, self.vocab_size, **options)
 

@@ -24,6 +24,8 @@ from .texts import (
     never_counted,
     numbers_in,
     possible_labels,
+    single_tokens,
+    values_of,
     vocab_of,
     wider_options,
     without_mark,
@@ -65,8 +67,9 @@ class NumberTable(NamedTuple):
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
-    Build one with :meth:`from_tokenizer`, :meth:`from_mapping` or :meth:`from_groups`. Two objects are equal if they
-    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
+    Build one with :meth:`from_tokenizer`, :meth:`from_texts`, :meth:`from_mapping` or :meth:`from_groups`. Two objects
+    are equal if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on
+    devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
@@ -194,8 +197,7 @@ class NumberTokens:
             >>> NumberTokens.from_tokenizer(tokenizer, vocab_size=16)  # padded to 16
             NumberTokens(10 tokens worth 0 to 9, vocab_size=16)
         """
-        if not callable(getattr(tokenizer, "get_vocab", None)):
-            raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
+        check_methods(tokenizer, "get_vocab")
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
@@ -233,6 +235,38 @@ class NumberTokens:
             for length, unit in zip(lengths, units, strict=True)
         ]
         return cls(groups, size, names, notes, units)
+
+    @classmethod
+    def from_texts(
+        cls, texts: Sequence[str] | Mapping[str, float], tokenizer: Any, vocab_size: int | None = None
+    ) -> NumberTokens:
+        """The tokens of a few written forms, such as the scores of a judge. They are compared by value, as one group.
+
+        Args:
+            texts: the numbers as they are written, or text -> finite value: ``{"poor": 1, "good": 2}``. Each text must
+                be one token. ``" 7"`` is the token of 7 after a space: ``"Ġ7"``, or ``"7"`` where the space is a token
+                of its own. Some tokenizers, such as T5's, put a space before every text: there, ``"7"`` and ``" 7"``
+                are both ``"▁7"``.
+            tokenizer: any object with ``get_vocab()`` and ``encode()``, such as a ``transformers`` tokenizer or
+                ``tokenizers.Tokenizer``. It is not changed.
+            vocab_size: as for :meth:`from_tokenizer`.
+
+        Raises:
+            TypeError: the tokenizer lacks a method, or a text is not a str.
+            ValueError: a text is split into several tokens, which the error shows, is unknown to the tokenizer, is the
+                token of another text, or is not a number (with a sequence); or as for :meth:`from_mapping`.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> tokenizer = Tokenizer(models.WordLevel({"Score:": 0} | {str(score): score for score in range(1, 11)}))
+            >>> NumberTokens.from_texts([str(score) for score in range(1, 11)], tokenizer)
+            NumberTokens(10 tokens worth 1 to 10, vocab_size=11)
+        """
+        check_methods(tokenizer, "get_vocab", "encode")
+        values, vocab = values_of(texts), vocab_of(tokenizer)
+        names = {token: text for text, token in vocab}
+        mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
+        return cls(mapping, id_count(tokenizer, vocab) if vocab_size is None else vocab_size, names)
 
     @property
     def ids(self) -> Tensor:
@@ -440,6 +474,13 @@ class NumberTokens:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NumberTokens:
         return self
+
+
+def check_methods(tokenizer: Any, *methods: str) -> None:
+    """Raise unless a tokenizer has these methods."""
+    for method in methods:
+        if not callable(getattr(tokenizer, method, None)):
+            raise TypeError(f"tokenizer must have the method {method}; got {type(tokenizer).__name__}")
 
 
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
