@@ -367,9 +367,7 @@ class NumberTokens:
         check_ignore_index(ignore_index)
         tokens = numbers = 0
         for batch in batches:
-            labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
-            if labels is None:
-                raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
+            labels = labels_of(batch)
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
@@ -481,6 +479,14 @@ def check_methods(tokenizer: Any, *methods: str) -> None:
     for method in methods:
         if not callable(getattr(tokenizer, method, None)):
             raise TypeError(f"tokenizer must have the method {method}; got {type(tokenizer).__name__}")
+
+
+def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:
+    """The labels of a batch, or the batch if it consists of labels alone."""
+    labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
+    if labels is None:
+        raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
+    return labels
 
 
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
