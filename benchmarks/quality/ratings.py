@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,12 +14,6 @@ from .data.pairs import final_value
 def scores_of(pairs: Sequence[Pair]) -> list[str]:
     """The distinct answers, in the order of their values."""
     return sorted({pair.answer for pair in pairs}, key=lambda score: final_value(score) or 0.0)
-
-
-def balancing_weights(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Score -> the mean count of a score divided by its own, so that every score has the same total weight."""
-    counts = Counter(pair.answer for pair in pairs)
-    return {score: len(pairs) / len(counts) / count for score, count in counts.items()}
 
 
 def choices(sequences: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:

@@ -19,6 +19,7 @@ from transformers import Trainer
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 from ntl_kernels.ntloss import NumberLevelLoss
+from ntl_kernels.number_weights import BalancedWeights, WithNumberWeights
 
 from ..commands import InputError, naming
 from .codec import Codec, make_codec
@@ -26,7 +27,7 @@ from .data import Pair, Splits
 from .data.pairs import final_value
 from .losses import ntl_config, number_level_config
 from .models import RegressionModel, transformer
-from .ratings import balancing_weights, probabilities, scores_of
+from .ratings import probabilities, scores_of
 from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer
 
 LONGEST_ANSWER = 256
@@ -110,14 +111,14 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         base = transformer(config.model.architecture, config.model.size, checkpoint, codec, config.seed)
     if config.model.head == "regression":
         return regression_task(base, codec, splits)
-    task = token_task(config, base, codec, longest_answer(codec, splits))
+    task = token_task(config, base, codec, splits)
     return rating_task(config, task, splits) if config.dataset.get("ratings") else task
 
 
-def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Task:
+def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> Task:
     """A model that answers with tokens, trained with CE and a Number Token Loss."""
-    is_seq2seq = model.config.is_encoder_decoder
-    collate = seq2seq_batch if is_seq2seq else causal_batch
+    is_seq2seq, longest = model.config.is_encoder_decoder, longest_answer(codec, splits)
+    collate: Collate = partial(seq2seq_batch if is_seq2seq else causal_batch, codec)
     answer = seq2seq_answers if is_seq2seq else causal_answers
     trainer: type[Trainer] = TokenTrainer
     arguments: dict[str, Any] = {}
@@ -127,18 +128,22 @@ def token_task(config: DictConfig, model: Any, codec: Codec, longest: int) -> Ta
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
         trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
     else:
-        apply_ntl_to_model(model, codec.numbers(config.loss.get("group_by", "length")), ntl_config(config.loss))
+        numbers = codec.numbers(config.loss.get("group_by", "length"))
+        apply_ntl_to_model(model, numbers, ntl_config(config.loss))
+        if config.loss.get("balance"):
+            balanced = BalancedWeights([padded([answer_of(codec, pair) for pair in splits.train], IGNORE)], numbers)
+            collate = WithNumberWeights(collate, lambda batch: balanced(batch["labels"]))
     arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False)
 
     def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:
         answers = answer(model, codec, pairs, longest, do_sample=True, top_k=0, num_return_sequences=count)
         return [answers[start : start + count] for start in range(0, len(answers), count)]
 
-    return Task(model, codec, config.loss.name, trainer, arguments, partial(collate, codec), sample)
+    return Task(model, codec, config.loss.name, trainer, arguments, collate, sample)
 
 
 def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
-    """A task whose answers are a few scores: samples are drawn from their probabilities, and NTL may balance them."""
+    """A task whose answers are a few scores: samples are drawn from their probabilities."""
     model, codec, scores = task.model, task.codec, scores_of(splits.train)
     answers = [[*codec.encode(score), codec.eos] for score in scores]
 
@@ -161,16 +166,7 @@ def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
         return [f"{value:.6f}" for value in (rate(pairs) @ values).tolist()]
 
     task.sample, task.expected = sample, expected
-    if config.loss.get("balance"):
-        task.collate = partial(balanced, task.collate, balancing_weights(splits.train))
     return task
-
-
-def balanced(collate: Collate, weights: dict[str, float], pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    """A batch in which every answer's NTL is scaled by the weight of its score."""
-    batch = collate(pairs)
-    each = torch.tensor([weights.get(pair.answer, 0.0) for pair in pairs])
-    return {**batch, "number_weights": each[:, None].expand(batch["labels"].shape).contiguous()}
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
