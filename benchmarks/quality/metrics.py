@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from scipy.stats import pearsonr, spearmanr
 
-from ntl_kernels.evaluation import digits_before_point, number_metrics, number_pairs
+from ntl_kernels.evaluation import digits_before_point, number_metrics, number_pairs, rating_metrics
 
 from .data.pairs import FINAL, final_value
 
@@ -21,6 +21,13 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
         metrics.update(number_metrics(predictions, truths, behind=FINAL))
         metrics.update(correlations(*zip(*numeric, strict=True)))
     return metrics
+
+
+def agreement(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
+    """Quadratic weighted kappa, and the share within one, of (answer, truth) that are ratings."""
+    pairs = [(guess, truth) for guess, truth in values if truth is not None]
+    found = rating_metrics(*zip(*pairs, strict=True))
+    return {name: found[name] for name in ("qwk", "within_one")}
 
 
 def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:

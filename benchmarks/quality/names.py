@@ -18,6 +18,7 @@ DATASETS = {
     "readings": "readings",
     "expressions": "expressions",
     "arithmetic": "sums",
+    "rjokes": "ratings of jokes",
 }
 """Data set -> display name, in the order of reports; other data sets come last under their own names."""
 UNITS = {"housing": "dollars", "taxis": "dollars", "diamonds": "dollars"}
@@ -40,6 +41,8 @@ METRICS = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "log_r2": "log R2",
+    "qwk": "QWK",
+    "within_one": "within one",
     "no_number": "no number",
     "run_on": "run on",
     "too_short": "too short",

@@ -21,8 +21,8 @@ from ..environment import without_paths
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .losses import title
-from .metrics import too_short
-from .names import split_of_medians
+from .metrics import agreement, too_short
+from .names import split_of_expected, split_of_medians
 
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
@@ -30,8 +30,10 @@ ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); larger errors count in the last bin."""
 
 Record = dict[str, Any]
-Groups = dict[tuple[str, str], list[Record]]
-"""(model, loss) -> its runs, one per seed."""
+Key = tuple[str, str]
+"""(model, loss)."""
+Groups = dict[Key, list[Record]]
+"""Its runs, one per seed."""
 
 
 def record_of(run: Record, folder: Path) -> Record:
@@ -39,6 +41,9 @@ def record_of(run: Record, folder: Path) -> Record:
     log, config = run["log"], run["config"]
     points = [entry for entry in log if "eval_loss" in entry]
     answers = {split: answered(folder / f"predictions-{split}.jsonl") for split in run["metrics"]}
+    more = {split: too_short(values) for split, values in answers.items()}
+    if config["dataset"].get("ratings"):
+        more = {split: more[split] | agreement(values) for split, values in answers.items()}
     return {
         "dataset": config["dataset"]["name"],
         "model": config["model"]["name"],
@@ -48,7 +53,7 @@ def record_of(run: Record, folder: Path) -> Record:
         "sizes": run["sizes"],
         "seconds": run["seconds"],
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
-        "metrics": {split: measured | too_short(answers[split]) for split, measured in run["metrics"].items()},
+        "metrics": {split: measured | more[split] for split, measured in run["metrics"].items()},
         "errors": {split: error_histogram(values) for split, values in answers.items()},
         "config": without_paths(config),
         "environment": run["environment"],
@@ -143,7 +148,7 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
 def splits_of(groups: Groups) -> list[str]:
     """The names of the test splits with greedy answers."""
     splits = {split for runs in groups.values() for run in runs for split in run["metrics"]}
-    return sorted(splits - set(median_splits(groups).values()))
+    return sorted(splits - set(median_splits(groups).values()) - set(map(split_of_expected, splits)))
 
 
 def median_splits(groups: Groups) -> dict[str, str]:
@@ -153,6 +158,11 @@ def median_splits(groups: Groups) -> dict[str, str]:
     samples = {run["config"].get("samples", 0) for run in runs}
     pairs = [(split, split_of_medians(split, count)) for split in sorted(found) for count in sorted(samples)]
     return {split: median for split, median in pairs if median in found}
+
+
+def is_rated(groups: Groups) -> bool:
+    """Whether the answers are ratings."""
+    return any(run["config"]["dataset"].get("ratings") for runs in groups.values() for run in runs)
 
 
 def steps_of(runs: Iterable[Record]) -> list[int]:

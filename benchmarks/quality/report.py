@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from . import headlines, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
 from .names import METRICS, SEVERAL, anchor, in_order, words
-from .records import Groups, Record, by_dataset, splits_of
+from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
     CURVES,
@@ -30,6 +30,8 @@ from .tables import (
     markdown,
     mean_table,
     provenance,
+    rating_differences,
+    rating_table,
     settings,
     told,
     yardstick_table,
@@ -52,7 +54,7 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
     parts += [f"The command of each run: [commands]({COMMANDS}).", LEGEND]
     if rows := headlines.targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
-    if table := decoding_table(datasets):
+    if table := decoding_table({name: groups for name, groups in datasets.items() if not is_rated(groups)}):
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
         parts += ["## What tables allow", YARDSTICKS, table]
@@ -79,12 +81,43 @@ YARDSTICKS = (
 def tables_of(dataset: str, groups: Groups) -> list[str]:
     """The figure and tables of a data set."""
     parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
+    if is_rated(groups):
+        parts.append(RATINGS)
     for split in splits_of(groups):
+        if is_rated(groups):
+            parts += rating_tables(groups, split)
+            continue
         parts.append(f"{split}, after training:\n\n{mean_table(groups, split)}")
         if table := difference_table(groups, split):
             parts.append(f"{split}, after training, paired differences to CE:\n\n{table}")
     if budgets(groups):
         parts += [f"Validation, over training steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
+    return parts
+
+
+RATINGS = (
+    "The answers are scores from 0 to 11. `llama_scores` has a token for each score, `llama` writes 10 and 11 with two "
+    "digits. `expected` is the expected score, and `median of 16` the median of 16 drawn scores, both from the "
+    "probabilities of the scores. QWK is the quadratic weighted kappa; it and `within one` round to whole scores. A "
+    "constant answer has a QWK of 0. `balance=True`: every number token has the same total weight in NTL "
+    "(`number_weights`)."
+)
+
+
+def rating_tables(groups: Groups, split: str) -> list[str]:
+    """The tables of a split whose answers are ratings."""
+    parts = [f"{split}, after training:\n\n{rating_table(groups, split)}"]
+    besides: dict[str, Callable[[str, Key], tuple[str, Key]]] = {
+        "to CE with the same model and the same way to answer": lambda where, key: (where, (key[0], "CE")),
+        "to the greedy answers of the same runs": lambda where, key: (split, key),
+        "to the regression head (the pairs share the data and its order, but not the weights)": lambda where, key: (
+            split,
+            ("regression_head", "MSE"),
+        ),
+    }
+    for name, beside in besides.items():
+        if table := rating_differences(groups, split, beside):
+            parts.append(f"{split}, paired differences {name}:\n\n{table}")
     return parts
 
 

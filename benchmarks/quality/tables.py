@@ -12,14 +12,16 @@ from statistics import fmean, stdev
 from .. import published
 from ..published import MINUS, SPACE, commit_of
 from .losses import NTL
-from .names import METRICS, in_order, words
-from .records import Groups, Record, median_splits, steps_of, values_of
+from .names import METRICS, in_order, split_of_expected, words
+from .records import Groups, Key, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, as_ratio, baseline, compare
 
 COMPARED = ("mae", "median_error", "log_mae", "r2", "number_accuracy", "run_on", "token_accuracy", "ce")
 """The metrics with a table of paired differences."""
 DECODED = ("mae", "median_error")
 """The metrics that compare ways of decoding."""
+RATED = ("qwk", "spearman", "pearson", "within_one", "mae")
+"""The metrics of ratings."""
 CURVES = {metric: METRICS[metric] for metric in ("mae", "median_error", "r2")}
 """The validation metrics that are shown over training steps."""
 MOST_BUDGETS = 6
@@ -177,6 +179,35 @@ def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
         for method, metrics in yardsticks[dataset]["metrics"].items():
             rows.append([words(dataset), method, *(rounded(metrics[metric], 3) for metric in DECODED)])
     return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED)], rows) if rows else ""
+
+
+def rating_table(groups: Groups, split: str) -> str:
+    """A row per loss and way of answering: how well the ratings agree with the true ones."""
+    rows = [
+        [*key, answers(split, where), str(len(groups[key])), *(spread(values_of(groups[key], where, m)) for m in RATED)]
+        for where, key in rated(groups, split)
+    ]
+    return markdown(["model", "loss", "answers", "seeds", *(METRICS[metric] for metric in RATED)], rows)
+
+
+def rating_differences(groups: Groups, split: str, beside: Callable[[str, Key], tuple[str, Key]]) -> str:
+    """The same rows, compared in pairs with other runs or other answers; ``beside`` says with which of a row."""
+    rows = []
+    for where, key in rated(groups, split):
+        other_where, other = beside(where, key)
+        if (other_where, other) == (where, key):
+            continue
+        models = key[0] == other[0]
+        each = [compare(groups[key], groups.get(other, []), where, m, other_where, models) for m in RATED]
+        if any(each):
+            rows.append([*key, answers(split, where), *map(told, each, RATED)])
+    return markdown(["model", "loss", "answers", *(METRICS[metric] for metric in RATED)], rows) if rows else ""
+
+
+def rated(groups: Groups, split: str) -> list[tuple[str, Key]]:
+    """(split, (model, loss)) of every way in which a test split was rated, greedy answers first."""
+    ways = [split, split_of_expected(split), *filter(None, [median_splits(groups).get(split)])]
+    return [(where, key) for where in ways for key in sorted(groups) if values_of(groups[key], where, "qwk")]
 
 
 def answers(split: str, where: str) -> str:
