@@ -76,6 +76,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": SEED,
     "data_seed": SEED,
     "samples": (lambda value: is_whole(value, 0), "a number of answers, or 0 for none"),
+    "dataset.ratings": (lambda value: value in (None, True, False), "true or false"),
     "trainer.train": SWITCH,
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),

@@ -147,15 +147,8 @@ def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
     model, codec, scores = task.model, task.codec, scores_of(splits.train)
     answers = [[*codec.encode(score), codec.eos] for score in scores]
 
-    @torch.no_grad()
     def rate(pairs: Sequence[Pair]) -> Tensor:
-        questions = marked_questions(codec, pairs)
-
-        def logits_after(prefix: tuple[int, ...]) -> Tensor:
-            inputs = inputs_on(model, inputs_of(codec, [[*question, *prefix] for question in questions], side="left"))
-            return model(**inputs, logits_to_keep=1).logits[:, -1].cpu()
-
-        return probabilities(answers, logits_after)
+        return probabilities(answers, partial(next_logits, model, codec, pairs))
 
     def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:
         drawn = torch.multinomial(rate(pairs), count, replacement=True)
@@ -167,6 +160,18 @@ def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
 
     task.sample, task.expected = sample, expected
     return task
+
+
+@torch.no_grad()
+def next_logits(model: Any, codec: Codec, pairs: Sequence[Pair], begun: Sequence[int]) -> Tensor:
+    """[B, V] on the CPU: the logits of the token after the first tokens of an answer, the same for all questions."""
+    if model.config.is_encoder_decoder:
+        inputs = inputs_on(model, seq2seq_batch(codec, pairs))
+        given = torch.tensor([[codec.pad, *begun]], device=model.device).expand(len(pairs), -1)
+        return model(**inputs, decoder_input_ids=given).logits[:, -1].cpu()
+    rows = [[*question, *begun] for question in marked_questions(codec, pairs)]
+    inputs = inputs_on(model, inputs_of(codec, rows, side="left"))
+    return model(**inputs, logits_to_keep=1).logits[:, -1].cpu()
 
 
 def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:

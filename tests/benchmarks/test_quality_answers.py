@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.quality import ratings
 from benchmarks.quality.codec import make_codec
-from benchmarks.quality.metrics import answer_metrics, correlations, in_digits, too_short
+from benchmarks.quality.metrics import agreement, answer_metrics, correlations, in_digits, too_short
 from ntl_kernels.evaluation import median_answer, value_metrics
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
@@ -121,6 +123,26 @@ def test_correlations_need_two_values_on_either_side() -> None:
 )
 def test_the_median_of_the_answers_that_are_numbers(sampled: list[str], expected: str) -> None:
     assert in_digits(median_answer(sampled)) == expected
+
+
+def test_probabilities_of_answers_are_products_over_their_tokens() -> None:
+    """0, 1 and 10, in digits: 9 ends an answer. After 0, nothing is left to choose."""
+    end, logits = 9, torch.zeros(2, 10, dtype=torch.float64)
+    asked = []
+
+    def logits_after(begun: tuple[int, ...]) -> torch.Tensor:
+        asked.append(begun)
+        logits[1, 0] = math.log(3.0)
+        return logits
+
+    found = ratings.probabilities([[0, end], [1, end], [1, 0, end]], logits_after)
+    torch.testing.assert_close(found, torch.tensor([[1 / 2, 1 / 4, 1 / 4], [3 / 4, 1 / 16, 3 / 16]]).double())
+    assert asked == [(), (1,)]
+
+
+def test_agreement_of_ratings() -> None:
+    found = agreement([(7.0, 8.0), (3.4, 3.0), (None, 5.0), (9.0, 9.0), (1.0, None)])
+    assert found["within_one"] == 0.75 and found["qwk"] == pytest.approx(1 - 3 / 119)
 
 
 def test_numbers_that_ended_too_early_are_counted() -> None:

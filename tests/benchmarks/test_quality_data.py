@@ -182,6 +182,20 @@ def test_prepare_makes_the_files_that_load_reads(tmp_path: Path, capsys: Any) ->
     assert "never overwritten" in capsys.readouterr().err
 
 
+def test_prepare_trains_on_the_jokes_of_dev_without_the_large_file(tmp_path: Path) -> None:
+    for file in ("dev.tsv.gz", "test.tsv.gz"):
+        write(tmp_path / file, "".join(f"{n % 12}\tjoke {n}\n" for n in range(20)))
+    assert downloads.prepare("rjokes", tmp_path, tmp_path / "a") == {
+        "train.tsv": 18,
+        "validation.tsv": 2,
+        "test.tsv": 20,
+    }
+    parts = [set((tmp_path / "a" / file).read_text().splitlines()) for file in ("train.tsv", "validation.tsv")]
+    assert len(set.union(*parts)) == 20
+    write(tmp_path / "train.tsv", "3\tA hen.\n")
+    assert downloads.prepare("rjokes", tmp_path, tmp_path / "b")["validation.tsv"] == 20
+
+
 def test_prepare_writes_nothing_unless_all_is_well(tmp_path: Path) -> None:
     write(tmp_path / "x" / "train.jsonl", '{"question": "q", "answer": "#### 1"}\n' * 20)
     write(tmp_path / "x" / "test.jsonl", '{"question": "q", "answer": "1"}\n')

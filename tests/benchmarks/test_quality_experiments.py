@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,16 +17,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.commands import InputError
-from benchmarks.quality import experiment, tasks, timing, training
+from benchmarks.quality import experiment, records, tasks, timing, training
 from benchmarks.quality.__main__ import main
 from benchmarks.quality.codec import make_codec, train_tokenizer
 from benchmarks.quality.configuration import CONFIGURATIONS, run_name
 from benchmarks.quality.configuration import configure as configured
 from benchmarks.quality.data import Pair, Splits
 from benchmarks.quality.experiment import load_splits, run
+from benchmarks.quality.losses import was
 from benchmarks.quality.models import RegressionModel, transformer
 from benchmarks.quality.names import split_of_medians
-from benchmarks.quality.tasks import make_task
+from benchmarks.quality.tasks import make_task, next_logits
 from benchmarks.quality.training import training_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -87,11 +89,47 @@ def test_experiments_train_evaluate_and_write_metrics(dataset: str, model: str, 
     (point,) = [entry for entry in result["log"] if "eval_loss" in entry]
     assert {"eval_mae", "eval_r2", "eval_exact_match", "eval_no_number"} <= point.keys()
     for split, metrics in result["metrics"].items():
-        assert {"exact_match", "loss", "mae", "r2", "no_number"} <= metrics.keys()
+        assert {"exact_match", "mae", "r2", "no_number"} <= metrics.keys()
         assert len((tmp_path / "run" / f"predictions-{split}.jsonl").read_text().splitlines()) == 2
-        if model != "regression_head":
+        if model != "regression_head" and split != "test_expected":
             assert metrics["perplexity"] == pytest.approx(math.exp(metrics["ce"]))
             assert 0 <= metrics["token_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("model", ["llama", "t5_ntl"])
+def test_the_next_token_of_an_answer_sees_question_and_beginning(model: str) -> None:
+    """Whatever pads the question in a batch, against the logits of the whole sequence."""
+    config = configure(*SMALL, f"model={model}", "model.size=tiny")
+    task = make_task(config, load_splits(config))
+    codec, begun = task.codec, task.codec.encode("12")
+    pairs = [Pair("1 + 2", "3"), Pair("What is 1 + 20, and what is it not?", "3")]
+    found = next_logits(task.model, codec, pairs, begun)
+    for pair, logits in zip(pairs, found, strict=True):
+        question, answer = codec.encode(pair.question), [codec.mark, *begun]
+        inputs = {"input_ids": question, "decoder_input_ids": [codec.pad, *begun]}
+        inputs = inputs if model == "t5_ntl" else {"input_ids": question + answer}
+        whole = task.model(**{name: torch.tensor([ids]) for name, ids in inputs.items()}).logits[0, -1]
+        torch.testing.assert_close(logits, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_ratings_are_also_expected_and_drawn(tmp_path: Path) -> None:
+    for file in ("train", "validation", "test"):
+        (tmp_path / f"{file}.tsv").write_text("".join(f"{score}\tA hen {score}.\n" for score in (11, 1, 0, 0)))
+    options = ["dataset=rjokes", f"dataset.folder={tmp_path}", "model.codec=scores", "loss.balance=true"]
+    config = configure(*SMALL, *options, "samples=3")
+    result = run(config, tmp_path / "run")
+    assert set(result["metrics"]) == {"test", "test_expected", "test_median_of_3"}
+    found = records.record_of(result, tmp_path / "run")
+    assert found["loss"] == was(0.3, balance=True) == "CE + 0.3 NTL-WAS (balance=True)"
+    assert all({"qwk", "within_one", "spearman", "mae"} <= metrics.keys() for metrics in found["metrics"].values())
+    task = make_task(config, splits := load_splits(config))
+    assert task.sample is not None and task.expected is not None
+    (drawn,), (expected,) = task.sample(splits.tests["test"][:1], 9999), task.expected(splits.tests["test"][:1])
+    assert set(drawn) == {"0", "1", "11"}
+    assert statistics.fmean(map(float, drawn)) == pytest.approx(float(expected), abs=0.3)
+    batch = task.collate(splits.train)
+    weights = batch["number_weights"][task.codec.numbers().is_number(batch["labels"])]
+    assert sorted(weights.tolist()) == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3]), "as much for 0 as for 1 and for 11"
 
 
 def test_every_choice_is_tried() -> None:
@@ -101,14 +139,14 @@ def test_every_choice_is_tried() -> None:
 
 
 def test_losses_differ_where_there_are_number_tokens(tmp_path: Path) -> None:
-    losses = {}
-    for loss in LOSSES:
-        config = configure(*SMALL, f"loss={loss}", "trainer.arguments.eval_strategy=no")
+    losses, balanced = {}, "ntl_was loss.balance=true"
+    for loss in (*LOSSES, balanced):
+        config = configure(*SMALL, *f"loss={loss}".split(), "trainer.arguments.eval_strategy=no")
         splits = load_splits(config)
         task = make_task(config, splits)
         trainer = task.trainer(task.model, training_arguments(config, tmp_path), task.collate, **task.trainer_arguments)
         losses[loss] = trainer.compute_loss(trainer.model.train(), task.collate(splits.train)).item()
-    assert len({round(value, 6) for value in losses.values()}) == len(LOSSES)
+    assert len({round(value, 6) for value in losses.values()}) == len(losses)
     assert min(losses, key=losses.__getitem__) == "ce"
 
 
