@@ -115,7 +115,9 @@ def harm(runs: Sequence[Record]) -> str:
     pair = pair_of(Headline("readings"), by_dataset(runs).get("readings", {}))
     found = compare(pair[1], pair[2], pair[0].split, "log_mae") if pair else None
     return (
-        f"On generated sensor readings, the mean error of the logarithm (log MAE) {in_words(found)}." if found else ""
+        f"On generated sensor readings, the mean error of the logarithm (log MAE) {in_words(found, 'log_mae')}."
+        if found
+        else ""
     )
 
 

@@ -178,7 +178,7 @@ def folded(title: str, text: str) -> str:
 
 def filled(sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record]) -> str:
     """A sentence with ``{0}``, ``{1}``, ... replaced by the changes of its evidence."""
-    return sentence.format(*(in_words(evidence_of(by_dataset(runs), each)) for each in evidence))
+    return sentence.format(*(in_words(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:

@@ -70,17 +70,21 @@ def brief(found: Difference | None, metric: str) -> str:
     """A difference with its interval."""
     if found is None or found.gap:
         return f"- ({found.gap})" if found else "-"
-    unit = "%" if metric in AS_RATIOS else f"{SPACE}points" if metric in IN_POINTS else ""
-    return f"{signed(found.mean)}{unit}{interval(found.low, found.high, signed)}"
+    return f"{signed(found.mean)}{unit_of(metric)}{interval(found.low, found.high, signed)}"
 
 
-def in_words(found: Difference) -> str:
-    """A change in per cent, after the name of what changed: "fell by 7.0% [3.9, 9.9]"."""
+def unit_of(metric: str) -> str:
+    """The unit of differences in a metric."""
+    return "%" if metric in AS_RATIOS else f"{SPACE}points" if metric in IN_POINTS else ""
+
+
+def in_words(found: Difference, metric: str) -> str:
+    """A change, after the name of what changed: "fell by 7.0% [3.9, 9.9]"."""
     if not found.is_certain:
-        return f"did not change reliably ({brief(found, AS_RATIOS[0])})"
+        return f"did not change reliably ({brief(found, metric)})"
     if found.mean < 0:
-        return f"fell by {plain(-found.mean)}%{interval(-found.high, -found.low, plain)}"
-    return f"rose by {plain(found.mean)}%{interval(found.low, found.high, plain)}"
+        return f"fell by {plain(-found.mean)}{unit_of(metric)}{interval(-found.high, -found.low, plain)}"
+    return f"rose by {plain(found.mean)}{unit_of(metric)}{interval(found.low, found.high, plain)}"
 
 
 def interval(low: float, high: float, write: Callable[[float], str]) -> str:

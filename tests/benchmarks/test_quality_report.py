@@ -256,10 +256,10 @@ def test_differences_are_told_with_their_interval() -> None:
     assert tables.told(None, "mae") == "-"
     assert tables.told(Difference(math.nan, math.nan, math.nan, 0, 2, "why not"), "mae") == "- (why not)"
     assert tables.brief(fell, "mae") == f"−12.3% [−15.0,{SPACE}−9.7]"
-    assert tables.in_words(fell) == f"fell by 12.3% [9.7,{SPACE}15.0]"
-    assert tables.in_words(Difference(4.0, 1.0, 7.0, 0, 3)) == f"rose by 4.0% [1.0,{SPACE}7.0]"
+    assert tables.in_words(fell, "mae") == f"fell by 12.3% [9.7,{SPACE}15.0]"
+    assert tables.in_words(Difference(4.0, 1.0, 7.0, 0, 3), "r2") == f"rose by 4.0 [1.0,{SPACE}7.0]"
     unclear = Difference(-2.3, -6.3, 2.0, 3, 3)
-    assert tables.in_words(unclear) == f"did not change reliably (−2.3% [−6.3,{SPACE}+2.0])"
+    assert tables.in_words(unclear, "mae") == f"did not change reliably (−2.3% [−6.3,{SPACE}+2.0])"
     assert tables.told_as_factor(Difference(-12.34, -15.0, 9.7, 5, 5)) == f"0.877 [0.850,{SPACE}1.097] over 5 seeds"
     assert tables.told_as_factor(Difference(5.0, math.nan, math.nan, 1, 1)) == "1.050 over 1 seed"
 
@@ -324,6 +324,31 @@ def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
     assert f"(report.md#house-values), test_median_of_16 | CE vs {NTL}, test | MAE | −13.2%" in written
     told = report.report(runs, {}, {}, advised=False)
     assert "## What decoding does" in told and "## house values\n\n`housing`: llama" in told and "advice" not in told
+
+
+def test_ratings_are_compared_by_way_of_answering() -> None:
+    runs = both("rjokes", "llama_scores", test_expected=8.0, test_median_of_16=7.0)
+    runs += [record("rjokes", "MSE", seed, 12.0, "regression_head") for seed in SEEDS]
+    for run in runs:
+        run["config"]["dataset"]["ratings"] = True
+        run["metrics"] = {
+            split: {"qwk": 1 / measured["mae"], "mae": measured["mae"]}
+            for split, measured in run["metrics"].items()
+            if split != "interpolate"
+        }
+    groups = by_dataset(runs)["rjokes"]
+    assert records.is_rated(groups) and records.splits_of(groups) == ["test"]
+    means, to_ce, to_greedy, to_head = (part.splitlines() for part in report.rating_tables(groups, "test"))
+    assert [row.split(" | ")[2] for row in means[4:]] == ["greedy"] * 3 + ["expected"] * 2 + ["median of 16"] * 2
+    assert means[6].startswith("| regression_head | MSE | greedy | 4 | 0.0833 ± 0 | ") and "12.0 ± 0" in means[6]
+    assert [row.split(" | ")[1:3] for row in to_ce[4:]] == [
+        [NTL, answers] for answers in ("greedy", "expected", "median of 16")
+    ], "neither CE nor the head, which has no CE, is compared with itself"
+    assert to_ce[4].endswith(f"−9.8% [−10.0,{SPACE}−9.6] ▼ 4/4 |")
+    assert len(to_greedy) == 4 + 4 and f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
+    assert len(to_head) == 4 + 6 and to_head[4].endswith("▼ 4/4 |")
+    told = report.report(runs, {}, {}, advised=False)
+    assert report.RATINGS in told and means[4] in told and "## What decoding does" not in told
 
 
 @pytest.fixture
