@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The committed results, made again: benchmarks/quality/rerun.sh MATHEMATICS_FOLDER DIAMONDS_CSV HOUSING_CSV TAXIS_CSV RJOKES_FOLDER
+# The committed results, made again:
+#   benchmarks/quality/rerun.sh MATHEMATICS_FOLDER DIAMONDS_CSV HOUSING_CSV TAXIS_CSV RJOKES_FOLDER
 # Some sixteen hours on one core. The sweeps are independent, except that arithmetic starts from what expressions with CE
 # has saved. The tables are diamonds.csv and taxis.csv
 # of the seaborn-data repository, and housing.csv of "Hands-on Machine Learning" (California). The folder of rJokes

@@ -112,7 +112,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     if config.model.head == "regression":
         return regression_task(base, codec, splits)
     task = token_task(config, base, codec, splits)
-    return rating_task(config, task, splits) if config.dataset.get("ratings") else task
+    return rating_task(task, splits) if config.dataset.get("ratings") else task
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> Task:
@@ -142,7 +142,7 @@ def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> 
     return Task(model, codec, config.loss.name, trainer, arguments, collate, sample)
 
 
-def rating_task(config: DictConfig, task: Task, splits: Splits) -> Task:
+def rating_task(task: Task, splits: Splits) -> Task:
     """A task whose answers are a few scores: samples are drawn from their probabilities."""
     model, codec, scores = task.model, task.codec, scores_of(splits.train)
     answers = [[*codec.encode(score), codec.eos] for score in scores]
