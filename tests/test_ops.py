@@ -109,7 +109,15 @@ def test_compile_without_graph_break(dtype: torch.dtype, reduction: str, inplace
 HIDDEN, WEIGHT = torch.randn(2, 3, 8), torch.randn(50, 8)
 
 
-@pytest.mark.parametrize("given", [{}, {"num_tokens": torch.tensor(9.0)}, {"num_tokens": 9, "num_numbers": 2}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"num_tokens": torch.tensor(9.0)},
+        {"num_tokens": 9, "num_numbers": 2},
+        {"token_weights": torch.rand(2, 3), "number_weights": torch.tensor([[0.0, 2.0, 0.5]] * 2)},
+    ],
+)
 def test_a_mean_over_tokens_compiles(given: dict[str, Any]) -> None:
     config = NTLConfig(mean_over="tokens")
 
