@@ -102,9 +102,6 @@ def median_answer(texts: Sequence[str], find: str = "whole", behind: str | None 
     Returns:
         The median, or None if no answer has a number.
 
-    Raises:
-        TypeError: the texts are not a sequence of str.
-
     Examples:
         >>> median_answer(["Score: 7", "Score: 9", "Score: 8", "no idea"], find="last")
         8.0
@@ -236,8 +233,8 @@ def rating_metrics(predictions: Sequence[float | None], references: Sequence[flo
         Over the pairs whose prediction is a number:
 
         - ``qwk``: quadratic weighted kappa of the rounded ratings, 1 - (mean squared difference of the pairs) / (mean
-          squared difference of every prediction and every reference). 1 is perfect, 0 is chance. It depends on the
-          values alone, so ratings that do not occur make no difference. NaN if all ratings are equal;
+          squared difference of every prediction and every reference). 1 is perfect, 0 is chance; NaN if all ratings
+          are equal. Ratings that do not occur make no difference;
         - ``pearson``, ``spearman``: correlations, ties with their average rank; NaN if a side has only one value;
         - ``mae``: mean |error|; NaN if no prediction is a number.
 

@@ -65,7 +65,7 @@ class BalancedWeights:
 def last_number(labels: Tensor, numbers: NumberTokens, joints: Sequence[int] = ()) -> Tensor:
     """1 on the tokens of the last number of every row, 0 elsewhere: only the final answer counts.
 
-    A number is a run of adjacent number tokens. So " 7 8" is one number where a token includes its space.
+    A number is a run of adjacent number tokens, so " 7 8" counts as one number if the tokens include their spaces.
 
     Args:
         labels: [..., T] token ids, of one example per row; ignored labels (-100) are no numbers.
@@ -107,7 +107,7 @@ def number_after(
             Default: the labels.
 
     Raises:
-        TypeError, ValueError: as for :func:`last_number`; the marker is empty, or the ids have not the labels' shape.
+        TypeError, ValueError: as for :func:`last_number`; the marker is empty, or the shape of the ids is another one.
 
     Examples:
         >>> numbers = NumberTokens.from_mapping({digit: digit for digit in range(10)}, vocab_size=16)

@@ -340,6 +340,7 @@ def test_ratings_by_hand() -> None:
     assert (found["accuracy"], found["within_one"], found["no_number"]) == pytest.approx((0.4, 0.4, 0.4))
     assert found["qwk"] == pytest.approx(1 - 3 * 4 / (3 * 24 - 2 * 2 * 4)) and found["mae"] == pytest.approx(1.7 / 3)
     assert rating_metrics([1, 2, 3], [3, 2, 1])["qwk"] == -1 == rating_metrics([1, 2, 3], [3, 2, 1])["spearman"]
+    assert rating_metrics([3, 4], [2.6, 4.4])["accuracy"] == 1  # references are rounded, too
     assert rating_metrics([10**9, 10**9 + 1], [10**9, 10**9 + 1])["qwk"] == 1
     assert rating_metrics([1, 2, 9], [1, 3, 4])["spearman"] == 1 > rating_metrics([1, 2, 9], [1, 3, 4])["pearson"]
 

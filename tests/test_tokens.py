@@ -903,11 +903,11 @@ def test_texts_without_the_padding_of_an_earlier_call() -> None:
             byte_level,
             ["7", "128"],
             ValueError,
-            "each text must be one token of the tokenizer; '128' is 3: '1' + '2' + '8'",
+            "each text must be one token of the tokenizer; '128' is '1' + '2' + '8'",
         ),
-        (sentencepiece_digits, ["7", "10"], ValueError, "'10' is 2: '1' + '0'"),
-        (byte_level, {"7": 7, "": 1}, ValueError, "'' is 0: nothing"),
-        (word_level, ["7", "6666"], ValueError, "'6666' is unknown to it ('<unk>')"),
+        (sentencepiece_digits, ["7", "10"], ValueError, "'10' is '1' + '0'"),
+        (byte_level, {"7": 7, "": 1}, ValueError, "'' is nothing"),
+        (word_level, ["7", "6666"], ValueError, "'6666' is '<unk>'"),
         (byte_level_with_digit_groups, ["7", " 7"], ValueError, "'7' and ' 7' are the same token '7' (id 22)"),
         (word_level, ["7", "7"], ValueError, "'7' and '7' are the same token"),
         (
@@ -927,8 +927,8 @@ def test_texts_that_are_no_number_tokens(make: Any, texts: Any, error: Any, said
     with pytest.raises(error) as raised:
         NumberTokens.from_texts(texts, wrap(make()))
     assert said in str(raised.value)
-    with pytest.raises(TypeError, match="tokenizer must have the method encode; got FakeTokenizer"):
-        NumberTokens.from_texts(["1", "2"], FakeTokenizer("1", "2"))
+    with pytest.raises(TypeError, match="tokenizer must have a get_vocab method; got str"):
+        NumberTokens.from_texts(["1", "2"], "gpt2")
 
 
 @pytest.mark.parametrize("most", [-2, -100, 2.0, "3", None, True])

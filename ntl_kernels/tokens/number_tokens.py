@@ -197,7 +197,6 @@ class NumberTokens:
             >>> NumberTokens.from_tokenizer(tokenizer, vocab_size=16)  # padded to 16
             NumberTokens(10 tokens worth 0 to 9, vocab_size=16)
         """
-        check_methods(tokenizer, "get_vocab")
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
@@ -252,9 +251,9 @@ class NumberTokens:
             vocab_size: as for :meth:`from_tokenizer`.
 
         Raises:
-            TypeError: the tokenizer lacks a method, or a text is not a str.
-            ValueError: a text is split into several tokens, which the error shows, is unknown to the tokenizer, is the
-                token of another text, or is not a number (with a sequence); or as for :meth:`from_mapping`.
+            TypeError: the tokenizer has no ``get_vocab``, or a text is not a str.
+            ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
+                no number and has no value; or as for :meth:`from_mapping`.
 
         Examples:
             >>> from tokenizers import Tokenizer, models
@@ -262,7 +261,6 @@ class NumberTokens:
             >>> NumberTokens.from_texts([str(score) for score in range(1, 11)], tokenizer)
             NumberTokens(10 tokens worth 1 to 10, vocab_size=11)
         """
-        check_methods(tokenizer, "get_vocab", "encode")
         values, vocab = values_of(texts), vocab_of(tokenizer)
         names = {token: text for text, token in vocab}
         mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
@@ -472,13 +470,6 @@ class NumberTokens:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NumberTokens:
         return self
-
-
-def check_methods(tokenizer: Any, *methods: str) -> None:
-    """Raise unless a tokenizer has these methods."""
-    for method in methods:
-        if not callable(getattr(tokenizer, method, None)):
-            raise TypeError(f"tokenizer must have the method {method}; got {type(tokenizer).__name__}")
 
 
 def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:

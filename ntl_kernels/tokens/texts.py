@@ -66,8 +66,10 @@ def vocab_of(tokenizer: Any) -> Vocab:
     bytes stay different.
 
     Raises:
-        TypeError: ``get_vocab()`` does not return a mapping from str or bytes to int.
+        TypeError: there is no ``get_vocab()``, or it does not return a mapping from str or bytes to int.
     """
+    if not callable(getattr(tokenizer, "get_vocab", None)):
+        raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
     given = tokenizer.get_vocab()
     if not isinstance(given, Mapping):
         raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids (ints); got {type(given).__name__}")
@@ -123,11 +125,7 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
 
 
 def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]) -> list[int]:
-    """The token of each text. A separate token for the space before a text does not count.
-
-    Raises:
-        ValueError: a text is not one token, is unknown to the tokenizer, or is the token of another text.
-    """
+    """The token of each text; raise unless each is a single one. A token for the space before a text does not count."""
     model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
     unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
     found: dict[int, str] = {}
@@ -135,11 +133,9 @@ def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]
         ids = encoded(tokenizer, text)
         ids = ids[1:] if len(ids) > 1 and names.get(ids[0]) in SPACE_MARKS else ids
         pieces = [names.get(token, f"id {token}") for token in ids]
-        if len(pieces) != 1:
+        if len(pieces) != 1 or pieces[0] == unknown:
             split = " + ".join(map(repr, pieces)) or "nothing"
-            raise ValueError(f"each text must be one token of the tokenizer; {text!r} is {len(pieces)}: {split}")
-        if pieces[0] == unknown:
-            raise ValueError(f"each text must be one token of the tokenizer; {text!r} is unknown to it ({unknown!r})")
+            raise ValueError(f"each text must be one token of the tokenizer; {text!r} is {split}")
         if ids[0] in found:
             raise ValueError(f"{found[ids[0]]!r} and {text!r} are the same token {pieces[0]!r} (id {ids[0]})")
         found[ids[0]] = text
