@@ -317,8 +317,9 @@ class NumberTokens:
         NTL the same weight as ``NTLConfig(weight=0.3)``, whose mean is over numbers.
 
         Args:
-            batches: labels [B...], or mappings with "labels", such as the batches of a data loader. A model that shifts
-                its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
+            batches: labels [B...], or mappings with "labels", such as the batches of a data loader, and perhaps
+                "number_weights" [B...], by which numbers are counted. A model that shifts its labels does not use the
+                first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 
         Raises:
@@ -331,15 +332,16 @@ class NumberTokens:
             3.0
         """
         check_ignore_index(ignore_index)
-        tokens = numbers = 0
+        tokens, numbers = 0, 0.0
         for batch in batches:
-            labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
+            given: Any = batch if hasattr(batch, "get") else {"labels": batch}
+            labels, weights = given.get("labels"), given.get("number_weights")
             if labels is None:
                 raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
-            numbers += int((is_number & is_kept).sum())
+            numbers += self.count(labels.long().where(is_kept & is_number, -1), weights).item()
         if numbers == 0:
             raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
         return tokens / numbers
