@@ -334,14 +334,14 @@ class NumberTokens:
         check_ignore_index(ignore_index)
         tokens, numbers = 0, 0.0
         for batch in batches:
-            given: Any = batch if hasattr(batch, "get") else {"labels": batch}
-            labels, weights = given.get("labels"), given.get("number_weights")
+            labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
             if labels is None:
                 raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
-            numbers += self.count(labels.long().where(is_kept & is_number, -1), weights).item()
+            weights = batch.get("number_weights") if hasattr(batch, "get") else None
+            numbers += self.count(labels.long().where(is_number & is_kept, -1), weights).item()
         if numbers == 0:
             raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
         return tokens / numbers
