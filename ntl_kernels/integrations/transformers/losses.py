@@ -161,6 +161,7 @@ def ntl_loss_function(
     first alone, as the stock Trainer passes it, each batch's mean NTL is weighted by the batch's share of the tokens:
     NTL is too small by the share of tokens in batches without numbers, which is warned about once. Use
     :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
+    ``number_weights`` are shifted like the labels.
 
     Args:
         numbers: the number tokens of the model's vocabulary.
@@ -248,7 +249,8 @@ def ntl_compute_loss_func(
 
     Returns:
         ``function(outputs, labels, num_items_in_batch=None)``, with the denominators of :func:`ntl_loss_function`. The
-        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them.
+        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them. It
+        does not pass ``number_weights``.
 
     Raises:
         ValueError: the outputs have no logits, a type that does not indicate whether labels must be shifted, or
