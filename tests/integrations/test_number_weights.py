@@ -12,7 +12,6 @@ from peft import PromptTuningConfig, get_peft_model
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Seq2SeqTrainingArguments, Trainer
-from trl import SFTConfig
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import (
@@ -21,28 +20,19 @@ from ntl_kernels.integrations.transformers import (
     apply_ntl_to_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.trl import NTLSFTTrainer
 
 from .models import NUMBERS, assert_same_gradients, make_batch, make_model, make_targets, stock_output
 from .test_transformers_trainer import EXACT, assert_metrics
-from .test_trl import make_tokenizer
+from .test_trl import make_trainer as make_sft_trainer
 from .training import LOG_ERROR, ROWS, all_rows, arguments, counts_targets, large_batch, log_of, settings, step_of
 
 OVER_TOKENS = NTLConfig(mean_over="tokens", weight=2.0)
 
 
-def as_dataset(weighted: bool = True) -> Dataset:
-    """All rows with a column of weights, and one that the Trainer removes, since no model has such an argument."""
-    batch = {name: tensor.tolist() for name, tensor in all_rows(weighted).items()}
-    return Dataset.from_dict({**batch, "source": ["a file"] * ROWS}).with_format("torch")
-
-
-def number_share(case: str) -> float:
-    """The share of number tokens with a weight other than 0."""
-    targets = make_targets(make_model(case), all_rows()["labels"])
-    weights = all_rows(weighted=True)["number_weights"]
-    weights = weights if case == "t5" else torch.nn.functional.pad(weights[:, 1:], (0, 1))
-    return (((targets >= 10) & (targets < 20) & (weights != 0)).sum() / (targets != -100).sum()).item()
+def as_dataset() -> Dataset:
+    """All rows, and a column that the Trainer removes, since no model has such an argument."""
+    batch = {name: tensor.tolist() for name, tensor in all_rows(weighted=True).items()}
+    return Dataset.from_dict({**batch, "source": ["a file"] * ROWS})
 
 
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
@@ -62,7 +52,9 @@ def test_four_steps_equal_one_batch(case: str, config: NTLConfig, patched: bool,
     assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
     assert_metrics(log, parts)
     assert_metrics(metrics, parts, "eval_")
-    share = number_share(case)
+    rows = all_rows(weighted=True)
+    counted = stock_output(make_model(case), {**rows, "number_weights": (rows["number_weights"] != 0).float()})
+    share = (counted.num_numbers / counted.num_tokens).item()
     assert [log["number_share"], metrics["eval_number_share"]] == pytest.approx([share, share])
 
 
@@ -122,28 +114,16 @@ def pad(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {name: pad_sequence(values, True, padding[name]) for name, values in columns.items()}
 
 
-def sft_trainer(folder: Path, collate: Any = None, **options: Any) -> NTLSFTTrainer:
-    model, lengths = make_model(), all_rows()["attention_mask"].sum(1).tolist()
-    data = Dataset.from_list(
-        [
-            {name: tensor[row, :length].tolist() for name, tensor in all_rows(weighted=True).items()}
-            for row, length in enumerate(lengths)
-        ]
-    )
-    args = SFTConfig(**settings(folder, 2, 4, bf16=False, gradient_checkpointing=False, **options))
-    given = {"train_dataset": data, "processing_class": make_tokenizer(), "data_collator": collate, "numbers": NUMBERS}
-    return NTLSFTTrainer(model, args, **given)
-
-
 def test_trl(tmp_path: Path) -> None:
     parts, expected = large_batch(make_model(), weighted=True)
-    trainer = sft_trainer(tmp_path, pad)
+    options = {"numbers": NUMBERS, "weighted": True}
+    trainer = make_sft_trainer(make_model(), tmp_path, data_collator=pad, **options)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     assert_metrics(log_of(trainer), parts)
     with pytest.raises(ValueError, match="column number_weights, but its batches do not: pass a data_collator"):
-        sft_trainer(tmp_path).train()
+        make_sft_trainer(make_model(), tmp_path, **options).train()
     with pytest.raises(ValueError, match="packing drops the column number_weights: set packing=False"):
-        sft_trainer(tmp_path, packing=True)
+        make_sft_trainer(make_model(), tmp_path, packing=True, **options)
 
 
 def test_wrong_columns(tmp_path: Path) -> None:
