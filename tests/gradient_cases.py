@@ -110,7 +110,7 @@ class RoadCases:
         def called() -> tuple[Tensor, dict[str, Tensor]]:
             """A loss, and the tensors that its backward pass reads."""
             inputs = [leaf * 1 for leaf in self.leaves(road, reduction)]
-            given = {"labels": LABELS.clone(), "token_weights": torch.rand(7)}
+            given = {"labels": LABELS.clone(), "token_weights": torch.rand(7), "number_weights": torch.rand(7)}
             given |= {"num_tokens": torch.tensor(3.0), "num_numbers": torch.tensor(2)} if reduction == "mean" else {}
             given = {name: tensor.to(self.device) for name, tensor in given.items()}
             operands = zip(("hidden", "weight"), inputs, strict=False) if road == "hidden" else ()

@@ -155,7 +155,6 @@ def random_problem(
         "softcap": rng.choice([None, None, 3.0, 30.0]),
         "logit_scale": rng.choice([1.0, 1.0, 0.7]),
         "token_weights": rng.choice([None, torch.rand(shape) * (torch.rand(shape) < 0.8)]),
-        "number_weights": rng.choice([None, 3 * torch.rand(shape) * (torch.rand(shape) < 0.7)]),
     }
     if reduction == "mean":
         options |= random_denominators(rng, options["config"])
@@ -164,6 +163,7 @@ def random_problem(
     if rng.random() < 0.5 and options["label_smoothing"] == 0:  # whose loss -inf makes infinite
         logits = masked(logits, labels, numbers)
     logits = random_layout(rng, logits)
+    options["number_weights"] = rng.choice([None, 3 * torch.rand(shape) * (torch.rand(shape) < 0.7)])
     return Problem(logits, labels, numbers, options, upstream, seed)
 
 

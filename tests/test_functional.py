@@ -125,6 +125,43 @@ def test_weights_and_denominators(mean_over: str, backend: str) -> None:
     torch.testing.assert_close(total.loss, ce + 0.3 * ntl)
 
 
+def test_number_weights_are_weights_of_ntl_alone(backend: str) -> None:
+    weights, number_weights = torch.tensor([1.0, 2.0, 0.5, 4.0]), torch.tensor([3.0, 9.0, 2.0, 0.5])
+    given: dict[str, Any] = {"token_weights": weights, "backend": backend}
+    plain = parts_of(LOGITS, LABELS, **given, reduction="none")
+    ce, ntl = plain.cross_entropy, plain.ntl * number_weights
+    mean = parts_of(LOGITS, LABELS, **given, number_weights=number_weights)
+    assert (mean.num_tokens, mean.num_numbers) == (7.5, 6)  # 3 * 1 + 2 * 0.5 + 0.5 * 4
+    torch.testing.assert_close(mean.loss, ce.sum() / 7.5 + 0.3 * ntl.sum() / 6)
+    torch.testing.assert_close(DIGITS.count(LABELS, weights * number_weights), mean.num_numbers)
+    over_tokens = NTLConfig(mean_over="tokens")
+    mean = parts_of(LOGITS, LABELS, **given, number_weights=number_weights, config=over_tokens)
+    torch.testing.assert_close(mean.loss, (ce + 0.3 * ntl).sum() / 7.5)
+    total = parts_of(LOGITS, LABELS, **given, number_weights=number_weights, reduction="sum")
+    torch.testing.assert_close(total.loss, (ce + 0.3 * ntl).sum())
+    rows = parts_of(LOGITS, LABELS, **given, number_weights=number_weights, reduction="none")
+    torch.testing.assert_close(rows.loss, ce + 0.3 * ntl)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_number_weight_of_zero_makes_a_digit_a_category(reduction: str, backend: str) -> None:
+    """As if its token were not a number: the same loss, metrics and gradient as without that row's NTL."""
+    is_score = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    logits = LOGITS.clone().requires_grad_()
+    output = parts_of(logits, LABELS, number_weights=is_score, reduction=reduction, backend=backend)
+    assert output.num_numbers == 1
+    alone = parts_of(LOGITS[2:3], LABELS[2:3], backend=backend)
+    torch.testing.assert_close(output.number_mae, alone.number_mae)
+    torch.testing.assert_close(output.number_mass, alone.number_mass)
+    torch.testing.assert_close(output.ntl.sum(), alone.ntl)
+    (gradient,) = torch.autograd.grad(output.loss.sum(), logits)
+    (plain,) = torch.autograd.grad(F.cross_entropy(logits, LABELS, reduction=reduction).sum(), logits)
+    torch.testing.assert_close(gradient[[0, 1, 3]], plain[[0, 1, 3]])
+    nothing = parts_of(LOGITS, LABELS, number_weights=torch.zeros(4), reduction=reduction, backend=backend)
+    assert nothing.num_numbers == nothing.number_mae == nothing.number_mass == 0
+    torch.testing.assert_close(nothing.loss, F.cross_entropy(LOGITS, LABELS, reduction=reduction))
+
+
 def test_the_gradient_is_autograds_of_the_formula(backend: str) -> None:
     logits = LOGITS.clone().requires_grad_()
     loss = cross_entropy_ntl(logits, LABELS, DIGITS, config=NTLConfig(weight=0.3), backend=backend)
@@ -379,28 +416,31 @@ def test_wrong_logits_are_named(options: dict[str, Any], error: type[Exception],
 @every_wrong_argument
 def test_wrong_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str, backend: str) -> None:
     """For every dtype: float64 logits have the same limits, except for weights."""
-    weights = options.get("token_weights")
-    is_double = isinstance(weights, Tensor) and weights.dtype == torch.float64
+    given_weights = [options[name] for name in ("token_weights", "number_weights") if name in options]
+    is_double = any(isinstance(weights, Tensor) and weights.dtype == torch.float64 for weights in given_weights)
     for dtype in (torch.float32, torch.bfloat16, torch.float16 if is_double else torch.float64):
         given = {"logits": LOGITS.to(dtype), "labels": LABELS, "numbers": DIGITS, "backend": backend, **options}
         with pytest.raises(error, match=message):
             cross_entropy_ntl(**given)
 
 
-def test_a_weight_that_does_not_fit_is_never_ignored(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["token_weights", "number_weights"])
+def test_a_weight_that_does_not_fit_is_never_ignored(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a traced call, and without checks, as on a GPU. With float64 logits it is a weight like any other."""
+    labels = torch.tensor([4, 7, 9, -100])
     for weight in (1e300, 1e-60):
         weights = torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64)
-        given: dict[str, Any] = {"token_weights": weights, "reduction": "none"}
+        given: dict[str, Any] = {name: weights, "reduction": "none"}
         saved = torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept)
-        with saved, pytest.raises(ValueError, match="token_weights must"):
-            cross_entropy_ntl(LOGITS.clone().requires_grad_(), LABELS, DIGITS, backend="eager", **given)
-        losses = cross_entropy_ntl(LOGITS.double(), LABELS, DIGITS, backend=backend, **given)
-        plain = cross_entropy_ntl(LOGITS.double(), LABELS, DIGITS, backend=backend, reduction="none")
-        torch.testing.assert_close(losses, plain * weights)
+        with saved, pytest.raises(ValueError, match=f"{name} must"):
+            cross_entropy_ntl(LOGITS.clone().requires_grad_(), labels, DIGITS, backend="eager", **given)
+        losses = cross_entropy_ntl(LOGITS.double(), labels, DIGITS, backend=backend, **given)
+        plain = parts_of(LOGITS.double(), labels, backend=backend, reduction="none")
+        whole = plain.loss * weights if name == "token_weights" else plain.cross_entropy + 0.3 * weights * plain.ntl
+        torch.testing.assert_close(losses, whole)
         with monkeypatch.context() as patched:
             patched.setattr(checks, "can_look", lambda _: False)
-            losses = cross_entropy_ntl(LOGITS, LABELS, DIGITS, backend=backend, **given)
+            losses = cross_entropy_ntl(LOGITS, labels, DIGITS, backend=backend, **given)
         assert losses.isfinite().tolist() == [True, False, True, True]
 
 

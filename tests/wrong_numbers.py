@@ -74,11 +74,30 @@ COUNTS: list[Wrong] = [
 COUNTS = [({"num_tokens": 1, "num_numbers": 1, **options}, error, message) for options, error, message in COUNTS]
 
 
-def unfit(weight: float) -> Wrong:
+def unfit(name: str, weight: float) -> Wrong:
     """A float64 weight that becomes infinite or 0 with logits of a narrower dtype."""
     limits = re.escape("(0, or 1.4013e-45 to 3.40282e+38)")
-    message = rf"token_weights must .* fit torch\.float32.*{limits}; got {re.escape(str(weight))}$"
-    return {"token_weights": torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64)}, ValueError, message
+    message = rf"{name} must .* fit torch\.float32.*{limits}; got {re.escape(str(weight))}$"
+    return {name: torch.tensor([1.0, weight, 0.0, 2.0], dtype=torch.float64)}, ValueError, message
+
+
+def wrong_weights(name: str) -> list[Wrong]:
+    """Weights of the rows that are no weights."""
+    return [
+        ({name: torch.ones(3)}, ValueError, rf"{name}.*\(4,\).*\(3,\)"),
+        ({name: [1.0] * 4}, TypeError, f"{name}.*list"),
+        ({name: torch.ones(4, dtype=torch.complex64)}, TypeError, f"{name}.*complex64"),
+        ({name: torch.ones(4, requires_grad=True)}, ValueError, f"{name} require grad"),
+        *(
+            (
+                {name: torch.tensor([1, weight, 1, 1])},
+                ValueError,
+                f"{name} must not be negative, infinite or NaN.*; got {weight}",
+            )
+            for weight in (-0.5, float("nan"), float("inf"), -float("inf"))
+        ),
+        *(unfit(name, weight) for weight in (1e300, 3.5e38, -1e300, 1e-60, -1e-60, 5e-324)),
+    ]
 
 
 ALONE = "got {} without {}.*Pass {} as well.*NTLConfig\\(mean_over='tokens'\\)"
@@ -98,18 +117,7 @@ ROWS: list[Wrong] = [
         )
         for index, wrapped in ((2**32 - 1, -1), (2**32 + 999, 999))  # its value in int32
     ),
-    ({"token_weights": torch.ones(3)}, ValueError, r"token_weights.*\(4,\).*\(3,\)"),
-    ({"token_weights": [1.0] * 4}, TypeError, "token_weights.*list"),
-    ({"token_weights": torch.ones(4, requires_grad=True)}, ValueError, "token_weights require grad"),
-    *(
-        (
-            {"token_weights": torch.tensor([1, weight, 1, 1])},
-            ValueError,
-            f"token_weights must not be negative, infinite or NaN.*; got {weight}",
-        )
-        for weight in (-0.5, float("nan"), float("inf"), -float("inf"))
-    ),
-    *map(unfit, (1e300, 3.5e38, -1e300, 1e-60, -1e-60, 5e-324)),
+    *(wrong for name in ("token_weights", "number_weights") for wrong in wrong_weights(name)),
     ({"num_tokens": 2.5}, ValueError, ALONE.format("num_tokens", "num_numbers", "num_numbers")),
     ({"num_numbers": torch.tensor(5)}, ValueError, ALONE.format("num_numbers", "num_tokens", "num_tokens")),
 ]

@@ -130,7 +130,7 @@ class TritonCases(InfiniteRows):
         for backend in ("triton", "reference"):
             logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
             table = DIGITS.table(self.device)
-            contract = Contract(labels, weights, None, None, 0.3, table, spec, reduction, backend)
+            contract = Contract(labels, weights, None, None, None, 0.3, table, spec, reduction, backend)
             result = dispatch.loss_of_logits(logits, contract)
             result.loss.backward(torch.ones_like(result.loss))
             answers.append((result.loss.detach(), result.parts[:4], logits.grad))
@@ -297,7 +297,7 @@ def solve_seen(see: Callable[[Tensor], Tensor], operand: str, reduction: str, de
         logits, labels, weights = logits.flatten(0, 1), labels.flatten(), weights.flatten()
         output = cross_entropy_ntl(logits, see(labels), DIGITS, inplace=True, return_parts=True, **options)
     else:
-        options |= {"token_weights": see(weights), "return_parts": True}
+        options |= {"token_weights": see(weights), "number_weights": see(2 * weights), "return_parts": True}
         if operand == "hidden":
             bias = see(head[0].contiguous())
             output = linear_cross_entropy_ntl(logits, see(head), see(labels), DIGITS, bias=bias, **options)

@@ -47,6 +47,7 @@ class Options:
     softcap: float | None = None
     logit_scale: float = 1.0
     token_weights: Tensor | None = None
+    number_weights: Tensor | None = None
     num_tokens: Any = None
     num_numbers: Any = None
 
@@ -60,6 +61,8 @@ class Rows:
     """0 where the row does not count."""
     weights: Tensor
     """0 where the row does not count."""
+    number_weights: Tensor
+    """The weight of NTL, w u."""
     target: Tensor
     """The value of a number label, NaN of others."""
     group: Group
@@ -70,7 +73,7 @@ class Rows:
 
     @property
     def is_number(self) -> Tensor:
-        return ~self.target.isnan() & (self.weights != 0)
+        return ~self.target.isnan() & (self.number_weights != 0)
 
     def denominators(self) -> tuple[Tensor, Tensor]:
         """The denominators of the tokens and of the number tokens."""
@@ -78,7 +81,7 @@ class Rows:
         if options.reduction != "mean":
             return one, one
         given = options.num_tokens, options.num_numbers
-        found = self.weights.sum(), self.weights[self.is_number].sum()
+        found = self.weights.sum(), self.number_weights[self.is_number].sum()
         tokens, numbers = (
             total if number is None else torch.as_tensor(number).double()
             for number, total in zip(given, found, strict=True)
@@ -99,13 +102,16 @@ def rows_of(problem: Problem) -> Rows:
     if options.token_weights is not None:
         weights = options.token_weights.reshape(-1).double()
     weights = torch.where(labels == options.ignore_index, 0.0, weights)
+    number_weights = weights
+    if options.number_weights is not None:
+        number_weights = weights * options.number_weights.reshape(-1).double()
     labels = torch.where(weights == 0, 0, labels)
     value = torch.full((problem.logits.shape[-1],), torch.nan, dtype=torch.float64)
     value[problem.numbers.ids.long()] = problem.numbers.values.double()
     upstream = problem.upstream.double().expand(problem.labels.shape).reshape(-1)
     every = torch.tensor([group for group in problem.numbers.groups for _ in range(group.size)])  # as float32 has it
     group = Group(*every[problem.numbers.lookup[labels].clamp_min(0), :, None].double().unbind(1))
-    return Rows(logits, labels, weights, value[labels], group, upstream, options)
+    return Rows(logits, labels, weights, number_weights, value[labels], group, upstream, options)
 
 
 @dataclass(frozen=True)
@@ -275,10 +281,10 @@ class Bounds:
     def shares(self) -> tuple[Rounded, Rounded]:
         """(a, b) [N, 1]: the weights of CE and NTL of a row, times the upstream gradient."""
         (tokens, _), divisor = self.rows.denominators(), self.rows.ntl_denominator()
-        weight = (self.rows.weights * self.rows.upstream)[:, None]
+        terms = (self.rows.weights, tokens), (self.rows.number_weights * float(self.config.weight), divisor)
         found = []
-        for factor, denominator in ((1.0, tokens), (float(self.config.weight), divisor)):
-            share = torch.where(denominator == 0, 0.0, weight * factor / denominator)
+        for weight, denominator in terms:
+            share = torch.where(denominator == 0, 0.0, (weight * self.rows.upstream)[:, None] / denominator)
             found.append(Rounded(share, (2 * APPROXIMATE + self.total_error) * share.abs()))
         return found[0], found[1]
 
@@ -323,7 +329,7 @@ class Bounds:
         weight, is_number = rows.weights[:, None], rows.is_number[:, None]
         nothing = exact(torch.zeros_like(weight))
         ce = (self.cross_entropy() * exact(weight)).where(weight != 0, nothing)
-        ntl = (self.number_loss() * exact(weight)).where(is_number, nothing)
+        ntl = (self.number_loss() * rounded(rows.number_weights[:, None])).where(is_number, nothing)
         tokens, numbers = rows.denominators()
         if reduction != "none":
             ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, rows.ntl_denominator())
@@ -335,7 +341,7 @@ class Bounds:
             "cross_entropy": ce,
             "ntl": ntl,
             "num_tokens": self.counted(tokens, rows.weights),
-            "num_numbers": self.counted(numbers, torch.where(rows.is_number, rows.weights, 0.0)),
+            "num_numbers": self.counted(numbers, torch.where(rows.is_number, rows.number_weights, 0.0)),
             "number_mae": self.over_rows(error.where(is_number, nothing), is_number.sum().double()),
             "number_mass": self.over_rows(self.number.mass.where(is_number, nothing), is_number.sum().double()),
         }

@@ -83,6 +83,7 @@ def problem_of(
     label_dtype: torch.dtype = torch.int64,
     seed: int = 0,
     weights: bool = False,
+    number_weights: bool = False,
     **options: Any,
 ) -> Problem:
     """Random logits [B, T, V] with ``count`` number tokens, or groups of these sizes."""
@@ -93,6 +94,8 @@ def problem_of(
     labels = labels.to(label_dtype).view(shape)
     if weights:
         options["token_weights"] = torch.rand(shape) * (torch.rand(shape) < 0.8)
+    if number_weights:
+        options["number_weights"] = 2 * torch.rand(shape) * (torch.rand(shape) < 0.8)
     options = {"config": NTLConfig(), "reduction": "mean", **options}
     incoming = torch.randn(shape) if options["reduction"] == "none" else torch.tensor(upstream)
     return Problem(logits, labels, numbers, options, incoming, seed)

@@ -73,13 +73,15 @@ def test_scaling(layout: str, dtype: torch.dtype) -> None:
 def test_sums_over_rows(rows: int) -> None:
     """By a single program and by several, of which some have no rows and others several blocks of them."""
     torch.manual_seed(0)
-    problem = problem_of(torch.float32, 50, shape=(1, rows), weights=True)
+    problem = problem_of(torch.float32, 50, shape=(1, rows), weights=True, number_weights=True)
     contract = checked(problem, "triton")
-    weights, is_counted = contract.token_weights, contract.labels >= 0
-    assert weights is not None
+    weights, number_weights, is_counted = contract.token_weights, contract.number_weights, contract.labels >= 0
+    assert weights is not None and number_weights is not None
     is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
     counted = backend.count(contract, 50, torch.float32)
-    torch.testing.assert_close(counted, torch.stack([weights[is_counted].sum(), weights[is_number].sum()]))
+    torch.testing.assert_close(
+        counted, torch.stack([weights[is_counted].sum(), (weights * number_weights)[is_number].sum()])
+    )
     fields = torch.rand(NUM_FIELDS, rows) * (torch.rand(NUM_FIELDS, rows) < 0.7)
     loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
     total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
@@ -127,7 +129,7 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     spec = LossSpec.resolve(NTLConfig(reweigh=True), digits(50, 10), label_smoothing=0.1)
     labels = torch.tensor([ids[0], columns - 1, -100, ids[-1]])
     logits = torch.randn(1, 4, columns).to(dtype)
-    contract = Contract(labels, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
+    contract = Contract(labels, None, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
     fields, gradient = torch.empty(NUM_FIELDS, 4), gradient_like(logits)
     backend.row_losses(logits, contract, fields, gradient)
     exact, truth = (

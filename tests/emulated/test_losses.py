@@ -144,6 +144,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"label_smoothing": 0.2, "logit_scale": 0.7, "config": NTLConfig(reweigh=True)},
     {"z_loss": 0.01, "num_tokens": 7, "num_numbers": 5.5, "config": NTLConfig(kind="huber", reweigh=True)},
     {"count": (3, 1, 20), "softcap": 5.0, "weights": True, "config": NTLConfig(squash_factor=3.0, reweigh=True)},
+    {"number_weights": True},
+    {"number_weights": True, "weights": True, "config": NTLConfig(reweigh=True)},
+    {"number_weights": True, "weights": True, "reduction": "none", "softcap": 4.0},
+    {"number_weights": True, "reduction": "sum", "config": NTLConfig(label_sigma=0.7)},
+    {"number_weights": True, "count": (3, 1, 20), "config": NTLConfig(kind="huber", reweigh=True)},
 ]
 
 
@@ -161,7 +166,8 @@ def test_every_option(number: int, is_odd: bool) -> None:
 def test_any_number_of_rows(rows: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 5,000, the sums over all rows need several blocks; with more than ``most``, several programs."""
     monkeypatch.setattr(backend, "MOST_ROWS_OF_A_PROGRAM", most)
-    check(problem_of(torch.float32, 16, shape=(1, rows), count=5, weights=rows == 5000))
+    both = {"weights": rows == 5000, "number_weights": rows == 5000}
+    check(problem_of(torch.float32, 16, shape=(1, rows), count=5, **both))
 
 
 @pytest.mark.parametrize("are_numbers", [0.0, 1.0])

@@ -51,6 +51,15 @@ def test_random_problems(seed: int) -> None:
     check(problem, random_bounds(rng, problem.logits.shape[-1], rng.randint(1, 5)), seed % 3 == 0)
 
 
+@pytest.mark.parametrize("kind", some(2, KINDS))
+def test_number_weights(kind: str) -> None:
+    """In every kernel of a shard that reads a label."""
+    number = list(KINDS).index(kind)
+    options = {"config": KINDS[kind], "reduction": ("mean", "sum", "none")[number % 3], "seed": number, "scale": 2.0}
+    problem = problem_of(DTYPES[number % 3], 301, count=(10, 1, 40), number_weights=True, weights=True, **options)
+    check(problem, [(0, 100), (100, 201)], is_in_place=number % 2 == 0)
+
+
 @pytest.mark.parametrize("fill", some(4, [-1e10, -1e4, -1e30, -3e38, -torch.inf]))
 def test_a_rank_all_of_whose_columns_are_masked(fill: float) -> None:
     for config in (NTLConfig(), NTLConfig(kind="mse", reweigh=True)):

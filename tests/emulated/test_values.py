@@ -119,6 +119,25 @@ def test_infinity_and_nan_stay_in_their_row(value: float) -> None:
     assert answer.gradient[0, [0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_number_weights_out_of_range(reduction: str) -> None:
+    """NaN in the losses of their own rows, and in the gradients of those of them that are number rows."""
+    numbers = digits(50, 10)
+    other = next(token for token in range(50) if token not in numbers.ids)
+    labels = torch.tensor([[*numbers.ids[:4].tolist(), other, -100]])
+    weights = torch.tensor([[1.0, -0.5, torch.nan, 0.0, -1.0, torch.nan]])
+    is_bad = torch.tensor([False, True, True, False, True, False])
+    given = {"num_tokens": 3, "num_numbers": 2} if reduction == "mean" else {}
+    logits = torch.randn(1, 6, 50).requires_grad_()
+    loss = cross_entropy_ntl(
+        logits, labels, numbers, number_weights=weights, reduction=reduction, backend="triton", **given
+    )
+    assert torch.equal(loss.isnan().view(-1), is_bad if reduction == "none" else torch.tensor([True]))
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert gradient[0].isnan().any(-1).tolist() == [False, True, True, False, False, False]
+    assert (gradient[0, 5] == 0).all()
+
+
 @pytest.mark.parametrize(("reduction", "dtype"), some(3, REDUCTIONS, DTYPES))
 def test_labels_and_weights_out_of_range(reduction: str, dtype: torch.dtype) -> None:
     """NaN in their own rows, and nothing is read out of bounds."""

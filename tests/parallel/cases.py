@@ -234,8 +234,9 @@ def solve_dtensor(
         columns = problem.logits.ndim - 1
         row_placements = [Replicate() if p == Shard(columns) else p for p in logits.placements]
         options = {**problem.options, "backend": backend}
-        if options["token_weights"] is not None:
-            options["token_weights"] = spread(options["token_weights"], mesh, row_placements)
+        for name in ("token_weights", "number_weights"):
+            if options[name] is not None:
+                options[name] = spread(options[name], mesh, row_placements)
         labels = spread(problem.labels, mesh, row_placements)
         if seed % 2 and all(p == Replicate() for p in row_placements):
             labels = problem.labels  # plain, the same on all ranks
@@ -272,8 +273,9 @@ def solve_dtensor_head(
             leaves.append(leaf.requires_grad_())
         options, is_spread = {**problem.options, "backend": backend}, of_hidden is not None
         rows = of_hidden if is_spread else [Replicate()] * mesh.ndim
-        if options["token_weights"] is not None and is_spread:
-            options["token_weights"] = spread(options["token_weights"], mesh, rows)
+        for name in ("token_weights", "number_weights"):
+            if options[name] is not None and is_spread:
+                options[name] = spread(options[name], mesh, rows)
         labels = spread(problem.labels, mesh, rows) if is_spread else problem.labels
         arguments = {"bias": None if head.bias is None else leaves[2], "return_parts": True, **head.chunking, **options}
         output = linear_cross_entropy_ntl(*leaves[:2], labels, problem.numbers, **arguments)

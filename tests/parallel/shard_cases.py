@@ -61,12 +61,13 @@ class ShardCases(InfiniteRows):
         even = [(0, 20), (20, 44)]
         for bounds, others, is_equal in (
             (even, {}, True),
-            (even, {"labels": labels.int(), "token_weights": weights}, True),
+            (even, {"labels": labels.int(), "token_weights": weights, "number_weights": weights}, True),
             (even, {"num_tokens": torch.full((), 6, device=self.device), "num_numbers": 3.00001}, True),
             (even, {"config": NTLConfig(weight=torch.full((), 0.3, device=self.device))}, True),
             ([(0, 32), (32, 0), (32, 32)], {}, True),
             (even, {"labels": swapped}, False),
             (even, {"token_weights": weights.cumsum(0)}, False),
+            (even, {"number_weights": weights.cumsum(0)}, False),
             (even, {"num_tokens": 6.001}, False),
             (even, {"num_numbers": torch.full((), 4, device=self.device)}, False),
             (even, {"config": NTLConfig(weight=0.4)}, False),

@@ -145,7 +145,8 @@ def checked(problem: Problem, backend: str) -> CheckedProblem:
     spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})
     dtype = loss_dtype(problem.logits.dtype)
     weights, number_weights = (
-        options[name].reshape(-1).to(dtype) if name in options else None for name in ("token_weights", "number_weights")
+        options[name].reshape(-1).to(dtype) if options.get(name) is not None else None
+        for name in ("token_weights", "number_weights")
     )
     return CheckedProblem(
         problem.labels.reshape(-1),

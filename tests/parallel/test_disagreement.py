@@ -17,7 +17,7 @@ from .shards import group_of_one, together
 FORMS = ("logits", "hidden", "chunks", "reference")
 THIRDS = [(0, 4), (4, 4), (8, 4)]
 OPTIONS_DIFFER = "options, reduction, numbers or backend (rank 0 differs from rank 2)"
-ROWS_DIFFER = "labels or token_weights (rank 0 differs from rank 2)"
+ROWS_DIFFER = "labels, token_weights or number_weights (rank 0 differs from rank 2)"
 HALF = torch.tensor(0.5)
 OVER_TOKENS = {"config": NTLConfig(mean_over="tokens")}
 WEIGHTS = ROWS["token_weights"]
@@ -27,6 +27,9 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"labels": torch.tensor([0, 3, 11, 9, -100])}, ROWS_DIFFER),
     ({}, {"token_weights": WEIGHTS.flip(0)}, ROWS_DIFFER),
     ({"token_weights": torch.tensor([1.0, 2.0, 3.0, 1.0, 0.5])}, {"token_weights": None}, ROWS_DIFFER),
+    ({}, {"number_weights": WEIGHTS}, ROWS_DIFFER),
+    ({"number_weights": WEIGHTS}, {"number_weights": WEIGHTS.flip(0)}, ROWS_DIFFER),
+    ({"number_weights": WEIGHTS}, {"token_weights": WEIGHTS, "number_weights": None}, ROWS_DIFFER),
     ({}, {"softcap": 5.0}, OPTIONS_DIFFER),
     ({"softcap": 4.0}, {"softcap": 5.0}, OPTIONS_DIFFER),
     ({}, {"z_loss": 1e-4}, OPTIONS_DIFFER),
@@ -72,6 +75,7 @@ EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"token_weights": WEIGHTS.double()}),
     ({}, {"token_weights": WEIGHTS * torch.tensor([1, 1, -1, 1, 1])}),  # -0
     ({"token_weights": None}, {"token_weights": torch.ones(5)}),
+    ({}, {"number_weights": torch.tensor([1, 1, 7, 1, 1])}),  # of a row without weight
     ({}, {"config": NTLConfig(weight=torch.tensor(0.3))}),
     ({}, {"config": NTLConfig(weight=torch.tensor(0.3, dtype=torch.float64))}),
     ({"softcap": 5.0, "z_loss": 0.0}, {"softcap": 5, "z_loss": 0}),

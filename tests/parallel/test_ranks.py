@@ -122,7 +122,7 @@ def test_compiled_and_plain_ranks_compare_arguments(ranks: Ranks) -> None:
     for others, words in (
         ({}, ""),
         ({"softcap": 5.0}, "options, reduction, numbers or backend (rank 0 differs from rank 1)"),
-        ({"labels": ROWS["labels"].flip(0)}, "labels or token_weights (rank 0"),
+        ({"labels": ROWS["labels"].flip(0)}, "labels, token_weights or number_weights (rank 0"),
     ):
         for error in ranks.run(cases.compiled_on_one_rank, others, ranks=2):
             assert words in error and bool(words) == bool(error)

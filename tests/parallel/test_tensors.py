@@ -82,7 +82,7 @@ def test_what_is_not_served_says_what_is(ranks: Ranks) -> None:
 def test_plain_labels_must_be_equal(ranks: Ranks) -> None:
     first, *others = ranks.run(cases.unequal_rows, ranks=4)
     assert others == [first] * 3
-    assert all("labels or token_weights (rank 0 differs from rank 3)" in error for error in first)
+    assert all("labels, token_weights or number_weights (rank 0 differs from rank 3)" in error for error in first)
 
 
 def test_a_loss_of_sharded_rows_reads_as_the_whole(ranks: Ranks) -> None:
