@@ -366,7 +366,7 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
 
 LAYERS = (
     ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
-    ("evaluation | modules", "numbers in generated texts; the functions as nn.Modules"),
+    ("evaluation | modules | number_weights", "numbers in texts; the functions as nn.Modules; weights of labels"),
     ("functional | statistics", "public functions: check the arguments, build a Problem"),
     ("parallel", "the same over the ranks of a group; DTensors"),
     ("dispatch", "chooses how to compute a Problem: plain, traced or reference"),
@@ -393,7 +393,7 @@ def layers() -> str:
         top, height, left, width = 10, 30, 30, 290
         for i, (names, what) in enumerate(LAYERS):
             y = top + i * (height + 4)
-            is_public = names in ("functional | statistics", "evaluation | modules")
+            is_public = names.startswith(("functional", "evaluation"))
             yield box(left, y, width, height, BLUE if is_public else FAINT, 0.3 if is_public else 0.1)
             shown = names.replace(" | ", " · ")
             yield text(left + width / 2, y + 20, shown, "middle", 13, bold=True)

@@ -1,13 +1,14 @@
 """Evaluation of whole numbers: parse the numbers in generated texts and compare them with the true ones.
 
-:func:`number_metrics` and :func:`value_metrics` work on plain strings and floats; :class:`NumberMetrics` is the
-``compute_metrics`` of a Hugging Face Trainer that generates. All of it needs only torch.
+:func:`number_metrics`, :func:`value_metrics` and :func:`rating_metrics` work on plain strings and floats;
+:class:`NumberMetrics` is the ``compute_metrics`` of a Hugging Face Trainer that generates. All of it needs only torch.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
@@ -18,7 +19,7 @@ import torch
 from .tokens.texts import NUMBER
 from .tokens.values import is_integral
 
-__all__ = ["NumberMetrics", "number_in", "number_metrics", "value_metrics"]
+__all__ = ["NumberMetrics", "median_answer", "number_in", "number_metrics", "rating_metrics", "value_metrics"]
 
 PLACES = ("whole", "first", "last")
 PLAIN = re.compile(f"-?{NUMBER.pattern}")
@@ -87,6 +88,27 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
         return float(text) if PLAIN.fullmatch(text) else None
     numbers = written_numbers(text)
     return next(numbers if find == "first" else iter(deque(numbers, maxlen=1)), None)
+
+
+def median_answer(texts: Sequence[str], find: str = "whole", behind: str | None = None) -> float | None:
+    """The median of the numbers in several answers to one question, such as samples at temperature 1.
+
+    Of all answers, the median of a model's distribution has the smallest expected absolute error.
+
+    Args:
+        texts: the answers. Those without a number are left out; of an even count, it is the mean of the middle two.
+        find, behind: which number of a text to use, see :func:`number_in`.
+
+    Returns:
+        The median, or None if no answer has a number.
+
+    Examples:
+        >>> median_answer(["Score: 7", "Score: 9", "Score: 8", "no idea"], find="last")
+        8.0
+    """
+    check_texts("texts", texts)
+    values = [value for text in texts if (value := number_in(text, find, behind)) is not None]
+    return median(values) if values else None
 
 
 def number_metrics(
@@ -172,12 +194,7 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         >>> metrics["mae"], metrics["median_error"]
         (0.5, 0.5)
     """
-    check_lengths(predictions, references)
-    predictions = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
-    references = [float64_of("references", reference) for reference in references]
-    for index, reference in enumerate(references):
-        if math.isnan(reference):
-            raise ValueError(f"references must be numbers; references[{index}] is NaN")
+    predictions, references = float64_pair(predictions, references)
     is_right = [
         is_number(prediction) and math.isclose(prediction, reference, rel_tol=1e-9, abs_tol=1e-9)
         for prediction, reference in zip(predictions, references, strict=True)
@@ -196,6 +213,51 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         "r2": explained_share(pairs),
         "log_mae": fmean([abs(guessed - true) for guessed, true in logs]),
         "log_r2": explained_share(logs),
+    }
+
+
+def rating_metrics(predictions: Sequence[float | None], references: Sequence[float]) -> dict[str, float]:
+    """Agreement of predicted ratings with the true ones, on a scale of whole numbers such as 1 to 10.
+
+    Args:
+        predictions: ratings, or expected ones with a fraction; None, NaN and infinity count as no number.
+        references: the true ratings, one per prediction.
+
+    Returns:
+        Shares of all pairs, after rounding to whole ratings (halves to the even one):
+
+        - ``accuracy``: the ratings are equal;
+        - ``within_one``: they differ by at most 1;
+        - ``no_number``: the prediction is not a number.
+
+        Over the pairs whose prediction is a number:
+
+        - ``qwk``: quadratic weighted kappa of the rounded ratings, 1 - (mean squared difference of the pairs) / (mean
+          squared difference of every prediction and every reference). 1 is perfect, 0 is chance; NaN if all ratings
+          are equal. Ratings that do not occur make no difference;
+        - ``pearson``, ``spearman``: correlations, ties with their average rank; NaN if a side has only one value;
+        - ``mae``: mean |error|; NaN if no prediction is a number.
+
+    Raises:
+        TypeError, ValueError: as for :func:`value_metrics`.
+
+    Examples:
+        >>> metrics = rating_metrics([7, 3.4, None, 9], [8, 3, 5, 9])
+        >>> metrics["accuracy"], metrics["within_one"], round(metrics["qwk"], 3)
+        (0.5, 0.75, 0.975)
+    """
+    predictions, references = float64_pair(predictions, references)
+    pairs = number_pairs(predictions, references)
+    whole = [(round(guessed), round(true)) for guessed, true in pairs]
+    ranks = zip(*map(average_ranks, zip(*pairs, strict=True)), strict=True)
+    return {
+        "accuracy": sum(guessed == true for guessed, true in whole) / len(references),
+        "within_one": sum(abs(guessed - true) <= 1 for guessed, true in whole) / len(references),
+        "no_number": 1 - len(pairs) / len(references),
+        "qwk": quadratic_kappa(whole),
+        "pearson": correlation(pairs),
+        "spearman": correlation(list(ranks)),
+        "mae": fmean([abs(guessed - true) for guessed, true in pairs]) if pairs else math.nan,
     }
 
 
@@ -281,6 +343,19 @@ def float64_of(name: str, value: Any) -> float:
         raise TypeError(f"{name} must be numbers; got {value!r}") from error
 
 
+def float64_pair(
+    predictions: Sequence[float | None], references: Sequence[float]
+) -> tuple[list[float | None], list[float]]:
+    """Predictions and references in float64; raise unless they match and every reference is a number."""
+    check_lengths(predictions, references)
+    guessed = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
+    true = [float64_of("references", reference) for reference in references]
+    for index, reference in enumerate(true):
+        if math.isnan(reference):
+            raise ValueError(f"references must be numbers; references[{index}] is NaN")
+    return guessed, true
+
+
 def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:
     """(prediction, reference) for all predictions that are numbers, both clipped to :data:`LARGEST`."""
     return [
@@ -312,6 +387,28 @@ def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
     unexplained = math.fsum((true - guessed) ** 2 for guessed, true in pairs)
     is_constant = len({true for _, true in pairs}) == 1  # independent of rounding in their mean
     return math.nan if is_constant or variance == 0 else 1 - unexplained / variance
+
+
+def quadratic_kappa(pairs: Sequence[tuple[int, int]]) -> float:
+    """Quadratic weighted kappa of (prediction, reference) pairs, exact but for one division."""
+    guessed, true = [guess for guess, _ in pairs], [true for _, true in pairs]
+    squares = sum(value * value for value in (*guessed, *true))
+    of_all = len(pairs) * squares - 2 * sum(guessed) * sum(true)  # over every prediction with every reference
+    of_pairs = len(pairs) * sum((guess - true) ** 2 for guess, true in pairs)
+    return 1 - of_pairs / of_all if of_all else math.nan
+
+
+def correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Pearson correlation of pairs; NaN if a side has only one value, which is independent of rounding in its mean."""
+    if not pairs or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
+        return math.nan
+    return torch.corrcoef(torch.tensor(pairs, dtype=torch.float64, device="cpu").T)[0, 1].item()
+
+
+def average_ranks(values: Sequence[float]) -> list[float]:
+    """The ranks of values from 1, ties with their average."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + 1 + bisect_right(ordered, value)) / 2 for value in values]
 
 
 def rows_of_ids(name: str, ids: Any) -> list[list[int]]:

@@ -16,13 +16,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import mean_absolute_error, mean_squared_error, median_absolute_error, r2_score
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import cohen_kappa_score, mean_absolute_error, mean_squared_error, median_absolute_error, r2_score
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
 from ntl_kernels import NumberTokens
-from ntl_kernels.evaluation import NumberMetrics, number_in, number_metrics, value_metrics, written_numbers
+from ntl_kernels.evaluation import (
+    NumberMetrics,
+    median_answer,
+    number_in,
+    number_metrics,
+    rating_metrics,
+    value_metrics,
+    written_numbers,
+)
 from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer
 
 ERRORS = {"mae", "mse", "median_error", "r2", "log_mae", "log_r2"}
@@ -294,6 +303,75 @@ def test_wrong_values_are_named() -> None:
         value_metrics([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match=r"references\[1\] is NaN"):
         value_metrics([1.0, 2.0], [1.0, math.nan])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ratings_agree_as_scikit_learn_and_scipy_say(seed: int) -> None:
+    """Scales of any range, also below 0, with ratings that do not occur, ties, and predictions with a fraction."""
+    rng = np.random.default_rng(seed)
+    count, low, size = rng.integers(5, 200), rng.integers(-5, 5), rng.integers(3, 22)
+    references = rng.choice(np.arange(low, low + size, rng.integers(1, 3)), count)
+    predictions = references + rng.normal(0, 2, count) * (rng.random(count) < 0.7)
+    predictions = predictions if seed % 2 else np.round(predictions)
+    references[:2], predictions[:2] = [low, low + 2], [low, low + 1]  # not constant
+    is_none = rng.random(count) < 0.2
+    is_none[:2] = False
+    found = rating_metrics([None if none else p for p, none in zip(predictions, is_none, strict=True)], references)  # type: ignore[arg-type]
+    guessed, true = predictions[~is_none], references[~is_none]
+    whole = np.round(guessed).astype(int)
+    scale = range(min(*whole, *true), max(*whole, *true) + 1)  # all of it: scikit-learn's weights are those of places
+    assert found == pytest.approx(
+        {
+            "accuracy": (whole == true).sum() / count,
+            "within_one": (abs(whole - true) <= 1).sum() / count,
+            "no_number": is_none.mean(),
+            "qwk": cohen_kappa_score(whole, true, labels=list(scale), weights="quadratic"),
+            "pearson": pearsonr(guessed, true).statistic,
+            "spearman": spearmanr(guessed, true).statistic,
+            "mae": mean_absolute_error(true, guessed),
+        },
+        rel=1e-9,
+        abs=1e-12,
+    )
+
+
+def test_ratings_by_hand() -> None:
+    found = rating_metrics([1, 2.5, -1.2, None, math.inf], [1, 4, -1, 3, 3])  # 2.5 becomes 2
+    assert (found["accuracy"], found["within_one"], found["no_number"]) == pytest.approx((0.4, 0.4, 0.4))
+    assert found["qwk"] == pytest.approx(1 - 3 * 4 / (3 * 24 - 2 * 2 * 4)) and found["mae"] == pytest.approx(1.7 / 3)
+    assert rating_metrics([1, 2, 3], [3, 2, 1])["qwk"] == -1 == rating_metrics([1, 2, 3], [3, 2, 1])["spearman"]
+    assert rating_metrics([3, 4], [2.6, 4.4])["accuracy"] == 1  # references are rounded, too
+    assert rating_metrics([10**9, 10**9 + 1], [10**9, 10**9 + 1])["qwk"] == 1
+    assert rating_metrics([1, 2, 9], [1, 3, 4])["spearman"] == 1 > rating_metrics([1, 2, 9], [1, 3, 4])["pearson"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("predictions", "references", "undefined"),
+    [
+        ([3], [3], {"qwk", "pearson", "spearman"}),
+        ([2], [3], {"pearson", "spearman"}),
+        ([0.1] * 3, [1, 2, 3], {"pearson", "spearman"}),
+        ([1, 2, 3], [0.1] * 3, {"pearson", "spearman"}),
+        ([2.1, 1.9], [2, 2], {"qwk", "pearson", "spearman"}),
+        ([None, math.nan], [1, 2], {"qwk", "pearson", "spearman", "mae"}),
+        ([1e300, 1.0], [1e200, 2.0], set()),
+    ],
+)
+def test_what_ratings_do_not_define_is_nan(predictions: Any, references: Any, undefined: set[str]) -> None:
+    found = rating_metrics(predictions, references)
+    assert {name for name, value in found.items() if math.isnan(value)} == undefined
+    assert found["no_number"] == (predictions[0] is None)
+    with pytest.raises(ValueError, match=r"references\[0\] is NaN"):
+        rating_metrics([1.0], [math.nan])
+
+
+def test_the_median_of_answers() -> None:
+    assert median_answer(["3", "9", "many", "4"]) == 4
+    assert median_answer(["3", "4"]) == 3.5 and median_answer(["many", ""]) is None is median_answer([])
+    assert median_answer(["2 or 3", "It is 8. Score: 7 of 10", "Score: 5"], find="first", behind="Score:") == 5
+    with pytest.raises(TypeError, match="texts must be a sequence of str; got the str '34'"):
+        median_answer("34")
 
 
 CHARACTERS = ["<pad>", "</s>", "<unk>", *"0123456789-.,#+= "]

@@ -37,18 +37,18 @@ class Graphs(CompileCounterWithBackend):
 def operands(
     labels: torch.Tensor, reduction: str, num_tokens: float | None = None, numbers: NumberTokens = GROUPED
 ) -> tuple[Any, ...]:
-    weights, spec = torch.rand(labels.shape), LossSpec.resolve(NTLConfig(), numbers)
-    problem = Problem(labels, weights, num_tokens, num_tokens, 0.3, numbers.table("cpu"), spec, reduction, "eager")
+    weights, spec = torch.rand(2, *labels.shape), LossSpec.resolve(NTLConfig(), numbers)
+    problem = Problem(labels, *weights, num_tokens, num_tokens, 0.3, numbers.table("cpu"), spec, reduction, "eager")
     return ops.operands_of(problem, torch.float32)
 
 
 def test_operands_carry_the_whole_problem() -> None:
     """Every field but ``wants_parts``, each different from its default and from every other."""
-    weights, table = torch.rand(LABELS.shape), GROUPED.table("cpu")
+    weights, table = torch.rand(2, *LABELS.shape), GROUPED.table("cpu")
     config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
     spec = LossSpec.resolve(config, GROUPED, ignore_index=-7, **options)
-    problem = Problem(LABELS, weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
+    problem = Problem(LABELS, *weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
     back = ops.operands_of(problem, torch.float32).problem
     assert back.wants_parts
     for name in set(Problem._fields) - {"wants_parts"}:
@@ -109,7 +109,15 @@ def test_compile_without_graph_break(dtype: torch.dtype, reduction: str, inplace
 HIDDEN, WEIGHT = torch.randn(2, 3, 8), torch.randn(50, 8)
 
 
-@pytest.mark.parametrize("given", [{}, {"num_tokens": torch.tensor(9.0)}, {"num_tokens": 9, "num_numbers": 2}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"num_tokens": torch.tensor(9.0)},
+        {"num_tokens": 9, "num_numbers": 2},
+        {"token_weights": torch.rand(2, 3), "number_weights": torch.tensor([[0.0, 2.0, 0.5]] * 2)},
+    ],
+)
 def test_a_mean_over_tokens_compiles(given: dict[str, Any]) -> None:
     config = NTLConfig(mean_over="tokens")
 

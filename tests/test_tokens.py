@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 import random
 import re
@@ -851,6 +852,83 @@ def test_descriptions() -> None:
         "  0.5  id 0, id 1, id 2, id 3 and 2 more",
         "  values with several tokens: 1",
     ]
+
+
+def as_transformers(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, as_transformers])
+@pytest.mark.parametrize(
+    ("make", "before", "texts", "pieces"),
+    [
+        (byte_level, "(", ["1", "7"], ["1", "7"]),
+        (byte_level, "add ", [" 1", " 7", " 42"], ["Ġ1", "Ġ7", "Ġ42"]),
+        (byte_level_with_digit_groups, "add ", [" 1", " 7", "42"], ["1", "7", "42"]),  # the space is its own token
+        (sentencepiece_digits, "add ", ["1", " 7"], ["1", "7"]),  # as is the mark before the text
+        (word_level, "add ", ["5.25", "7", "1234"], ["5.25", "7", "1234"]),
+        (word_piece, "add ", ["1", "7", "128"], ["1", "7", "128"]),
+    ],
+)
+def test_texts_are_the_tokens_that_occur(
+    make: Any, before: str, texts: list[str], pieces: list[str], wrap: Any
+) -> None:
+    tokenizer = make()
+    original, ids = snapshot(tokenizer), [tokenizer.token_to_id(piece) for piece in pieces]
+    assert [tokenizer.encode(before + text.strip()).ids[-1] for text in texts] == ids
+    numbers = NumberTokens.from_texts(texts, wrap(tokenizer))
+    assert mapping_of(numbers) == {token: float(text) for token, text in zip(ids, texts, strict=True)}
+    assert numbers.vocab_size == tokenizer.get_vocab_size() and len(numbers.groups) == 1
+    ratings = {text: -place / 2 for place, text in enumerate(texts)}
+    rated = NumberTokens.from_texts(ratings, wrap(tokenizer), vocab_size=600)
+    assert mapping_of(rated) == dict(zip(ids, ratings.values(), strict=True)) and rated.vocab_size == 600
+    assert repr(pieces[0]) in rated.describe() and snapshot(tokenizer) == original
+
+
+def test_texts_without_the_padding_of_an_earlier_call() -> None:
+    """Which a tokenizer of transformers leaves behind, and also of one that is written in Python."""
+    tokenizer = as_transformers(byte_level())
+    tokenizer.pad_token = "!"
+    tokenizer(["7"], padding="max_length", max_length=4)
+    expected = {tokenizer.get_vocab()[digit]: float(digit) for digit in DIGITS}
+    assert mapping_of(NumberTokens.from_texts(DIGITS, tokenizer)) == expected
+    assert mapping_of(NumberTokens.from_texts(DIGITS, ByT5Tokenizer())) == {51 + digit: digit for digit in range(10)}
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, as_transformers])
+@pytest.mark.parametrize(
+    ("make", "texts", "error", "said"),
+    [
+        (
+            byte_level,
+            ["7", "128"],
+            ValueError,
+            "each text must be one token of the tokenizer; '128' is '1' + '2' + '8'",
+        ),
+        (sentencepiece_digits, ["7", "10"], ValueError, "'10' is '1' + '0'"),
+        (byte_level, {"7": 7, "": 1}, ValueError, "'' is nothing"),
+        (word_level, ["7", "6666"], ValueError, "'6666' is '<unk>'"),
+        (byte_level_with_digit_groups, ["7", " 7"], ValueError, "'7' and ' 7' are the same token '7' (id 22)"),
+        (word_level, ["7", "7"], ValueError, "'7' and '7' are the same token"),
+        (
+            word_level,
+            ["7", "add"],
+            ValueError,
+            "need a mapping from text to value; could not convert string to float: 'add'",
+        ),
+        (word_level, ["7"], ValueError, "at least two distinct float32 values; all are 7"),
+        (word_level, {"7": math.nan, "42": 1.0}, ValueError, "must be finite in float32; got nan"),
+        (word_level, "742", TypeError, "texts must be a sequence of str, or map str to values; got '742'"),
+        (word_level, range(7), TypeError, "texts must be str; got 0"),
+        (word_level, {7: 7.0}, TypeError, "texts must be str; got 7"),
+    ],
+)
+def test_texts_that_are_no_number_tokens(make: Any, texts: Any, error: Any, said: str, wrap: Any) -> None:
+    with pytest.raises(error) as raised:
+        NumberTokens.from_texts(texts, wrap(make()))
+    assert said in str(raised.value)
+    with pytest.raises(TypeError, match="tokenizer must have a get_vocab method; got str"):
+        NumberTokens.from_texts(["1", "2"], "gpt2")
 
 
 @pytest.mark.parametrize("most", [-2, -100, 2.0, "3", None, True])

@@ -17,11 +17,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import ProgressCallback, TrainerCallback
 
+from ntl_kernels.evaluation import median_answer
+
 from ..commands import WRONG_INPUT, InputError, Parser, meant, naming
 from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
-from .metrics import answer_metrics, median_answer
+from .data.pairs import FINAL
+from .metrics import answer_metrics, in_digits
 from .names import split_of_medians
 from .tasks import Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
@@ -59,7 +62,7 @@ def evaluate_medians(
     def medians(pairs: Sequence[Pair]) -> list[str]:
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            return [median_answer(sampled) for sampled in sample(pairs, config.samples)]
+            return [in_digits(median_answer(sampled, behind=FINAL)) for sampled in sample(pairs, config.samples)]
 
     results = {}
     for split, pairs in splits.tests.items():

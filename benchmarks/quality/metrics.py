@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 from scipy.stats import pearsonr, spearmanr
@@ -43,7 +42,6 @@ def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -
     }
 
 
-def median_answer(sampled: Sequence[str]) -> str:
-    """The median of the answers that are numbers, without an exponent; empty if there is none."""
-    values = [value for answer in sampled if (value := final_value(answer)) is not None]
-    return f"{statistics.median(values):.6f}".rstrip("0").rstrip(".") if values else ""
+def in_digits(value: float | None) -> str:
+    """A number written without an exponent; empty for None."""
+    return "" if value is None else f"{value:.6f}".rstrip("0").rstrip(".")

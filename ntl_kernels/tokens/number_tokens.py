@@ -24,6 +24,8 @@ from .texts import (
     never_counted,
     numbers_in,
     possible_labels,
+    single_tokens,
+    values_of,
     vocab_of,
     wider_options,
     without_mark,
@@ -65,8 +67,9 @@ class NumberTable(NamedTuple):
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
-    Build one with :meth:`from_tokenizer`, :meth:`from_mapping` or :meth:`from_groups`. Two objects are equal if they
-    contain the same numbers for the same vocabulary size. Pickles do not contain the tables on devices.
+    Build one with :meth:`from_tokenizer`, :meth:`from_texts`, :meth:`from_mapping` or :meth:`from_groups`. Two objects
+    are equal if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on
+    devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
@@ -194,8 +197,6 @@ class NumberTokens:
             >>> NumberTokens.from_tokenizer(tokenizer, vocab_size=16)  # padded to 16
             NumberTokens(10 tokens worth 0 to 9, vocab_size=16)
         """
-        if not callable(getattr(tokenizer, "get_vocab", None)):
-            raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
@@ -233,6 +234,37 @@ class NumberTokens:
             for length, unit in zip(lengths, units, strict=True)
         ]
         return cls(groups, size, names, notes, units)
+
+    @classmethod
+    def from_texts(
+        cls, texts: Sequence[str] | Mapping[str, float], tokenizer: Any, vocab_size: int | None = None
+    ) -> NumberTokens:
+        """The tokens of a few written forms, such as the scores of a judge. They are compared by value, as one group.
+
+        Args:
+            texts: the numbers as they are written, or text -> finite value: ``{"poor": 1, "good": 2}``. Each text must
+                be one token. ``" 7"`` is the token of 7 after a space: ``"Ġ7"``, or ``"7"`` where the space is a token
+                of its own. Some tokenizers, such as T5's, put a space before every text: there, ``"7"`` and ``" 7"``
+                are both ``"▁7"``.
+            tokenizer: any object with ``get_vocab()`` and ``encode()``, such as a ``transformers`` tokenizer or
+                ``tokenizers.Tokenizer``. It is not changed.
+            vocab_size: as for :meth:`from_tokenizer`.
+
+        Raises:
+            TypeError: the tokenizer has no ``get_vocab``, or a text is not a str.
+            ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
+                no number and has no value; or as for :meth:`from_mapping`.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> tokenizer = Tokenizer(models.WordLevel({"Score:": 0} | {str(score): score for score in range(1, 11)}))
+            >>> NumberTokens.from_texts([str(score) for score in range(1, 11)], tokenizer)
+            NumberTokens(10 tokens worth 1 to 10, vocab_size=11)
+        """
+        values, vocab = values_of(texts), vocab_of(tokenizer)
+        names = {token: text for text, token in vocab}
+        mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
+        return cls(mapping, id_count(tokenizer, vocab) if vocab_size is None else vocab_size, names)
 
     @property
     def ids(self) -> Tensor:
@@ -333,9 +365,7 @@ class NumberTokens:
         check_ignore_index(ignore_index)
         tokens = numbers = 0
         for batch in batches:
-            labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
-            if labels is None:
-                raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
+            labels = labels_of(batch)
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
@@ -440,6 +470,14 @@ class NumberTokens:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NumberTokens:
         return self
+
+
+def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:
+    """The labels of a batch, or the batch if it consists of labels alone."""
+    labels: Any = batch.get("labels") if hasattr(batch, "get") else batch
+    if labels is None:
+        raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
+    return labels
 
 
 def copied(table: NumberTable, device: torch.device) -> NumberTable:

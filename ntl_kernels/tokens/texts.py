@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -66,8 +66,10 @@ def vocab_of(tokenizer: Any) -> Vocab:
     bytes stay different.
 
     Raises:
-        TypeError: ``get_vocab()`` does not return a mapping from str or bytes to int.
+        TypeError: there is no ``get_vocab()``, or it does not return a mapping from str or bytes to int.
     """
+    if not callable(getattr(tokenizer, "get_vocab", None)):
+        raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
     given = tokenizer.get_vocab()
     if not isinstance(given, Mapping):
         raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids (ints); got {type(given).__name__}")
@@ -104,14 +106,55 @@ def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
         for text in texts[:: -(-len(texts) // 8)]:
             number = re.sub("[^0-9.]", "", text)
             given += f" {number} x{number} {text}"
-    try:  # through the tokenizer of transformers, the call would change the padding and truncation of its backend
-        ids = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(given, add_special_tokens=False)
-        found = [known[token] for token in getattr(ids, "ids", ids) if token in known]
+    try:
+        found = [known[token] for token in encoded(tokenizer, given) if token in known]
     except Exception:  # whatever it raises, the object cannot encode
         found = []
     if re.sub("[^0-9]", "", "".join(text for form, text in found if form)) == re.sub("[^0-9]", "", given):
         forms = [form for form, _ in found]
     return [(text, token) for token, (form, text) in known.items() if form in forms]
+
+
+def encoded(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text, without special tokens and padding."""
+    # Through the tokenizer of transformers, the call would change the padding and truncation of its backend.
+    found = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(text, add_special_tokens=False)
+    if not hasattr(found, "ids"):
+        return list(found)
+    return [token for token, is_text in zip(found.ids, found.attention_mask, strict=True) if is_text]
+
+
+def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]) -> list[int]:
+    """The token of each text; raise unless each is a single one. A token for the space before a text does not count."""
+    model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
+    unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
+    found: dict[int, str] = {}
+    for text in texts:
+        ids = encoded(tokenizer, text)
+        ids = ids[1:] if len(ids) > 1 and names.get(ids[0]) in SPACE_MARKS else ids
+        pieces = [names.get(token, f"id {token}") for token in ids]
+        if len(pieces) != 1 or pieces[0] == unknown:
+            split = " + ".join(map(repr, pieces)) or "nothing"
+            raise ValueError(f"each text must be one token of the tokenizer; {text!r} is {split}")
+        if ids[0] in found:
+            raise ValueError(f"{found[ids[0]]!r} and {text!r} are the same token {pieces[0]!r} (id {ids[0]})")
+        found[ids[0]] = text
+    return list(found)
+
+
+def values_of(texts: Any) -> list[float]:
+    """The values of a mapping from text to value, or of a sequence of written numbers."""
+    if isinstance(texts, str) or not isinstance(texts, (Mapping, Sequence)):
+        raise TypeError(f"texts must be a sequence of str, or map str to values; got {texts!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must be str; got {text!r}")
+    if isinstance(texts, Mapping):
+        return list(texts.values())
+    try:
+        return [float(text) for text in texts]
+    except ValueError as error:
+        raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
 
 
 def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[tuple[str, int]]:

@@ -107,7 +107,7 @@ def test_nothing_waits_for_the_device(reduction: str, dtype: torch.dtype, reques
     logits, labels, numbers = big_problem(dtype)
     numbers.to(logits.device)
     weights, num_tokens = torch.rand(len(labels), device="cuda"), torch.tensor(300, device="cuda")
-    options = {"token_weights": weights, "reduction": reduction, "return_parts": False}
+    options = {"token_weights": weights, "number_weights": 2 * weights, "reduction": reduction, "return_parts": False}
     if reduction == "mean":
         options |= {"num_tokens": num_tokens, "num_numbers": 17}
     request.getfixturevalue("_synchronising_is_an_error")

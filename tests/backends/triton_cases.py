@@ -130,7 +130,7 @@ class TritonCases(InfiniteRows):
         for backend in ("triton", "reference"):
             logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
             table = DIGITS.table(self.device)
-            contract = Contract(labels, weights, None, None, 0.3, table, spec, reduction, backend)
+            contract = Contract(labels, weights, None, None, None, 0.3, table, spec, reduction, backend)
             result = dispatch.loss_of_logits(logits, contract)
             result.loss.backward(torch.ones_like(result.loss))
             answers.append((result.loss.detach(), result.parts[:4], logits.grad))

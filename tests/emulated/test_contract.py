@@ -129,7 +129,7 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     spec = LossSpec.resolve(NTLConfig(reweigh=True), digits(50, 10), label_smoothing=0.1)
     labels = torch.tensor([ids[0], columns - 1, -100, ids[-1]])
     logits = torch.randn(1, 4, columns).to(dtype)
-    contract = Contract(labels, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
+    contract = Contract(labels, None, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
     fields, gradient = torch.empty(NUM_FIELDS, 4), gradient_like(logits)
     backend.row_losses(logits, contract, fields, gradient)
     exact, truth = (

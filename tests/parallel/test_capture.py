@@ -74,7 +74,13 @@ def given_rows(options: dict[str, Any], counts: str) -> dict[str, Any]:
     config = options.get("config", NTLConfig())
     if counts != "numbers":
         config = replace(config, weight=torch.empty((), device="meta"))
-    given = {"labels": labels, "token_weights": weights, "numbers": NUMBERS.to("meta"), **COUNTS[counts]("meta")}
+    given = {
+        "labels": labels,
+        "token_weights": weights,
+        "number_weights": weights,
+        "numbers": NUMBERS.to("meta"),
+        **COUNTS[counts]("meta"),
+    }
     return {**given, **options, "config": config}
 
 
