@@ -633,9 +633,11 @@ def test_a_weight_over_tokens_is_found_from_batches() -> None:
         ratio = numbers.tokens_per_number(batches)
         assert ratio == int((labels != -100).sum()) / int(numbers.count(labels))
     assert numbers.tokens_per_number([torch.tensor([0, 1, 1, 7, 8, -100])], ignore_index=1) == 4
-    over_tokens = NTLConfig(weight=0.3 * ratio, mean_over="tokens")
-    got = cross_entropy_ntl(logits, labels, numbers, config=over_tokens)
-    torch.testing.assert_close(got, cross_entropy_ntl(logits, labels, numbers))
+    for column in ({}, {"number_weights": torch.rand(labels.shape)}):
+        ratio = numbers.tokens_per_number([{"labels": labels, **column}])
+        over_tokens = NTLConfig(weight=0.3 * ratio, mean_over="tokens")
+        got = cross_entropy_ntl(logits, labels, numbers, config=over_tokens, **column)
+        torch.testing.assert_close(got, cross_entropy_ntl(logits, labels, numbers, **column))
 
 
 NO_LABELS = r"labels must be a tensor of integers; got "

@@ -36,7 +36,7 @@ from ntl_kernels import (
     statistics,
 )
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
-from ntl_kernels.integrations.transformers.losses import NTLOptions, loss_of_logits
+from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets, loss_of_logits
 
 from .copies import refused_copies
 from .graphs import captured, warm_up
@@ -97,7 +97,7 @@ class PatchedModel(nn.Module):
         logits = self.model(**self.inputs(x)).logits
         with by_the_reference():
             options = NTLOptions(NUMBERS, self.config)
-            return loss_of_logits(logits, make_targets(self.model, labels), options, count).loss
+            return loss_of_logits(logits, Targets(make_targets(self.model, labels)), options, count).loss
 
 
 @contextmanager

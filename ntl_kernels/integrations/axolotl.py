@@ -23,6 +23,7 @@ with needs(__name__, "Axolotl", "axolotl>=0.19"):
 from ..tokens import NumberTokens
 from .transformers import apply_ntl_to_model
 from .transformers.frameworks import find_head, unwrap_model
+from .transformers.losses import NUMBER_WEIGHTS
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
 OTHER_LOSSES = (
@@ -126,12 +127,15 @@ def ntl_config(keys: Any, ratio: float = 1.0) -> NTLConfig:
 
 
 def tokens_per_number(numbers: NumberTokens, rows: Any) -> float:
-    """The number of labels per label that is a number, from evenly spaced rows of the training data."""
+    """The number of labels per label that is a number (or per weight of 1), from evenly spaced rows of the data."""
     if not hasattr(rows, "__len__"):
         raise ValueError(
             f"the number tokens of a {type(rows).__name__} cannot be counted before training: set "
             "ntl_mean_over: tokens, and set ntl_weight to the weight of a mean over all tokens"
         )
     step = max(1, math.ceil(len(rows) / COUNTED_ROWS))
-    chosen = (rows[index]["labels"] for index in range(0, len(rows), step))
-    return numbers.tokens_per_number(torch.as_tensor(labels)[1:] for labels in chosen)
+    chosen = (rows[index] for index in range(0, len(rows), step))
+    names = ("labels", NUMBER_WEIGHTS)
+    return numbers.tokens_per_number(
+        {name: torch.as_tensor(row[name])[1:] for name in names if name in row} for row in chosen
+    )

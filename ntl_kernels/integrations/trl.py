@@ -14,6 +14,7 @@ with needs(__name__, "TRL", "[trl]"):
     from trl import SFTConfig, SFTTrainer
 
 from .transformers.frameworks import unwrap_model
+from .transformers.losses import NUMBER_WEIGHTS
 from .transformers.models import router_factor_of
 from .transformers.trainer import NTLTrainerMixin
 
@@ -25,8 +26,8 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
     is also logged as TRL's ``mean_token_accuracy``, and ``entropy`` is not logged.
 
     Raises:
-        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), or ``activation_offloading`` is on, but there is no
-            GPU. Also the errors of :class:`NTLTrainerMixin`.
+        ValueError: ``loss_type`` is not "nll" (or "chunked_nll"), ``activation_offloading`` is on, but there is no
+            GPU, or data with ``number_weights`` is to be packed. Also the errors of :class:`NTLTrainerMixin`.
     """
 
     def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:
@@ -36,6 +37,11 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
         if self.aux_loss_enabled and hasattr(self.args, "router_aux_loss_coef"):  # may differ from the model's
             base = unwrap_model(self.model)
             setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), self.args.router_aux_loss_coef)
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, *others: Any) -> Any:
+        if packing and NUMBER_WEIGHTS in (dataset.column_names or ()):
+            raise ValueError(f"TRL's packing drops the column {NUMBER_WEIGHTS}: set packing=False")
+        return super()._prepare_dataset(dataset, processing_class, args, packing, *others)
 
     def ntl_prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """TRL's additional inputs. Maintains its ``num_tokens``: tokens other than padding, over all processes."""

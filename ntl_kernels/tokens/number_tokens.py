@@ -349,8 +349,9 @@ class NumberTokens:
         NTL the same weight as ``NTLConfig(weight=0.3)``, whose mean is over numbers.
 
         Args:
-            batches: labels [B...], or mappings with "labels", such as the batches of a data loader. A model that shifts
-                its labels does not use the first label of each row: ``batch["labels"][..., 1:]`` are exact.
+            batches: labels [B...], or mappings with "labels", such as the batches of a data loader, and perhaps
+                "number_weights" [B...], by which numbers are counted. A model that shifts its labels does not use the
+                first label of each row: ``batch["labels"][..., 1:]`` are exact.
             ignore_index: the value of ignored labels.
 
         Raises:
@@ -363,13 +364,14 @@ class NumberTokens:
             3.0
         """
         check_ignore_index(ignore_index)
-        tokens = numbers = 0
+        tokens, numbers = 0, 0.0
         for batch in batches:
             labels = labels_of(batch)
             is_number = self.is_number(labels)
             is_kept = labels.long() != ignore_index
             tokens += int(is_kept.sum())
-            numbers += int((is_number & is_kept).sum())
+            weights = batch.get("number_weights") if hasattr(batch, "get") else None
+            numbers += self.count(labels.long().where(is_number & is_kept, -1), weights).item()
         if numbers == 0:
             raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
         return tokens / numbers

@@ -120,8 +120,14 @@ def make_targets(model: Any, labels: Tensor) -> Tensor:
 
 def stock_output(model: Any, batch: dict[str, Tensor], **options: Any) -> NTLOutput:
     """Truth: the stock forward, and the loss of its full logits by the reference; auxiliary losses included."""
+    batch = {**batch}
+    weights = batch.pop("number_weights", None)
     output = model(**batch)
     targets = make_targets(model, batch["labels"])
+    if weights is not None:
+        options["number_weights"] = (
+            weights if targets is batch["labels"] else torch.nn.functional.pad(weights, (0, 1))[:, 1:]
+        )
     options = {"return_parts": True, "backend": "reference"} | options
     parts = cross_entropy_ntl(output.logits, targets, NUMBERS, **options)
     auxiliary = output.get("aux_loss")

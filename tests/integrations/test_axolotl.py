@@ -141,13 +141,14 @@ def trained(plugin: Any, trainer: Any, **given: Any) -> dict[str, Tensor]:
     return grads
 
 
-def expected(model: Any, weight: float) -> dict[str, Tensor]:
+def expected(model: Any, weight: float, data: Any = None) -> dict[str, Tensor]:
     """Gradients of the mean over batches of one row of CE + weight * NTL over their tokens, in float64."""
     model.double().zero_grad()
-    for row in rows():
-        ids = torch.tensor(row["input_ids"])
+    for row in data or rows():
+        ids, weights = torch.tensor(row["input_ids"]), row.get("number_weights")
         logits = model(ids[None]).logits[0, :-1]
         options: dict[str, Any] = {"config": NTLConfig(weight=weight), "reduction": "none", "backend": "reference"}
+        options["number_weights"] = None if weights is None else torch.tensor(weights[1:])
         (cross_entropy_ntl(logits, ids[1:], NUMBERS, **options).mean() / 8).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -173,6 +174,21 @@ def test_keys_choose_the_number_tokens(group_by: str | None, plugin: Any, tmp_pa
     plugin.NTLPlugin().post_trainer_create(keys(plugin, ntl_mean_over="tokens", **given), trainer)
     numbers = NumberTokens.from_tokenizer(trainer.processing_class, VOCAB, **options)
     assert trainer.model._ntl_installed.options.numbers == numbers and len(numbers) == 12
+
+
+def test_number_weights_of_rows_that_need_no_padding(plugin: Any, tmp_path: Path) -> None:
+    """Axolotl's collators pad no other column than those they know."""
+    generator = torch.Generator().manual_seed(1)
+    data = [{**row, "number_weights": torch.rand(len(row["labels"]), generator=generator).tolist()} for row in rows()]
+    from datasets import Dataset
+
+    trainer = make_trainer(tmp_path, Dataset.from_list(data))
+    stock = make_trainer(tmp_path).model
+    grads = trained(plugin, trainer, ntl_weight=0.3)
+    pairs = [zip(row["labels"][1:], row["number_weights"][1:], strict=True) for row in data]
+    targets = [target for row in pairs for target in row]
+    ratio = len(targets) / sum(weight for label, weight in targets if 10 <= label < 20)
+    assert error(grads, expected(stock, 0.3 * ratio, data)) < 2e-6
 
 
 def test_evenly_spaced_rows_of_much_data_are_counted(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,35 +22,42 @@ from ntl_kernels.integrations.transformers.counting import (
     sums_of,
     without_repetitions,
 )
-from ntl_kernels.integrations.transformers.losses import NTLOptions
+from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets
 
 from .models import NUMBERS, VOCAB
 
-TARGETS = (torch.tensor([[10, 11, -100], [50, -100, 12]]), torch.tensor([[-100, 60, 61], [19, 19, 62]]))
+LABELS = torch.tensor([[[10, 11, -100], [50, -100, 12]], [[-100, 60, 61], [19, 19, 62]]])
+WEIGHTS = torch.tensor([[[0.25, 0.0, 2.0], [3.0, 1.0, 0.125]], [[1.0, 0.5, 0.0], [0.0, 0.25, 7.0]]])
+PLAIN = [Targets(labels) for labels in LABELS]
+WEIGHTED = [Targets(*pair) for pair in zip(LABELS, WEIGHTS, strict=True)]
 
 
 def test_a_window_is_counted_over_processes_once() -> None:
-    assert count_window(TARGETS, NUMBERS, "cpu").tolist() == [9, 5]
+    assert count_window(PLAIN, NUMBERS, "cpu").tolist() == [9, 5]
     three = lambda counts: torch.cat([counts, 2 * counts, counts])  # noqa: E731
-    assert count_window(TARGETS, NUMBERS, "cpu", copies=2, gather=three).tolist() == [18, 10]
+    assert count_window(PLAIN, NUMBERS, "cpu", copies=2, gather=three).tolist() == [18, 10]
+    assert count_window(WEIGHTED, NUMBERS, "cpu", copies=2, gather=three).tolist() == [18, 2 * 0.625]
 
 
 @pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
-def test_means_are_those_of_all_rows(mean_over: str) -> None:
+@pytest.mark.parametrize(("windows", "numbers"), [(PLAIN, 5), (WEIGHTED, 3)], ids=["plain", "weighted"])
+def test_means_are_those_of_all_rows(windows: list[Targets], numbers: int, mean_over: str) -> None:
+    """Weights that sum to less than 1 included; a number whose weight is 0 is none."""
     config = NTLConfig(weight=0.7, mean_over=mean_over)
     logits = torch.randn(2, 2, 3, VOCAB, dtype=torch.float64)
 
-    def output(logits: Tensor, targets: Tensor) -> Any:
-        return cross_entropy_ntl(logits, targets, NUMBERS, config=config, return_parts=True)
+    def output(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Any:
+        return cross_entropy_ntl(
+            logits, labels, NUMBERS, config=config, number_weights=weights, return_parts=True, backend="reference"
+        )
 
-    totals, together = Totals(), output(logits, torch.stack(TARGETS))
-    for part, targets in zip(logits, TARGETS, strict=True):
-        tokens, numbers = (targets != -100).sum(), NUMBERS.count(targets)
-        totals.add(sums_of(output(part, targets), tokens, numbers, Window(NTLOptions(NUMBERS, config))))
+    totals, together = Totals(), output(logits, LABELS, WEIGHTS if windows is WEIGHTED else None)
+    for part, targets in zip(logits, windows, strict=True):
+        totals.add(sums_of(output(part, *targets), targets, Window(NTLOptions(NUMBERS, config))))
     sums = totals.take("cpu", lambda total: total)
     assert sums.loss() == pytest.approx(together.loss.item(), rel=1e-6)
     expected = {"ce": together.cross_entropy, "ntl": together.ntl, "token_accuracy": together.token_accuracy}
-    expected |= {"number_mae": together.number_mae, "number_share": torch.tensor(5 / 9)}
+    expected |= {"number_mae": together.number_mae, "number_share": torch.tensor(numbers / 9)}
     assert sums.means() == pytest.approx({name: value.item() for name, value in expected.items()})
     assert totals.take("cpu", lambda total: total) == Sums()
 
@@ -58,7 +65,7 @@ def test_means_are_those_of_all_rows(mean_over: str) -> None:
 def test_a_batch_of_a_window_has_its_share_of_the_loss() -> None:
     parts = NTLOutput(*(torch.tensor(float(value)) for value in range(1, len(NTLOutput._fields) + 1)))
     window = Window(NTLOptions(NUMBERS), num_items=9, num_numbers=None, processes=3, accumulated=4)
-    sums = sums_of(parts, torch.tensor(5), torch.tensor(2), window)
+    sums = sums_of(parts, PLAIN[0], window)
     assert (sums.losses, sums.windows) == (3 * parts.loss, 1 / 4)
     assert window.counts() == {"num_items_in_batch": 9}
 

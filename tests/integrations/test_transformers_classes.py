@@ -341,6 +341,15 @@ class TestShift:
                 assert trainer.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
                 assert_same_gradients(step_of(trainer), expected)
 
+    def test_number_weights_are_no_argument_of_the_model(self, tmp_path: Path) -> None:
+        class Strict(Silent):
+            def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
+                return super().forward(input_ids, attention_mask, labels)
+
+        batch = {**make_batch(rows=4), "number_weights": torch.ones(4, 9)}
+        trainer = self.trainer(Strict(transformers.LlamaConfig(**DECODER)), batch, tmp_path)
+        assert trainer.evaluate()["eval_loss"] > 0
+
     def test_loss_that_is_neither(self, tmp_path: Path) -> None:
         class Doubled(Silent):
             def forward(self, *args: Any, **kwargs: Any) -> Any:

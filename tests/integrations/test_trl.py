@@ -44,23 +44,23 @@ def make_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **special)
 
 
-def make_dataset() -> Dataset:
+def make_dataset(weighted: bool = False) -> Dataset:
     """The rows of `all_rows`, tokenized, with their labels."""
-    batch = all_rows()
-    lengths = batch["attention_mask"].sum(1).tolist()
-    columns = ("input_ids", "labels")
+    batch = all_rows(weighted)
+    lengths = batch.pop("attention_mask").sum(1).tolist()
     return Dataset.from_list(
-        [{name: batch[name][row, :length].tolist() for name in columns} for row, length in enumerate(lengths)]
+        [{name: batch[name][row, :length].tolist() for name in batch} for row, length in enumerate(lengths)]
     )
 
 
 def make_trainer(
     model: Any, folder: Path, batch: int = 2, steps: int = 4, cls: Any = NTLSFTTrainer, **options: Any
 ) -> NTLSFTTrainer:
-    names = ("numbers", "ntl_config", "peft_config", "compute_metrics")
+    names = ("numbers", "ntl_config", "peft_config", "compute_metrics", "data_collator")
     keywords = {name: options.pop(name) for name in names if name in options}
     defaults = {"bf16": False, "gradient_checkpointing": False}
-    args, data = SFTConfig(**settings(folder, batch, steps, **(defaults | options))), make_dataset()
+    data = make_dataset(options.pop("weighted", False))
+    args = SFTConfig(**settings(folder, batch, steps, **(defaults | options)))
     return cls(model, args, train_dataset=data, eval_dataset=data, processing_class=make_tokenizer(), **keywords)
 
 

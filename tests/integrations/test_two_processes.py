@@ -77,14 +77,16 @@ class TheirsWithNTL(NTLTrainerMixin, Theirs):
     """Its mixin calls the other's."""
 
 
-def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any], cls: Any = NTLTrainer) -> Any:
+def trainer_step(
+    case: str, patched: bool, folder: Path, options: dict[str, Any], cls: Any = NTLTrainer, weighted: bool = False
+) -> Any:
     """Two accumulation steps of two rows in each process."""
 
     def make() -> NTLTrainer:
         model = make_model(case)
         if patched:
             apply_ntl_to_model(model, NUMBERS)
-        rows, numbers = to_rows(model), None if patched else NUMBERS
+        rows, numbers = to_rows(model, weighted=weighted), None if patched else NUMBERS
         args = arguments(folder, 2, 2, **options)
         return cls(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
 
@@ -92,17 +94,18 @@ def trainer_step(case: str, patched: bool, folder: Path, options: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("case", "patched", "cls"),
+    ("case", "patched", "cls", "weighted"),
     [
-        *((case, patched, NTLTrainer) for case in ("llama-tied", "gemma2", "t5") for patched in (True, False)),
-        ("llama", True, TheirsWithNTL),
+        *((case, patched, NTLTrainer, False) for case in ("llama-tied", "gemma2", "t5") for patched in (True, False)),
+        ("llama", True, TheirsWithNTL, True),
+        ("llama", False, NTLTrainer, True),
     ],
 )
 def test_two_processes_with_two_steps_equal_one_batch(
-    case: str, patched: bool, cls: Any, run: Any, tmp_path: Path
+    case: str, patched: bool, cls: Any, weighted: bool, run: Any, tmp_path: Path
 ) -> None:
-    result = run(trainer_step, case, patched, tmp_path, {}, cls)
-    parts, expected = large_batch(make_model(case))
+    result = run(trainer_step, case, patched, tmp_path, {}, cls, weighted)
+    parts, expected = large_batch(make_model(case), weighted)
     assert_same_gradients(result["gradients"], expected, EXACT)
     assert result["log"]["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
     assert_metrics(result["log"], parts)

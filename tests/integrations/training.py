@@ -30,25 +30,28 @@ LOG_ERROR = 0.0 if has("transformers", 5) else 5.1e-5
 """transformers 4 rounds the loss in its log."""
 
 
-def all_rows() -> dict[str, Tensor]:
-    """The data: as a batch of every row. Rows differ in their tokens and number tokens."""
+def all_rows(weighted: bool = False) -> dict[str, Tensor]:
+    """The data: as a batch of every row. Rows differ in their tokens and number tokens, and in the weights of these."""
     batch = make_batch(ROWS, seed=3)
     batch["labels"][1, 3:] = -100
     batch["labels"][2] = torch.where(batch["labels"][2] >= 0, 50, -100)
+    if weighted:
+        steps = torch.randint(0, 5, batch["labels"].shape, generator=torch.Generator().manual_seed(4))
+        batch["number_weights"] = steps * torch.linspace(0.01, 1, ROWS)[:, None]
     return batch
 
 
-def to_rows(model: Any, decoder_inputs: bool = False) -> list[dict[str, Tensor]]:
+def to_rows(model: Any, decoder_inputs: bool = False, weighted: bool = False) -> list[dict[str, Tensor]]:
     """The data in the form that a Trainer expects."""
-    batch = all_rows()
+    batch = all_rows(weighted)
     if decoder_inputs and model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
     return [{name: tensor[row] for name, tensor in batch.items()} for row in range(ROWS)]
 
 
-def large_batch(model: Any, **options: Any) -> tuple[NTLOutput, dict[str, Tensor | None]]:
+def large_batch(model: Any, weighted: bool = False, **options: Any) -> tuple[NTLOutput, dict[str, Tensor | None]]:
     """Truth: the stock forward's parts and gradients for all rows at once."""
-    parts = stock_output(model, all_rows(), **options)
+    parts = stock_output(model, all_rows(weighted), **options)
     parts.loss.backward()
     return parts._replace(loss=parts.loss.detach()), gradients(model)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, label_names
+from .losses import IGNORE_INDEX, Count, NTLOptions, Targets, label_names
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""
@@ -37,19 +37,19 @@ class Window(NamedTuple):
         return {name: count for name, count in counts.items() if count is not None}
 
 
-def count_labels(targets: Tensor, numbers: NumberTokens) -> Tensor:
-    """[2]: how many targets are not ignored, and how many of these are number tokens."""
-    return torch.stack([(targets != IGNORE_INDEX).sum(), numbers.count(targets)])
+def count_labels(targets: Targets, numbers: NumberTokens) -> Tensor:
+    """float32 [2]: how many targets are not ignored, and how many of these are number tokens, each by its weight."""
+    return torch.stack([(targets.labels != IGNORE_INDEX).sum().float(), numbers.count(*targets).float()])
 
 
 def count_window(
-    targets: Iterable[Tensor],
+    targets: Iterable[Targets],
     numbers: NumberTokens,
     device: Any,
     copies: int = 1,
     gather: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[2]: the tokens and number tokens by which a window's loss is divided, from the targets of each of its batches.
+    """[2]: the denominators of a window's cross-entropy and NTL, from the targets of each of its batches.
 
     ``copies`` processes have the same batches, which are counted once. ``gather`` concatenates a tensor [1, 2] of every
     process; without it, this process alone is counted.
@@ -63,12 +63,13 @@ class Sums(NamedTuple):
 
     tokens: Any = 0.0
     numbers: Any = 0.0
+    """Number tokens with a weight other than 0."""
     cross_entropy: Any = 0.0
     ntl: Any = 0.0
     weighted_ntl: Any = 0.0
     """NTL times the weight of its time."""
     ntl_count: Any = 0.0
-    """The tokens or numbers that NTL is a mean over."""
+    """The tokens or (weighted) numbers that NTL is a mean over."""
     correct: Any = 0.0
     number_error: Any = 0.0
     losses: Any = 0.0
@@ -79,22 +80,26 @@ class Sums(NamedTuple):
 
     def loss(self) -> float:
         """The mean CE + NTL over at least one token."""
-        return float(self.cross_entropy / self.tokens + self.weighted_ntl / max(self.ntl_count, 1))
+        return float(self.cross_entropy / self.tokens + self.weighted_ntl / (self.ntl_count or 1))
 
     def means(self) -> dict[str, float]:
         """The metrics over at least one token."""
         return {
             "ce": self.cross_entropy / self.tokens,
-            "ntl": self.ntl / max(self.ntl_count, 1),
+            "ntl": self.ntl / (self.ntl_count or 1),
             "token_accuracy": self.correct / self.tokens,
             "number_mae": self.number_error / self.numbers if self.numbers else math.nan,
             "number_share": self.numbers / self.tokens,
         }
 
 
-def sums_of(parts: NTLOutput, tokens: Tensor, numbers: Tensor, window: Window) -> Sums:
-    """The sums of one batch with this many tokens and number tokens, from the parts of its loss."""
-    config = window.options.config
+def sums_of(parts: NTLOutput, targets: Targets, window: Window) -> Sums:
+    """The sums of one batch, from its targets and the parts of its loss."""
+    config, number_tokens, device = window.options.config, window.options.numbers, parts.ntl.device
+    tokens, weight = count_labels(targets, number_tokens).to(device)
+    numbers = weight
+    if targets.number_weights is not None:
+        numbers = number_tokens.count(targets.labels, targets.number_weights != 0).to(device)
     over_tokens = config.mean_over == "tokens"
     ntl = parts.ntl * (parts.num_tokens if over_tokens else parts.num_numbers)
     return Sums(
@@ -103,7 +108,7 @@ def sums_of(parts: NTLOutput, tokens: Tensor, numbers: Tensor, window: Window) -
         cross_entropy=parts.cross_entropy * parts.num_tokens,
         ntl=ntl,
         weighted_ntl=config.weight * ntl,
-        ntl_count=tokens if over_tokens else numbers,
+        ntl_count=tokens if over_tokens else weight,
         correct=parts.token_accuracy * tokens,
         number_error=parts.number_mae * numbers,
         losses=parts.loss.detach() * window.processes,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .frameworks import REPLACED_FORWARD, unwrap_model, uses_ulysses
-from .losses import NTLOptions, label_names, model_loss
+from .losses import NUMBER_WEIGHTS, NTLOptions, label_names, model_loss
 
 INSTALLED = "_ntl_installed"
 """The attribute that holds what is installed on a model, and on its head if that is patched."""
@@ -57,12 +57,15 @@ class BoundForward(partial):  # type: ignore[type-arg]
 
 
 def bound_forward(function: Callable[..., Any], model: Any) -> BoundForward:
-    """``partial(function, model)`` with the signature of the model's own forward, from which the Trainer reads names.
+    """``partial(function, model)`` with the signature from which the Trainer reads names of columns: that of the
+    model's own forward and ``number_weights``.
 
     Does not use ``functools.wraps``, because accelerate unwraps everything that has ``__wrapped__``.
     """
     stock = inspect.signature(type(model).forward)
     parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in stock.parameters.values()]
+    place = len(parameters) - (parameters[-1].kind == inspect.Parameter.VAR_KEYWORD)
+    parameters.insert(place, inspect.Parameter(NUMBER_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None))
     of_any_model = partial(function)
     of_any_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     bound = BoundForward(of_any_model, model)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,12 +17,15 @@ from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
 from ...tokens import NumberTokens
+from ...tokens.values import check_row_weights
 from ...tracing import has_values
 from .frameworks import unwrap_model
 from .models import check_own_loss, router_factor_of, shifts_by_name, shifts_labels, told_or_raise
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
+NUMBER_WEIGHTS = "number_weights"
+"""The column of a batch, and the keyword of a model, with a weight of NTL for each label."""
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
 
@@ -48,19 +51,32 @@ class NTLOptions:
         return {"config": self.config, "label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
 
 
+class Targets(NamedTuple):
+    """What the positions of a batch predict."""
+
+    labels: Tensor
+    """[B..., T]"""
+    number_weights: Tensor | None = None
+    """[B..., T] the weight of NTL at each position; None: 1."""
+
+    def to(self, device: Any) -> Targets:
+        weights = self.number_weights
+        return Targets(self.labels.to(device), None if weights is None else weights.to(device))
+
+
 def label_names(batch: Any) -> list[str]:
     """The names under which a batch, or the arguments of a model, has labels."""
     return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
 def denominators(
-    targets: Tensor, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
+    targets: Targets, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
 ) -> dict[str, Count | None]:
-    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets [B...] that are part of a larger window.
+    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets that are part of a larger window.
 
     If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
-    num_items, num_numbers = as_count(num_items, targets), as_count(num_numbers, targets)
+    num_items, num_numbers = as_count(num_items, targets.labels), as_count(num_numbers, targets.labels)
     config = options.config
     if config.mean_over == "tokens":
         return {"num_tokens": num_items, "num_numbers": num_numbers}
@@ -69,7 +85,7 @@ def denominators(
             "num_numbers_in_batch was passed without num_items_in_batch, the token count of the same batches: pass both"
         )
     if num_items is not None and num_numbers is None:
-        tokens, numbers = (targets != IGNORE_INDEX).sum(), options.numbers.count(targets)
+        tokens, numbers = (targets.labels != IGNORE_INDEX).sum(), options.numbers.count(*targets)
         has_weight = isinstance(config.weight, Tensor) or config.weight > 0
         if has_weight and may_be_more(num_items, tokens):
             warn_of_uncounted_numbers()
@@ -116,15 +132,16 @@ def as_count(count: Count | None, like: Tensor) -> Count | None:
 
 def loss_of_logits(
     logits: Tensor,
-    targets: Tensor,
+    targets: Targets,
     options: NTLOptions,
     num_items: Count | None = None,
     num_numbers: Count | None = None,
 ) -> NTLOutput:
-    """The loss of full logits [B..., V] and targets [B...], and its parts."""
+    """The loss of full logits [B..., V] and targets of positions [B...], and its parts."""
     targets = targets.to(logits.device)
     keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
-    return cast(NTLOutput, cross_entropy_ntl(logits, targets, options.numbers, **keywords))
+    keywords[NUMBER_WEIGHTS] = targets.number_weights
+    return cast(NTLOutput, cross_entropy_ntl(logits, targets.labels, options.numbers, **keywords))
 
 
 def ntl_loss_function(
@@ -144,6 +161,7 @@ def ntl_loss_function(
     first alone, as the stock Trainer passes it, each batch's mean NTL is weighted by the batch's share of the tokens:
     NTL is too small by the share of tokens in batches without numbers, which is warned about once. Use
     :class:`NTLTrainer`, which counts the numbers, or ``NTLConfig(mean_over="tokens")``, which does not need the count.
+    ``number_weights`` are shifted like the labels.
 
     Args:
         numbers: the number tokens of the model's vocabulary.
@@ -167,6 +185,7 @@ def model_loss(
     ignore_index: int = IGNORE_INDEX,
     shift_labels: Tensor | None = None,
     num_numbers_in_batch: Count | None = None,
+    number_weights: Tensor | None = None,
     *,
     options: NTLOptions,
     **_: Any,
@@ -174,7 +193,7 @@ def model_loss(
     """The loss of logits [B..., T, V] and labels [B..., T], with the signature of a model's ``loss_function``."""
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
-    targets = choose_targets(labels, shift_labels, options.shift)
+    targets = choose_targets(labels, shift_labels, options.shift, number_weights)
     return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
 
 
@@ -183,13 +202,27 @@ def shift_of(base: Any, shift: bool | None) -> bool:
     return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
 
 
-def choose_targets(labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None) -> Tensor:
-    """The target of each position [B..., T]; with ``shift`` that of t is label t + 1, and the last has none."""
-    if shift_labels is not None:
-        return shift_labels
-    if labels is None:
+def choose_targets(
+    labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None, number_weights: Tensor | None = None
+) -> Targets:
+    """The target of each position [B..., T]; with ``shift`` that of t is label t + 1, and the last has none.
+
+    ``number_weights`` [B..., T] belong to ``labels``, and are shifted like them, or to ``shift_labels`` alone.
+    """
+    given = shift_labels if labels is None else labels
+    if given is None:
         raise ValueError("the loss needs labels or shift_labels, but got neither")
-    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX) if shift else labels
+    if number_weights is not None:
+        check_row_weights(NUMBER_WEIGHTS, number_weights, given)
+        number_weights = shifted(number_weights, 0) if shift and labels is not None else number_weights
+    if shift_labels is not None:
+        return Targets(shift_labels, number_weights)
+    return Targets(shifted(given, IGNORE_INDEX) if shift else given, number_weights)
+
+
+def shifted(values: Tensor, last: int) -> Tensor:
+    """The value of position t + 1 at position t [B..., T], and ``last`` at the last."""
+    return F.pad(values[..., 1:], (0, 1), value=last)
 
 
 def ntl_compute_loss_func(
@@ -216,7 +249,8 @@ def ntl_compute_loss_func(
 
     Returns:
         ``function(outputs, labels, num_items_in_batch=None)``, with the denominators of :func:`ntl_loss_function`. The
-        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them.
+        Trainer removes the labels from the inputs, so encoder-decoder models need ``decoder_input_ids`` among them. It
+        does not pass ``number_weights``.
 
     Raises:
         ValueError: the outputs have no logits, a type that does not indicate whether labels must be shifted, or

@@ -44,6 +44,7 @@ def apply_ntl_to_model(
     - ``num_items_in_batch``, ``num_numbers_in_batch``: denominators of CE and NTL, for exact gradient accumulation;
       see :func:`ntl_loss_function`.
     - ``shift_labels``: labels that are already shifted.
+    - ``number_weights``: the weight of NTL for each label; it belongs to the labels, and is shifted like them.
     - ``skip_logits=True``: also compute the loss this way in evaluation.
 
     Apply it to the bare model or to a PEFT-wrapped one, before FSDP, DDP or torch.compile.

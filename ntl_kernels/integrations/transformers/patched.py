@@ -22,7 +22,7 @@ from ...functional import linear_cross_entropy_ntl
 from ...tracing import PLAIN_TYPES, has_dtensor, has_values
 from .forwards import INSTALLED, Installed, describe, may_train, unbound
 from .frameworks import advice_on_head, check_hooks, find_head
-from .losses import Count, choose_targets, denominators, label_names
+from .losses import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names
 from .models import LogitTransform, added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits, transform_of
 
 NUM_PROBES = 8
@@ -38,7 +38,7 @@ class Call:
 
     name: str
     transform: LogitTransform
-    targets: Tensor
+    targets: Targets
     num_items: Count | None
     num_numbers: Count | None
     hidden: Tensor | None = None
@@ -80,7 +80,8 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     patch = getattr(model, INSTALLED, None)
     if not isinstance(patch, Patch):  # a wrapper that holds this function is still there
         return type(model).forward(model, *args, **kwargs)
-    skip_logits, num_numbers = kwargs.pop("skip_logits", None), kwargs.pop("num_numbers_in_batch", None)
+    names = ("skip_logits", "num_numbers_in_batch", NUMBER_WEIGHTS)
+    skip_logits, num_numbers, number_weights = [kwargs.pop(name, None) for name in names]
     given = patch.arguments(args, kwargs)
     trains = label_names(given) and (num_numbers is not None or may_train(model))
     if skip_logits is False and trains:
@@ -96,20 +97,22 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
         return patch.stock_forward(model)(*args, **kwargs)
     if len(args) + len(kwargs) > len(given):
         raise TypeError(f"{type(model).__name__} got an argument both by position and by name")
-    return train_forward(model, patch, given, num_numbers)
+    return train_forward(model, patch, given, num_numbers, number_weights)
 
 
-def train_forward(model: Any, patch: Patch, given: dict[str, Any], num_numbers: Count | None) -> Any:
+def train_forward(
+    model: Any, patch: Patch, given: dict[str, Any], num_numbers: Count | None, number_weights: Tensor | None
+) -> Any:
     """The output of a forward pass whose loss comes from hidden states."""
     check_head_now(model, patch)
     labels, shift_labels = given.pop("labels", None), given.pop("shift_labels", None)
     num_items, return_dict = given.pop("num_items_in_batch", None), given.pop("return_dict", None)
     if is_encoder_decoder(model):
-        targets = choose_targets(labels, None, patch.options.shift)
+        targets = choose_targets(labels, None, patch.options.shift, number_weights)
         put_decoder_inputs(model, given, labels)
     else:
-        targets = choose_targets(labels, shift_labels, patch.options.shift)
-        given["labels"] = targets  # the model only checks whether there are labels
+        targets = choose_targets(labels, shift_labels, patch.options.shift, number_weights)
+        given["labels"] = targets.labels  # the model only checks whether there are labels
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
     transform = transform_of(model) if patch.declared is None else patch.declared
@@ -178,8 +181,8 @@ def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Te
         "softcap": call.transform.softcap,
         **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
-    keywords |= {"bias": bias, "return_parts": True}
-    output = linear_cross_entropy_ntl(hidden, weight, targets, patch.options.numbers, **keywords)
+    keywords |= {"bias": bias, "return_parts": True, NUMBER_WEIGHTS: targets.number_weights}
+    output = linear_cross_entropy_ntl(hidden, weight, targets.labels, patch.options.numbers, **keywords)
     loss, *parts = [local(part) for part in output]
     call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
     return call.loss

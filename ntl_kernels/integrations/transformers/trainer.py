@@ -31,7 +31,17 @@ from .counting import (
 )
 from .forwards import installed_on
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, choose_targets, label_names, logits_of, loss_of_logits
+from .losses import (
+    IGNORE_INDEX,
+    NUMBER_WEIGHTS,
+    Count,
+    NTLOptions,
+    Targets,
+    choose_targets,
+    label_names,
+    logits_of,
+    loss_of_logits,
+)
 from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, shifts_labels, told_or_raise
 from .patched import Patch
 
@@ -63,6 +73,9 @@ class NTLTrainerMixin(Host):
     Cross-entropy is divided by the tokens, and NTL by the numbers (with ``mean_over="tokens"`` by the tokens), of the
     whole accumulation window on all processes, so gradients equal those of one large batch. A model patched by
     :func:`apply_ntl_to_model` computes the loss from hidden states; any other model computes it from full logits.
+
+    Batches may have ``number_weights`` [B, T]: a weight of NTL for each label, 1 by default, which is shifted like the
+    labels (see :func:`ntl_kernels.cross_entropy_ntl`).
 
     Logs ``ce``, ``ntl``, ``token_accuracy`` and ``number_mae`` (means over the tokens or number tokens since the last
     log) and ``number_share`` (the share of number tokens among the labels that are not ignored). ``loss`` is
@@ -175,7 +188,8 @@ class NTLTrainerMixin(Host):
 
     def ntl_measure_shift(self, batch: Any) -> bool:
         """Whether position t predicts label t + 1, by comparing the model's own loss of a batch with both."""
-        inputs = self._prepare_inputs({name: value for name, value in batch.items() if name != NUM_NUMBERS})
+        ours = (NUM_NUMBERS, NUMBER_WEIGHTS)
+        inputs = self._prepare_inputs({name: value for name, value in batch.items() if name not in ours})
         model, was_training = self.model_wrapped, self.model_wrapped.training
         with torch.no_grad():
             outputs = model.eval()(**inputs)
@@ -183,7 +197,7 @@ class NTLTrainerMixin(Host):
         loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
         for shift in (True, False) if isinstance(loss, Tensor) else ():
             targets = choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift)
-            cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.flatten())
+            cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.labels.flatten())
             if torch.isclose(loss.float(), cross_entropy, rtol=1e-3):
                 return shift
         return told_or_raise(None, type(unwrap_model(self.model)).__name__)
@@ -203,6 +217,13 @@ class NTLTrainerMixin(Host):
             self.ntl_weight = torch.zeros((), device=self.args.device)
         self.ntl_weight.fill_(value)
 
+    def _set_signature_columns_if_needed(self) -> None:
+        """The Trainer's names of columns that reach the collator, and ours."""
+        super()._set_signature_columns_if_needed()
+        columns = cast(list[str], self._signature_columns)
+        if NUMBER_WEIGHTS not in columns:
+            columns.append(NUMBER_WEIGHTS)
+
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
         """The batches of a window, each with the window's count of number tokens, and the window's count of tokens."""
         if self.ntl_weight_schedule is not None:
@@ -210,6 +231,12 @@ class NTLTrainerMixin(Host):
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not batches:
             return batches, None
+        columns = getattr(self.train_dataset, "column_names", None) or ()
+        if NUMBER_WEIGHTS in columns and NUMBER_WEIGHTS not in batches[0]:
+            raise ValueError(
+                f"the training data has a column {NUMBER_WEIGHTS}, but its batches do not: pass a data_collator that "
+                "pads it like the labels, with 0"
+            )
         options, averages = self.ntl_options(batches[0]), self.args.average_tokens_across_devices
         num_items, num_numbers = count_window(
             [self.ntl_targets(batch, options) for batch in batches],
@@ -223,19 +250,22 @@ class NTLTrainerMixin(Host):
             batch[NUM_NUMBERS] = num_numbers
         return batches, num_items
 
-    def ntl_targets(self, batch: Any, options: NTLOptions) -> Tensor:
+    def ntl_targets(self, batch: Any, options: NTLOptions) -> Targets:
         """The target of each position of a batch."""
         if not label_names(batch):
             raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
-        labels, shift_labels = batch.get("labels"), batch.get("shift_labels")
+        labels, shift_labels, weights = (batch.get(name) for name in ("labels", "shift_labels", NUMBER_WEIGHTS))
         virtual = virtual_tokens(self.model)
-        if virtual and shift_labels is not None:
+        if virtual and not (shift_labels is weights is None):
             raise ValueError(
-                f"the model has {virtual} virtual tokens per row, for which PEFT does not extend shift_labels"
+                f"the model has {virtual} virtual tokens per row, for which PEFT does not extend shift_labels or "
+                f"{NUMBER_WEIGHTS}"
             )
+        if weights is not None and cp_size(self) > 1:
+            raise ValueError(f"context parallelism does not split {NUMBER_WEIGHTS} over the processes")
         if virtual:
             labels = F.pad(labels, (virtual, 0), value=IGNORE_INDEX)
-        return choose_targets(labels, shift_labels, options.shift)
+        return choose_targets(labels, shift_labels, options.shift, weights)
 
     def ntl_prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of the model for a batch; Trainers with inputs and counts of their own override it."""
@@ -257,8 +287,7 @@ class NTLTrainerMixin(Host):
             loss, parts, outputs = self.ntl_fused(model, inputs, window)
         else:
             loss, parts, outputs = self.ntl_unfused(model, inputs, targets, window)
-        tokens, numbers = count_labels(targets, options.numbers).to(parts.ntl.device)
-        sums = sums_of(parts, tokens, numbers, window)
+        sums = sums_of(parts, targets, window)
         self.ntl_totals["train" if is_training else "eval"].add(sums)
         self.ntl_evaluated = None if is_training else sums
         return (loss, outputs) if return_outputs else loss
@@ -312,11 +341,11 @@ class NTLTrainerMixin(Host):
         return result, NTLOutput(*patch.parts)
 
     def ntl_unfused(
-        self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
+        self, model: Any, inputs: dict[str, Any], targets: Targets, window: Window
     ) -> tuple[Tensor, NTLOutput, Any]:
         """(loss, parts, outputs) of any model, from full logits. What it adds to CE + NTL is a mean over this batch."""
         base = unwrap_model(self.model)
-        labels, *_ = [inputs.pop(name, None) for name in ("labels", "shift_labels", "skip_logits")]
+        labels, *_ = [inputs.pop(name, None) for name in ("labels", "shift_labels", "skip_logits", NUMBER_WEIGHTS)]
         if is_encoder_decoder(base):
             put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
@@ -346,8 +375,9 @@ class NTLTrainerMixin(Host):
             if prediction_loss_only and self.ntl_patch():
                 inputs["skip_logits"] = True
         if getattr(self.args, "predict_with_generate", False) and not prediction_loss_only:  # requests only the loss
-            evaluated = model
-            model = lambda **batch: {"loss": self.compute_loss(evaluated, batch)}  # noqa: E731
+            evaluated = model  # generate() refuses names that the model does not know
+            weights = {name: inputs.pop(name).to(self.args.device) for name in (NUMBER_WEIGHTS,) if name in inputs}
+            model = lambda **batch: {"loss": self.compute_loss(evaluated, {**batch, **weights})}  # noqa: E731
         self.ntl_evaluated = None
         try:
             result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
@@ -382,7 +412,7 @@ class NTLTrainerMixin(Host):
                 f"no label of the first logged {logged} is a number token, so NTL is 0. Likely causes: "
                 "the NumberTokens belong to another tokenizer, the numbers are masked (-100) with the prompt, or the "
                 "tokenizer splits numbers into tokens that are not in the NumberTokens. Check your labels with "
-                "numbers.is_number(labels)",
+                f"numbers.is_number(labels), and {NUMBER_WEIGHTS}, if you have any, for 0",
                 stacklevel=2,
             )
         self.ntl_logged.add(mode)
