@@ -24,6 +24,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
+from ntl_kernels.integrations.transformers.losses import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
 from ntl_kernels.ntloss import NumberLevelLoss
 
