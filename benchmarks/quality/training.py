@@ -24,6 +24,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
+from ntl_kernels.integrations.transformers.losses import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
 from ntl_kernels.ntloss import NumberLevelLoss
 
@@ -130,11 +131,11 @@ class NumberLevelTrainer(TokenTrainer):
         self.number_loss, self.weight = number_loss, weight
 
     def ntl_unfused(
-        self, model: Any, inputs: dict[str, Any], targets: Tensor, window: Window
+        self, model: Any, inputs: dict[str, Any], targets: Targets, window: Window
     ) -> tuple[Tensor, Any, Any]:
         loss, parts, outputs = super().ntl_unfused(model, inputs, targets, window)
-        share = 1.0 if window.num_items is None else (targets != IGNORE).sum() / window.num_items
-        number_loss = self.weight * share * self.number_loss(outputs.logits, targets)
+        share = 1.0 if window.num_items is None else (targets.labels != IGNORE).sum() / window.num_items
+        number_loss = self.weight * share * self.number_loss(outputs.logits, targets.labels)
         return loss + window.processes * number_loss, parts, outputs
 
 

@@ -235,7 +235,7 @@ class NTLTrainerMixin(Host):
         if NUMBER_WEIGHTS in columns and NUMBER_WEIGHTS not in batches[0]:
             raise ValueError(
                 f"the training data has a column {NUMBER_WEIGHTS}, but its batches do not: pass a data_collator that "
-                "pads it like the labels, with 0"
+                "pads it like the labels, with 0, or a WithNumberWeights, which computes it from the padded batch"
             )
         options, averages = self.ntl_options(batches[0]), self.args.average_tokens_across_devices
         num_items, num_numbers = count_window(
