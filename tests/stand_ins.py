@@ -48,9 +48,17 @@ class BaseLoss:
         return (loss if global_valid_tokens is None else loss / global_valid_tokens), {}
 
 
+class SwiftLoss:
+    """``swift.loss.BaseLoss``, ms-swift 4.6: what it keeps for losses."""
+
+    def __init__(self, args: Any, trainer: Any) -> None:
+        self.args, self.trainer = args, trainer
+
+
 MODULES: dict[str, dict[str, Any]] = {
     "axolotl.integrations.base": {"BasePlugin": BasePlugin},
     "torchtitan.components.loss": {"BaseLoss": BaseLoss},
+    "swift.loss": {"BaseLoss": SwiftLoss, "loss_map": {}},
 }
 
 

@@ -182,6 +182,8 @@ HALF: dict[str, tuple[int, int | None, dict[str, Any]]] = {
     "sum of mse": (99, None, {"config": NTLConfig(kind="mse"), "reduction": "sum"}),
     "large weights": (99, None, {"token_weights": 1e5}),
     "small weights": (99, None, {"token_weights": 1e-5}),
+    "large number weights": (9, None, {"number_weights": 1e5}),
+    "large number weights, few tokens": (9, None, {"number_weights": 100, "num_tokens": 10**6, "num_numbers": 10**4}),
     "given denominators": (99, None, {"num_tokens": 10**6, "num_numbers": torch.tensor(5)}),
     "no tokens": (1, None, {"num_tokens": 0, "num_numbers": 64}),
     "mean over given tokens": (99, None, {"config": NTLConfig(mean_over="tokens"), "num_tokens": 10**6}),
@@ -201,8 +203,8 @@ def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
     hidden, weight = torch.randn(rows, 12).half(), torch.randn(50, 12).half()
     labels = torch.randint(11, 50, (rows,))
     labels[:number_rows], labels[-3:] = torch.randint(0, 10, (number_rows,)), -100
-    if "token_weights" in options:
-        options["token_weights"] = torch.rand(rows) * options["token_weights"]
+    for name in {"token_weights", "number_weights"} & options.keys():
+        options[name] = torch.rand(rows) * options[name]
 
     def gradients(dtype: torch.dtype, scale: float, is_full: bool, backend: str = "auto") -> list[Tensor]:
         leaves = [hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()]

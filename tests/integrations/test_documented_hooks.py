@@ -1,11 +1,12 @@
-"""The code of the page Frameworks for Megatron-Core, torchtitan and LLaMA-Factory, taken from the page.
+"""The code of the page Frameworks for Megatron-Core, torchtitan, LLaMA-Factory and ms-swift, taken from the page.
 
-Megatron-Core and torchtitan are in a job of CI (see `tests/stand_ins.py`); the page itself runs with stand-ins.
+All but LLaMA-Factory are in a job of CI (see `tests/stand_ins.py`); the page itself runs with stand-ins.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Trainer, TrainingArguments
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
@@ -169,4 +173,56 @@ def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None
         backend="reference",
     )
     (losses / (labels[:, 1:] != -100).sum()).backward()
+    assert error(grads, grads_of(whole)) < 2e-6
+
+
+@pytest.mark.parametrize("seed", SPLITS)
+def test_ms_swifts_micro_batches_are_one_batch(seed: int) -> None:
+    """With ms-swift's BaseLoss where it is installed, else its stand-in. A loss_scale of 0 leaves labels out."""
+    with standing_in():
+        names = {"NumberTokens": NumberTokens, "cross_entropy_ntl": cross_entropy_ntl}
+        loss_class = documented("class SwiftNTLLoss(", **names)
+    loss_fn = loss_class(None, SimpleNamespace(template=SimpleNamespace(tokenizer=make_tokenizer(VOCAB))))
+    loss_fn.config, model, tokens = CONFIG, Model(), (all_rows()[1] != -100).sum()
+    for ids, labels in split(seed, 1, 4)[0]:
+        outputs, scale = SimpleNamespace(logits=model(F.pad(ids, (0, 1)))), F.pad((labels != -100).float(), (0, 1))
+        unshifted = F.pad(labels.masked_fill(labels == -100, 15), (1, 0), value=-100)
+        loss_fn(outputs, unshifted, num_items_in_batch=tokens, loss_scale=scale.flatten()).backward()
+    assert_equal_to_one_batch([grads_of(model)], "tokens")
+
+
+SWIFT = """--model model --model_type llama --template dummy --torch_dtype float32 --check_model false --tuner_type full
+--dataset rows.jsonl --external_plugins plugin.py --loss_type ntl --per_device_train_batch_size 2
+--gradient_accumulation_steps 4 --max_steps 1 --max_grad_norm 0 --save_strategy no --report_to none --output_dir runs"""
+
+
+def test_ms_swift_trains_with_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`swift sft` with the page's file: four micro-batches of rows of unequal lengths have one batch's gradient."""
+    if not is_installed("swift"):
+        pytest.skip("needs ms-swift: a job of its own in CI has it")
+    from swift.pipelines import SwiftSft
+
+    monkeypatch.chdir(tmp_path)
+    (plugin,) = (block.code for block in blocks_of(PAGE) if "loss_map" in block.code)
+    tokenizer, whole, grads = make_tokenizer(VOCAB), make_llama(VOCAB).double(), {}
+    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.eos_token = "w1"
+    for saved in (tokenizer, make_llama(VOCAB)):
+        saved.save_pretrained("model")
+    talks = [{"query": "w5 " * (1 + row), "response": f"{row} w6 4" + " w7" * (row % 3)} for row in range(8)]
+    Path("plugin.py").write_text(plugin)
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, talks)))
+    swift = SwiftSft(SWIFT.split())
+    hook = register_optimizer_step_pre_hook(lambda *_: grads.update(grads_of(swift.model)))
+    swift.main()
+    hook.remove()
+    tokens, total = 0, torch.zeros((), dtype=torch.float64)
+    for query, response in map(dict.values, talks):
+        asked, said = tokenizer(query).input_ids, tokenizer(f"{response} w1").input_ids
+        logits, labels = whole(torch.tensor([asked + said])).logits[0, len(asked) - 1 : -1], torch.tensor(said)
+        total += cross_entropy_ntl(
+            logits, labels, NUMBERS, config=NTLConfig(weight=1.2), reduction="sum", backend="reference"
+        )
+        tokens += len(said)
+    (total / tokens).backward()
     assert error(grads, grads_of(whole)) < 2e-6
