@@ -29,6 +29,8 @@ BOOSTED = "gradient boosting"
 """The method for tables that models are compared with."""
 TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "llama": "digits"}
 """Model -> how its tokenizer writes numbers, in the order of reports."""
+A_TOKEN_EACH = "llama_scores"
+"""The model with a token for each score."""
 SEVERAL = ("llama_plain", "llama_triples")
 """Models whose tokens have several digits; they have a section of their own."""
 METRICS = {

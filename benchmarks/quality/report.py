@@ -14,7 +14,7 @@ from ..published import README, Draw, Pages, digest
 from . import headlines, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
-from .names import METRICS, SEVERAL, anchor, in_order, words
+from .names import A_TOKEN_EACH, METRICS, SEVERAL, anchor, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -186,6 +186,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     rows = []
     for each in evidence:
         task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
+        task += ", a token per score" * (each.model == A_TOKEN_EACH)
         beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
         found = told(evidence_of(by_dataset(runs), each), each.metric)
         rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])
