@@ -104,8 +104,9 @@ ADVICE = (
             *about("housing", NTL, "CE", MEDIANS, mae="undecided"),
             *about("taxis", NTL, "CE", MEDIANS, mae="undecided"),
         ),
-        "This was measured on these two data sets; ratings are below. Compared with the greedy answers of a model trained with NTL, "
-        "the medians with CE alone had a lower MAE on taxi fares. On house values the difference was not reliable.",
+        "This was measured on these two data sets; ratings are below. Compared with the greedy answers of a model "
+        "trained with NTL, the medians with CE alone had a lower MAE on taxi fares. On house values the difference was "
+        "not reliable.",
     ),
     Advice(
         "Do not use NTL where answers are exact. On sensor readings, which can only be estimated, it increased the log "
