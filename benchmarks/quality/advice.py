@@ -107,8 +107,8 @@ ADVICE = (
             *about(JOKES, "CE", NTL, MEDIANS, beside_split="test", mae="lower"),
             *about(JOKES, NTL, "CE", MEDIANS, mae="undecided"),
         ),
-        "On ratings of jokes, with scores drawn from their probabilities, it was alike; other data sets were not measured. "
-        "Compared with the greedy answers of a model trained with NTL, the medians with CE alone had a lower MAE on taxi "
+        "The same was found on ratings of jokes, with scores drawn from their probabilities. No other data set was "
+        "measured. Compared with the greedy answers of a model trained with NTL, the medians with CE alone had a lower MAE on taxi "
         "fares and ratings. On house values the difference was not reliable.",
     ),
     Advice(
