@@ -108,8 +108,8 @@ ADVICE = (
             *about(JOKES, NTL, "CE", MEDIANS, mae="undecided"),
         ),
         "The same was found on ratings of jokes, with scores drawn from their probabilities. No other data set was "
-        "measured. Compared with the greedy answers of a model trained with NTL, the medians with CE alone had a lower MAE on taxi "
-        "fares and ratings. On house values the difference was not reliable.",
+        "measured. Compared with the greedy answers of a model trained with NTL, the medians with CE alone had a lower "
+        "MAE on taxi fares and ratings. On house values the difference was not reliable.",
     ),
     Advice(
         "Do not use NTL where answers are exact. On sensor readings, which can only be estimated, it increased the log "
