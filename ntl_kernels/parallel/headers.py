@@ -71,11 +71,14 @@ def hash_of_rows(problem: Problem) -> Tensor:
     """int64 0-d: a hash of the labels, weights and positions of the rows that count."""
     counts = rows_that_count(problem)
     labels = problem.labels.masked_fill(~counts, 0)
-    hashes = [
-        hash_of_pairs(labels, counts if weights is None else weights.masked_fill(~counts, 0))
-        for weights in (problem.token_weights, problem.number_weights)
-    ]
-    return hashes[0] ^ scrambled(hashes[1])
+
+    def hashed(weights: Tensor | None) -> Tensor:
+        return hash_of_pairs(labels, counts if weights is None else weights.masked_fill(~counts, 0))
+
+    found = hashed(problem.token_weights)
+    if problem.number_weights is not None:  # 0 if all are 1, as without them
+        found += scrambled(hashed(problem.number_weights) - hashed(None))
+    return found
 
 
 def hash_of_pairs(whole: Tensor, real: Tensor) -> Tensor:
