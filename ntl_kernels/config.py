@@ -40,7 +40,7 @@ class NTLConfig:
             0.3, it did not reliably reduce the error of estimates: rents, diamonds, readings (``advice.md``).
         mean_over: what reduction "mean" divides the sum of NTL by. ``"numbers"``: the number tokens, as in the paper.
             ``"tokens"``: the denominator of cross-entropy, so that the loss is
-            ``sum(w (CE + lambda NTL)) / num_tokens``. Lambda then has the same effect for every split of a batch that
+            ``sum(w (CE + lambda u NTL)) / num_tokens``. Lambda then has the same effect for every split of a batch that
             is averaged over tokens, and ``num_numbers`` is not used. To convert a weight for ``"numbers"`` into one
             for ``"tokens"``, multiply it by :meth:`NumberTokens.tokens_per_number`.
         squash_factor: wasserstein only. The cost of the furthest number relative to the nearest wrong one (> 1).
@@ -109,12 +109,13 @@ class NTLOutput(NamedTuple):
     num_tokens: Tensor
     """The denominator of cross-entropy: ``num_tokens`` if given, else the sum of the weights of the rows that count."""
     num_numbers: Tensor
-    """The denominator of NTL: ``num_numbers`` if given, else the sum of the weights of the number rows. With
+    """The denominator of NTL: ``num_numbers`` if given, else the sum of w u over the number rows. With
     ``mean_over="tokens"`` it is reported, but NTL is divided by ``num_tokens``."""
     token_accuracy: Tensor
     """Share of the rows that count in which the label has the largest logit (ties included)."""
     number_mae: Tensor
-    """Mean |expected value - label's value| over the number rows that count and have a number logit above -inf."""
+    """Mean |expected value - label's value| over the number rows that count, have a ``number_weights`` other than 0 and a
+    number logit above -inf."""
     number_mass: Tensor
     """Mean probability on number tokens over the same rows."""
 
