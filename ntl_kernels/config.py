@@ -114,8 +114,8 @@ class NTLOutput(NamedTuple):
     token_accuracy: Tensor
     """Share of the rows that count in which the label has the largest logit (ties included)."""
     number_mae: Tensor
-    """Mean |expected value - label's value| over the number rows that count, have a ``number_weights`` other than 0 and a
-    number logit above -inf."""
+    """Mean |expected value - label's value| over the number rows that count, have number weights
+    other than 0 and a number logit above -inf."""
     number_mass: Tensor
     """Mean probability on number tokens over the same rows."""
 
