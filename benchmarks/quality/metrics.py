@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
-from scipy.stats import pearsonr, spearmanr
-
-from ntl_kernels.evaluation import digits_before_point, number_metrics, number_pairs, rating_metrics
+from ntl_kernels.evaluation import digits_before_point, number_metrics, rating_metrics
 
 from .data.pairs import FINAL, final_value
+
+CORRELATIONS, AGREEMENT = ("pearson", "spearman"), ("qwk", "within_one")
+"""What is measured of all numbers, and of ratings besides."""
 
 
 def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[str, float]:
     """The share of exact matches, and the number metrics where the truth is a number."""
     metrics = {"exact_match": sum(p == t for p, t in zip(predictions, truths, strict=True)) / len(truths)}
     values = [(final_value(p), final_value(t)) for p, t in zip(predictions, truths, strict=True)]
-    numeric = [(guess, truth) for guess, truth in values if truth is not None]
-    if numeric:
+    if any(truth is not None for _, truth in values):
         metrics.update(number_metrics(predictions, truths, behind=FINAL))
-        metrics.update(correlations(*zip(*numeric, strict=True)))
+        metrics.update(agreement(values, CORRELATIONS))
     return metrics
 
 
-def agreement(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
-    """Quadratic weighted kappa, and the share within one, of (answer, truth) that are ratings."""
+def agreement(
+    values: Iterable[tuple[float | None, float | None]], names: Sequence[str] = AGREEMENT
+) -> dict[str, float]:
+    """Some of the metrics of ratings, of (answer, truth) whose truth is a number."""
     pairs = [(guess, truth) for guess, truth in values if truth is not None]
     found = rating_metrics(*zip(*pairs, strict=True))
-    return {name: found[name] for name in ("qwk", "within_one")}
+    return {name: found[name] for name in names}
 
 
 def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, float]:
@@ -35,18 +36,6 @@ def too_short(values: Iterable[tuple[float | None, float | None]]) -> dict[str, 
     numeric = [(guess, truth) for guess, truth in values if truth is not None]
     short = [guess is not None and digits_before_point(guess) < digits_before_point(truth) for guess, truth in numeric]
     return {"too_short": sum(short) / len(short)} if short else {}
-
-
-def correlations(predictions: Sequence[float | None], truths: Sequence[float]) -> dict[str, float]:
-    """Pearson and Spearman correlation over the predictions that are numbers; NaN if a side has only one value."""
-    pairs = number_pairs(predictions, truths)
-    if not pairs or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
-        return {"pearson": math.nan, "spearman": math.nan}
-    guessed, true = zip(*pairs, strict=True)
-    return {
-        "pearson": float(pearsonr(true, guessed).statistic),
-        "spearman": float(spearmanr(true, guessed).statistic),
-    }
 
 
 def in_digits(value: float | None) -> str:

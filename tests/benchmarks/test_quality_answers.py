@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.quality import ratings
 from benchmarks.quality.codec import make_codec
-from benchmarks.quality.metrics import agreement, answer_metrics, correlations, in_digits, too_short
+from benchmarks.quality.metrics import CORRELATIONS, agreement, answer_metrics, in_digits, too_short
 from ntl_kernels.evaluation import median_answer, value_metrics
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
@@ -105,7 +105,8 @@ def test_answers_have_the_librarys_metrics_and_correlations() -> None:
 
 def test_correlations_need_two_values_on_either_side() -> None:
     for guesses, truths in (([3.0, 3.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0]), ([None, math.inf], [1.0, 2.0])):
-        assert all(math.isnan(value) for value in correlations(guesses, truths).values())
+        found = agreement(zip(guesses, truths, strict=True), CORRELATIONS)
+        assert found.keys() == {"pearson", "spearman"} and all(map(math.isnan, found.values()))
 
 
 @pytest.mark.parametrize(
