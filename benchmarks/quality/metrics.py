@@ -1,8 +1,11 @@
-"""Metrics of answers: exact matches, the number metrics of this library, and correlations."""
+"""Metrics of answers: exact matches, the number metrics of this library, correlations, and the paper's accuracy."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from ntl_kernels.evaluation import digits_before_point, number_metrics, rating_metrics
 
@@ -10,6 +13,8 @@ from .data.pairs import FINAL, final_value
 
 CORRELATIONS, AGREEMENT = ("pearson", "spearman"), ("qwk", "within_one")
 """What is measured of all numbers, and of ratings besides."""
+ANYWHERE = re.compile(r"[+-]?\s*\d+(?:\.\d+)?", re.ASCII)
+"""A number as the paper's code finds it."""
 
 
 def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[str, float]:
@@ -19,7 +24,23 @@ def answer_metrics(predictions: Sequence[str], truths: Sequence[str]) -> dict[st
     if any(truth is not None for _, truth in values):
         metrics.update(number_metrics(predictions, truths, behind=FINAL))
         metrics.update(agreement(values, CORRELATIONS))
+        metrics["paper_accuracy"] = paper_accuracy(predictions, truths)
     return metrics
+
+
+def paper_accuracy(predictions: Sequence[str], truths: Sequence[str]) -> float:
+    """The accuracy of the paper's code: the last number anywhere in an answer is ``np.isclose`` to the true one.
+
+    It accepts "x = 5" for 5. Unlike there, large numbers are not clipped.
+    """
+    pairs = [tuple(map(last_number, pair)) for pair in zip(predictions, truths, strict=True)]
+    close = [guess is not None and np.isclose(guess, truth) for guess, truth in pairs if truth is not None]
+    return float(np.mean(close))
+
+
+def last_number(text: str) -> float | None:
+    found = ANYWHERE.findall(text)
+    return float("".join(found[-1].split())) if found else None
 
 
 def agreement(

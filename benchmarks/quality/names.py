@@ -36,6 +36,7 @@ SEVERAL = ("llama_plain", "llama_triples")
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "correct answers",
+    "paper_accuracy": "correct as the paper counts",
     "mae": "MAE",
     "median_error": "median error",
     "log_mae": "log MAE",
@@ -52,6 +53,8 @@ METRICS = {
     "ce": "cross-entropy",
     "perplexity": "perplexity",
     "bleu": "BLEU",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
     "rougeL": "ROUGE-L",
 }
 

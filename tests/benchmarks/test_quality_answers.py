@@ -103,6 +103,14 @@ def test_answers_have_the_librarys_metrics_and_correlations() -> None:
     assert answer_metrics(["Ann"], ["two cats"]) == {"exact_match": 0}
 
 
+@pytest.mark.parametrize(
+    ("answer", "truth", "right"),
+    [("x = 5", "5", 1), ("3 4", "4", 1), ("- 5", "-5", 1), ("1.0000001", "1", 1), ("", "1", 0), ("1,234", "1234", 0)],
+)
+def test_accuracy_as_the_paper_counts(answer: str, truth: str, right: float) -> None:
+    assert answer_metrics([answer], [truth])["paper_accuracy"] == right
+
+
 def test_correlations_need_two_values_on_either_side() -> None:
     for guesses, truths in (([3.0, 3.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0]), ([None, math.inf], [1.0, 2.0])):
         found = agreement(zip(guesses, truths, strict=True), CORRELATIONS)
