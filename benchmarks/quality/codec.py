@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product, takewhile
@@ -14,16 +15,25 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ntl_kernels import NumberTokens
 
+from .metrics import in_digits
+
 SPECIAL = ("<pad>", "<eos>", "<answer>")
 LONGEST_QUESTION = 512
 SCORES = [str(score) for score in range(12)]
 RUNS = {"digits": "[0-9]", "triples": "[0-9]{1,3}", "scores": "(?<![0-9])1[01](?![0-9])|[0-9]"}
+RUNS |= {"rt": RUNS["digits"], "xval": RUNS["digits"]}
 """Codec -> the runs of digits that are a token; "plain" merges digits as it merges letters."""
 LONGER = {
     "triples": ["".join(run) for length in (2, 3) for run in product(digits, repeat=length)],
     "scores": SCORES[10:],
 }
 """Codec -> its tokens of several digits."""
+UNSIGNED = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
+"""A number of the paper's code: a sign before it is a token of its own."""
+POWERS = range(-12, 20)
+"""The powers of ten of RT's tokens; numbers beyond them are written in digits."""
+NUM = "[NUM]"
+"""xVal's token for every number."""
 
 
 def split_digits(raw: Tokenizer, runs: str = RUNS["digits"]) -> None:
@@ -95,10 +105,11 @@ class Codec:
     recognised in a text: "<eos>" in a question is five characters.
     """
 
-    def __init__(self, tokenizer: Any, kind: str, longest_question: int) -> None:
-        """``longest_question``: in tokens; of longer questions, only the end is encoded."""
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int, added: Sequence[str] = ()) -> None:
+        """``longest_question``: in tokens; of longer questions, only the end is encoded. ``added``: more tokens."""
         self.kind, self.longest_question = kind, longest_question
         self.tokenizer = tokenizer
+        tokenizer.add_tokens(list(added))
         self.pad, self.eos = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
         state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
@@ -127,10 +138,107 @@ class Codec:
         return self.writer.decode(kept, skip_special_tokens=False)
 
 
+class NumberCodec(Codec):
+    """A codec of digits in which unsigned numbers are replaced by other tokens."""
+
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int, added: Sequence[str]) -> None:
+        super().__init__(tokenizer, kind, longest_question, added)
+        self.written = {character: self.reader.token_to_id(character) for character in f"{digits}.-"}
+        if lacking := [character for character, token in self.written.items() if token is None]:
+            raise ValueError(
+                f"codec={kind} needs a tokenizer with tokens for digits, point and minus; no {lacking[0]!r}"
+            )
+        self.characters = {token: character for character, token in self.written.items()}
+        self.space = super().encode("1 1")[-2]
+
+    def encode(self, text: str) -> list[int]:
+        ids = super().encode(text)
+        for found in reversed(self.numbers_in(ids)):
+            ids[slice(*found.span())] = self.replacement(*found.groups(default=""))
+        return ids
+
+    def numbers_in(self, ids: Sequence[int]) -> list[re.Match[str]]:
+        """The numbers among tokens of digits that :data:`POWERS` can write; a match's span is that of its tokens."""
+        found = UNSIGNED.finditer("".join(self.characters.get(token, " ") for token in ids))
+        return [each for each in found if len(each[1]) <= POWERS.stop and len(each[2] or "") <= -POWERS.start]
+
+    def replacement(self, whole: str, fraction: str) -> list[int]:
+        """The tokens of a number with these digits before and after its point."""
+        raise NotImplementedError
+
+    def in_digits(self, number: str) -> list[int]:
+        return [self.written[character] for character in number]
+
+
+class RTCodec(NumberCodec):
+    """The Regression Transformer's (Born and Manica 2023): a token for a digit and its power of ten, none for the point.
+
+    3.05 is ``_3_0_ _0_-1_ _5_-2_``.
+    """
+
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int) -> None:
+        names = {f"_{digit}_{power}_": (digit, power) for power in POWERS for digit in digits}
+        super().__init__(tokenizer, kind, longest_question, list(names))
+        self.places = {tokenizer.convert_tokens_to_ids(name): place for name, place in names.items()}
+        self.tokens = {place: token for token, place in self.places.items()}
+
+    def numbers(self, group_by: str | None = None) -> NumberTokens:
+        """A token has the value of its digit, whatever the power: NTL compares digits, as in the paper."""
+        return NumberTokens.from_mapping({t: float(digit) for t, (digit, _) in self.places.items()}, self.vocab_size)
+
+    def replacement(self, whole: str, fraction: str) -> list[int]:
+        return [self.tokens[digit, len(whole) - 1 - index] for index, digit in enumerate(whole + fraction)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """A number ends where powers stop falling. Powers that are left out are zeros, and a space separates numbers."""
+        written: list[int] = []
+        number: dict[int, str] = {}
+        for token in ids:
+            digit, power = self.places.get(token, ("", POWERS.stop))
+            if number and power >= min(number):
+                written += self.placed(number) + [self.space] * bool(digit)
+                number = {}
+            if digit:
+                number[power] = digit
+            else:
+                written.append(token)
+        return super().decode(written + self.placed(number))
+
+    def placed(self, number: dict[int, str]) -> list[int]:
+        """The digits of a number, given by their powers, with its point."""
+        powers = range(max(*number, 0), min(*number, 0) - 1, -1) if number else ()
+        return self.in_digits("".join("." * (power == -1) + number.get(power, "0") for power in powers))
+
+
+class XValCodec(NumberCodec):
+    """xVal's (Golkar et al. 2023): one token for all numbers, whose values are given besides."""
+
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int) -> None:
+        super().__init__(tokenizer, kind, longest_question, [NUM])
+        self.num: int = tokenizer.convert_tokens_to_ids(NUM)
+
+    def replacement(self, whole: str, fraction: str) -> list[int]:
+        return [self.num]
+
+    def values(self, text: str) -> list[float]:
+        """The value of every token of a text; 1 for those that are no number."""
+        numbers = (float(found[0]) for found in self.numbers_in(Codec.encode(self, text)))
+        return [next(numbers) if token == self.num else 1.0 for token in self.encode(text)]
+
+    def decode_values(self, ids: Sequence[int], values: Sequence[float]) -> str:
+        """The text of tokens and their values."""
+        pairs = zip(ids, values, strict=True)
+        written = [self.in_digits(in_digits(value)) if token == self.num else [token] for token, value in pairs]
+        return self.decode([token for tokens in written for token in tokens])
+
+
+OF_NUMBERS: dict[str, type[RTCodec] | type[XValCodec]] = {"rt": RTCodec, "xval": XValCodec}
+
+
 def make_codec(
     kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None, longest_question: int | None = None
 ) -> Codec:
-    """The codec "plain", "digits", "triples" or "scores" with the checkpoint's tokenizer, or with one trained on
-    ``texts``."""
+    """The codec "plain", "digits", "triples", "scores", "rt" or "xval" with the checkpoint's tokenizer, or with one
+    trained on ``texts``."""
     tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
-    return Codec(tokenizer, kind, longest_question or LONGEST_QUESTION)
+    return OF_NUMBERS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)

@@ -76,13 +76,14 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": SEED,
     "data_seed": SEED,
     "samples": (lambda value: is_whole(value, 0), "a number of answers, or 0 for none"),
+    "beams": (lambda value: is_whole(value, 1), "a number of beams; 1 is greedy"),
     "dataset.ratings": (lambda value: value in (None, True, False), "true or false"),
     "trainer.train": SWITCH,
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
     "model.architecture": one_of("t5", "llama"),
-    "model.codec": one_of("plain", "digits", "triples", "scores"),
-    "model.head": one_of("token", "regression"),
+    "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval"),
+    "model.head": one_of("token", "regression", "value"),
     "model.longest_question": (lambda value: value is None or is_whole(value, 1), "null or a number of tokens"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
 }
@@ -101,8 +102,26 @@ def check(config: DictConfig) -> None:
         value = OmegaConf.select(config, option)
         if not is_valid(value):
             raise InputError(f"{option} must be {expected}; got {value!r}")
-    if config.model.head == "regression" and config.model.architecture != "t5":
-        raise InputError(f"model.head=regression needs model.architecture=t5; got {config.model.architecture!r}")
+    check_combination(config)
+
+
+def check_combination(config: DictConfig) -> None:
+    """Raise if options that are valid alone cannot go together."""
+    model, loss = config.model, config.loss.name
+    if (model.head == "value") != (model.codec == "xval"):
+        raise InputError(f"model.head=value and model.codec=xval go together; got {model.head} and {model.codec}")
+    if model.head != "token":
+        needed = {"model.architecture": (model.architecture, "t5"), "loss": (loss, "ce"), "beams": (config.beams, 1)}
+        for option, (given, only) in needed.items():
+            if given != only:
+                why = " (it has a loss of its own)" if option == "loss" else ""
+                raise InputError(f"model.head={model.head} needs {option}={only}{why}; got {given!r}")
+    if model.codec == "rt" and loss in ("number_level", "ce_gaussian"):
+        raise InputError(
+            f"loss={loss} needs digits that are one token wherever they stand; model.codec=rt has one per power"
+        )
+    if not (config.trainer.train or config.trainer.resume or model.checkpoint):
+        raise InputError("trainer=eval needs what it evaluates: model.checkpoint=FOLDER or trainer.resume=CHECKPOINT")
 
 
 def listed(names: set[str]) -> str:

@@ -131,6 +131,7 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         train_dataset=splits.train,
         eval_dataset=splits.validation,
         data_collator=task.collate,
+        processing_class=task.codec.tokenizer,  # saved with every checkpoint
         **task.trainer_arguments,
     )
     if progress is not None:
@@ -142,8 +143,6 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         trainer.train(resume_from_checkpoint=checkpoint)
     if config.trainer.save_model:
         trainer.save_model(str(folder / "model"))
-        if trainer.is_world_process_zero():
-            task.codec.tokenizer.save_pretrained(folder / "model")
     metrics = evaluate(trainer, splits, folder)
     if config.samples:
         medians = medians_of(task.sample, config.samples, config.seed)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -12,10 +16,15 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     T5Config,
+    T5EncoderModel,
     T5ForConditionalGeneration,
+    TrainerState,
 )
+from transformers.trainer_utils import get_last_checkpoint
 
-from .codec import Codec
+from ..commands import InputError
+from .codec import Codec, RTCodec
+from .configuration import CONFIGURATION
 
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
 SIZES = {
@@ -29,49 +38,203 @@ SIZES = {
 }
 
 
-def transformer(architecture: str, size: str, checkpoint: str | None, codec: Codec, seed: int) -> Any:
-    """A T5 or Llama with the codec's vocabulary."""
-    if size not in SIZES:
-        raise ValueError(f"size must be one of {', '.join(SIZES)}; got {size!r}")
-    torch.manual_seed(seed)
-    if checkpoint is not None:
-        auto = AutoModelForSeq2SeqLM if architecture == "t5" else AutoModelForCausalLM
-        model = auto.from_pretrained(checkpoint, local_files_only=True)
-        model.resize_token_embeddings(codec.vocab_size)
-        return model
-    hidden, layers, heads, inner = SIZES[size]
-    shared = {"vocab_size": codec.vocab_size, "pad_token_id": codec.pad, "eos_token_id": codec.eos}
-    shared["tie_word_embeddings"] = False
-    if architecture == "t5":
-        kv = 128 if size == "3b" else hidden // heads
-        sizes = {"d_model": hidden, "d_kv": kv, "d_ff": inner, "num_layers": layers, "num_heads": heads}
-        return T5ForConditionalGeneration(
-            T5Config(**shared, **sizes, decoder_start_token_id=codec.pad, dropout_rate=0.0)
-        )
-    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers}
-    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 2048}
-    return LlamaForCausalLM(LlamaConfig(**shared, **sizes, **heads_of, bos_token_id=None))
+LARGEST = 3e9
+"""The value that the paper's code scales to 10."""
 
 
-class RegressionModel(nn.Module):
-    """An encoder whose mean hidden state predicts the answer's value, standardised by the training answers."""
+def scaled(values: Tensor) -> Tensor:
+    """sign(v) log10(1 + |v|), times a factor: from -10 to 10 for values up to :data:`LARGEST`."""
+    return values.sign() * (values.abs() + 1).log10() * (10 / math.log10(LARGEST))
 
-    _keys_to_ignore_on_save = None  # the Trainer reads it from any model when names of shared tensors are missing
 
-    def __init__(self, base: Any, mean: float, deviation: float) -> None:
-        super().__init__()
-        self.encoder = base.get_encoder()
-        self.config = base.config
-        self.head = nn.Linear(base.config.d_model, 1)
-        self.mean, self.deviation = mean, max(deviation, 1e-6)
+def unscaled(values: Tensor) -> Tensor:
+    """The inverse of :func:`scaled`, up to a trillion."""
+    return values.sign() * (10 ** (values.abs() * (math.log10(LARGEST) / 10)).clamp_max(12) - 1)
+
+
+def add_number_embeddings(model: Any, codec: RTCodec) -> None:
+    """Add the Regression Transformer's fixed embeddings of number tokens to those that are learned.
+
+    That of a value v is v / (i + 1), scaled, in every even dimension i, and its negative in the next one. It is added by a
+    hook, so that weights keep their names.
+    """
+    values = torch.zeros(codec.vocab_size, dtype=torch.float64)
+    for token, (digit, power) in codec.places.items():
+        values[token] = int(digit) * 10.0**power
+    fixed = scaled(values[:, None] / torch.arange(1, model.get_input_embeddings().embedding_dim + 1, 2))
+    fixed = torch.stack([fixed, -fixed], -1).flatten(1).float()
+    for module in model.modules():  # encoder and decoder may each have a module for the same weight
+        if isinstance(module, nn.Embedding) and module.num_embeddings == codec.vocab_size:
+            module.register_buffer("fixed", fixed, persistent=False)
+            module.register_forward_hook(lambda module, inputs, output: output + module.fixed[inputs[0]])
+
+
+class ValueModel(T5ForConditionalGeneration):
+    """xVal (Golkar et al. 2023): the embedding of a number is scaled by its value, and a head predicts the next value.
+
+    The loss is (CE + MSE) / 2, as in the paper's code, but the squared errors are those of scaled values. There,
+    predictions and labels of a batch are standardised together, so that the loss depends on the batch. Positions are T5's
+    relative ones instead of learned ones, and numbers with a comma between them stay apart.
+    """
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        self.value_head = nn.Sequential(nn.Linear(config.d_model, 1024), nn.GELU(), nn.Linear(1024, 1))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module in getattr(self, "value_head", ()):
+            initialise(module)
+
+    def embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        factors = torch.where(ids == self.config.num_token_id, scaled(values), 1.0)
+        return self.get_input_embeddings()(ids) * factors[..., None]
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor) -> Any:
+        return self.encoder(inputs_embeds=self.embed(input_ids, input_values), attention_mask=attention_mask)
+
+    def decode(self, encoded: Any, attention_mask: Tensor, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits [B, T, V], scaled values [B, T]) after each of the decoder's inputs [B, T]."""
+        inputs = {"decoder_inputs_embeds": self.embed(ids, values), "attention_mask": attention_mask}
+        outputs = super().forward(encoder_outputs=encoded, **inputs, output_hidden_states=True, use_cache=False)
+        return outputs.logits, self.value_head(outputs.decoder_hidden_states[-1]).squeeze(-1)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, labels: Tensor, label_values: Tensor
+    ) -> dict[str, Tensor]:
+        """The loss, and for every row [B] the sum of its tokens' CE and their number."""
+        encoded = self.encode(input_ids, attention_mask, input_values)
+        ids = self.prepare_decoder_input_ids_from_labels(labels)
+        values = nn.functional.pad(label_values[:, :-1], (1, 0), value=1.0)
+        logits, predicted = self.decode(encoded, attention_mask, ids, values)
+        cross_entropy = nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(1)
+        tokens, is_number = (labels >= 0).sum(1), labels == self.config.num_token_id
+        errors = (predicted - scaled(label_values))[is_number] ** 2
+        loss = (cross_entropy.sum() / tokens.sum() + errors.sum() / max(len(errors), 1)) / 2
+        return {"loss": loss, "cross_entropy": cross_entropy, "tokens": tokens}
+
+    def answer(self, longest: int, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Greedy (ids, values), each [B, T]: a predicted value is read again as the value of its token."""
+        encoded = self.encode(attention_mask=attention_mask, **inputs)
+        ids = torch.full((len(attention_mask), 1), self.config.decoder_start_token_id, device=attention_mask.device)
+        values = torch.ones_like(ids, dtype=torch.float32)
+        for _ in range(longest):
+            logits, predicted = self.decode(encoded, attention_mask, ids, values)
+            ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
+            values = torch.cat([values, unscaled(predicted[:, -1:])], 1)
+            if (ids == self.config.eos_token_id).any(1).all():
+                break
+        return ids[:, 1:], values[:, 1:]
+
+
+class RegressionModel(T5EncoderModel):
+    """An encoder whose mean hidden state predicts the answer's value, standardised by ``answer_mean`` and
+    ``answer_deviation`` of its configuration."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(config.d_model, 1)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is getattr(self, "head", None):
+            initialise(module)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weights = attention_mask[..., None].to(states.dtype)
         predicted = self.head((states * weights).sum(1) / weights.sum(1).clamp_min(1)).squeeze(-1)
-        outputs = {"logits": predicted * self.deviation + self.mean}
+        mean, deviation = self.config.answer_mean, self.config.answer_deviation
+        outputs = {"logits": predicted * deviation + mean}
         if labels is None:
             return outputs
         is_number = ~labels.isnan()
-        errors = predicted[is_number] - (labels[is_number] - self.mean) / self.deviation
+        errors = predicted[is_number] - (labels[is_number] - mean) / deviation
         return {"loss": (errors**2).sum() / is_number.sum().clamp_min(1), **outputs}
+
+
+def initialise(module: nn.Module) -> None:
+    """The initial weights of a layer of a new head."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
+WITH_HEAD = {"regression": RegressionModel, "value": ValueModel}
+"""Head -> the model; all others predict tokens."""
+HEADS = ("head.", "value_head.")
+"""How the names of weights begin that a checkpoint from elsewhere does not have."""
+
+
+def make_model(options: DictConfig, codec: Codec, seed: int) -> Any:
+    """The model with the codec's vocabulary: new, or from a checkpoint."""
+    if options.size not in SIZES:
+        raise ValueError(f"size must be one of {', '.join(SIZES)}; got {options.size!r}")
+    torch.manual_seed(seed)
+    model = new_model(options, codec) if options.checkpoint is None else loaded_model(options, codec)
+    model.config.codec = codec.kind
+    return model
+
+
+def new_model(options: DictConfig, codec: Codec) -> Any:
+    hidden, layers, heads, inner = SIZES[options.size]
+    shared = {"vocab_size": codec.vocab_size, "pad_token_id": codec.pad, "eos_token_id": codec.eos}
+    shared["tie_word_embeddings"] = False
+    if options.architecture == "t5":
+        kv = 128 if options.size == "3b" else hidden // heads
+        sizes = {"d_model": hidden, "d_kv": kv, "d_ff": inner, "num_layers": layers, "num_heads": heads}
+        config = T5Config(**shared, **sizes, decoder_start_token_id=codec.pad, dropout_rate=0.0)
+        return WITH_HEAD.get(options.head, T5ForConditionalGeneration)(config)
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers}
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 2048}
+    return LlamaForCausalLM(LlamaConfig(**shared, **sizes, **heads_of, bos_token_id=None))
+
+
+def loaded_model(options: DictConfig, codec: Codec) -> Any:
+    """A checkpoint's model; raise if it lacks weights or reads numbers in another way."""
+    auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
+    folder = saved_model(options.checkpoint)
+    model, found = WITH_HEAD.get(options.head, auto).from_pretrained(
+        folder, local_files_only=True, output_loading_info=True
+    )
+    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(HEADS)):
+        raise ValueError(f"{folder} has no weights {missing[0]}, which a {type(model).__name__} needs")
+    if (kind := getattr(model.config, "codec", codec.kind)) != codec.kind:
+        raise ValueError(f"{folder} was trained with model.codec={kind}; got {codec.kind}")
+    model.resize_token_embeddings(codec.vocab_size)
+    return model
+
+
+def saved_model(checkpoint: str) -> Path:
+    """The folder of the weights: a run's model, or else the checkpoint that it ended with, or the given folder."""
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        raise InputError(f"model.checkpoint={checkpoint}: no such folder")
+    if (folder / "model").is_dir():
+        folder = folder / "model"
+    elif newest := get_last_checkpoint(str(folder)):
+        run = json.loads((folder / CONFIGURATION).read_text())
+        state = state_of(newest)
+        is_best = run["trainer"]["arguments"].get("load_best_model_at_end") and state.best_model_checkpoint
+        folder = folder / Path(is_best or newest).name
+    for what, files in NEEDED.items():
+        if not any(match for file in files for match in folder.glob(file)):
+            raise InputError(
+                f"model.checkpoint={checkpoint}: no {what} in {folder} ({' or '.join(files)}); a run saves them with "
+                "trainer.save_model=true or trainer.arguments.save_strategy=steps"
+            )
+    return folder
+
+
+NEEDED = {
+    "weights": ("*.safetensors", "*.bin"),
+    "configuration": ("config.json",),
+    "tokenizer": ("tokenizer*", "*.model", "vocab*"),
+}
+"""What a saved model consists of -> names of its files."""
+
+
+def state_of(checkpoint: str) -> TrainerState:
+    return TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))

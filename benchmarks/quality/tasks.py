@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Trainer
+from transformers import EvalPrediction, Trainer
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
@@ -22,13 +21,13 @@ from ntl_kernels.ntloss import NumberLevelLoss
 from ntl_kernels.number_weights import BalancedWeights, WithNumberWeights
 
 from ..commands import InputError, naming
-from .codec import Codec, make_codec
+from .codec import Codec, RTCodec, XValCodec, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
-from .losses import ntl_config, number_level_config
-from .models import RegressionModel, transformer
+from .losses import GAUSSIAN, GaussianTarget, ntl_config, number_level_config
+from .models import RegressionModel, ValueModel, add_number_embeddings, make_model, saved_model
 from .ratings import probabilities, scores_of
-from .training import IGNORE, NumberLevelTrainer, PlainTrainer, TokenTrainer
+from .training import IGNORE, AddedLossTrainer, PlainTrainer, TokenTrainer
 
 LONGEST_ANSWER = 256
 """Maximum number of tokens; longer answers are truncated."""
@@ -101,17 +100,18 @@ def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
 
 def make_task(config: DictConfig, splits: Splits) -> Task:
     """Model, tokenizer, trainer and answering, as configured."""
-    texts = [text for pair in splits.train[:VOCABULARY_TEXTS] for text in pair]
-    checkpoint = config.model.checkpoint
-    if checkpoint is not None and not Path(checkpoint).is_dir():
-        raise InputError(f"model.checkpoint={checkpoint}: no such folder")
+    options, texts = config.model, [text for pair in splits.train[:VOCABULARY_TEXTS] for text in pair]
     with naming("model"):
-        options = config.model
+        checkpoint = options.checkpoint and str(saved_model(options.checkpoint))
         codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
-        base = transformer(config.model.architecture, config.model.size, checkpoint, codec, config.seed)
-    if config.model.head == "regression":
-        return regression_task(base, codec, splits)
-    task = token_task(config, base, codec, splits)
+        model = make_model(options, codec, config.seed)
+    if isinstance(model, RegressionModel):
+        return regression_task(model, codec, splits)
+    if isinstance(codec, XValCodec):
+        return value_task(model, codec, splits)
+    if isinstance(codec, RTCodec):
+        add_number_embeddings(model, codec)
+    task = token_task(config, model, codec, splits)
     return rating_task(task, splits) if config.dataset.get("ratings") else task
 
 
@@ -122,18 +122,21 @@ def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> 
     answer = seq2seq_answers if is_seq2seq else causal_answers
     trainer: type[Trainer] = TokenTrainer
     arguments: dict[str, Any] = {}
-    if config.loss.name == "number_level":
-        chosen = number_level_config(config.loss)
-        loss = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh)
+    if config.loss.name in ("number_level", GAUSSIAN):
+        if config.loss.name == GAUSSIAN:
+            added, weight = GaussianTarget(codec.numbers(None), config.loss), 1.0
+        else:
+            chosen = number_level_config(config.loss)
+            added, weight = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh), chosen.weight
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
-        trainer, arguments = NumberLevelTrainer, {"number_loss": loss, "weight": chosen.weight, **measured}
+        trainer, arguments = AddedLossTrainer, {"added": added, "weight": weight, **measured}
     else:
         numbers = codec.numbers(config.loss.get("group_by", "length"))
         apply_ntl_to_model(model, numbers, ntl_config(config.loss))
         if config.loss.get("balance"):
             balanced = BalancedWeights([padded([answer_of(codec, pair) for pair in splits.train], IGNORE)], numbers)
             collate = WithNumberWeights(collate, lambda batch: balanced(batch["labels"]))
-    arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False)
+    arguments["answer"] = lambda pairs: answer(model, codec, pairs, longest, do_sample=False, num_beams=config.beams)
 
     def sample(pairs: Sequence[Pair], count: int) -> list[list[str]]:
         answers = answer(model, codec, pairs, longest, do_sample=True, top_k=0, num_return_sequences=count)
@@ -174,12 +177,40 @@ def next_logits(model: Any, codec: Codec, pairs: Sequence[Pair], begun: Sequence
     return model(**inputs, logits_to_keep=1).logits[:, -1].cpu()
 
 
-def regression_task(base: Any, codec: Codec, splits: Splits) -> Task:
-    """A model that predicts a value for each question, always trained with MSE: there are no number tokens."""
-    values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None] or [0.0]
-    model = RegressionModel(base, statistics.fmean(values), statistics.pstdev(values))
+def regression_task(model: RegressionModel, codec: Codec, splits: Splits) -> Task:
+    """A model that predicts a value for each question, trained with MSE."""
+    values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None]
+    if not values:
+        raise InputError("model.head=regression needs answers that are numbers; the training data have none")
+    if not hasattr(model.config, "answer_mean"):  # otherwise the model was saved with it
+        model.config.answer_mean = statistics.fmean(values)
+        model.config.answer_deviation = max(statistics.pstdev(values), 1e-6)
     arguments = {"answer": lambda pairs: regression_answers(model, codec, pairs)}
     return Task(model, codec, "mse", PlainTrainer, arguments, partial(regression_batch, codec))
+
+
+def value_task(model: ValueModel, codec: XValCodec, splits: Splits) -> Task:
+    """xVal, trained with CE and MSE."""
+    model.config.num_token_id, longest = codec.num, longest_answer(codec, splits)
+
+    def answer(pairs: Sequence[Pair]) -> list[str]:
+        ids, values = model.answer(longest, **inputs_on(model, value_batch(codec, pairs)))
+        return [codec.decode_values(row, value) for row, value in zip(ids.tolist(), values.tolist(), strict=True)]
+
+    def cross_entropy(outputs: EvalPrediction) -> dict[str, float]:
+        sums, tokens = outputs.predictions
+        return {"ce": sums.sum() / tokens.sum()}
+
+    arguments = {"answer": answer, "compute_metrics": cross_entropy}
+    return Task(model, codec, "ce_mse", PlainTrainer, arguments, partial(value_batch, codec))
+
+
+def value_batch(codec: XValCodec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+    """A batch of :func:`seq2seq_batch` with the value of every token."""
+    questions = [codec.values(pair.question)[-codec.longest_question :] for pair in pairs]
+    answers = [[*codec.values(pair.answer)[:LONGEST_ANSWER], 1.0] for pair in pairs]
+    values = {"input_values": padded(questions, 1), "label_values": padded(answers, 1)}
+    return {**seq2seq_batch(codec, pairs), **values}
 
 
 def longest_answer(codec: Codec, splits: Splits) -> int:

@@ -21,16 +21,17 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
 from ntl_kernels.integrations.transformers.losses import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
-from ntl_kernels.ntloss import NumberLevelLoss
 
 from ..commands import InputError, naming
 from .data import Pair
 from .metrics import answer_metrics
+from .models import state_of
 
 IGNORE = -100
 SECONDS = "seconds_of_training"
@@ -58,8 +59,7 @@ def seconds_of(state: TrainerState) -> float:
 class Answering:
     """A Trainer whose evaluations also generate answers and measure them; ``answers`` holds the last ones.
 
-    Every process answers its share of the questions. A checkpoint stores a tensor with several names once, since
-    safetensors refuses shared tensors.
+    Every process answers its share of the questions.
     """
 
     def __init__(self, *args: Any, answer: Callable[[Sequence[Pair]], list[str]], **kwargs: Any) -> None:
@@ -109,11 +109,6 @@ class Answering:
         self.stopwatch.log(self.state)  # type: ignore[attr-defined]
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        state = self.model.state_dict() if state_dict is None else state_dict  # type: ignore[attr-defined]
-        first = {(tensor.data_ptr(), tensor.shape): name for name, tensor in reversed(state.items())}
-        super()._save(output_dir, {name: state[name] for name in first.values()})  # type: ignore[misc]
-
 
 class PlainTrainer(Answering, Trainer):
     """Trains with the loss that the model computes itself."""
@@ -123,20 +118,20 @@ class TokenTrainer(Answering, NTLTrainer):
     """Trains with CE + NTL."""
 
 
-class NumberLevelTrainer(TokenTrainer):
-    """Trains with CE + the number-level loss on full logits; NTL itself is only measured."""
+class AddedLossTrainer(TokenTrainer):
+    """Trains with CE + another loss on full logits, a mean over the labels; NTL itself is only measured."""
 
-    def __init__(self, *args: Any, number_loss: NumberLevelLoss, weight: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, added: Callable[[Tensor, Tensor], Tensor], weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.number_loss, self.weight = number_loss, weight
+        self.added, self.weight = added, weight
 
     def ntl_unfused(
         self, model: Any, inputs: dict[str, Any], targets: Targets, window: Window
     ) -> tuple[Tensor, Any, Any]:
         loss, parts, outputs = super().ntl_unfused(model, inputs, targets, window)
         share = 1.0 if window.num_items is None else (targets.labels != IGNORE).sum() / window.num_items
-        number_loss = self.weight * share * self.number_loss(outputs.logits, targets.labels)
-        return loss + window.processes * number_loss, parts, outputs
+        added = self.weight * share * self.added(outputs.logits, targets.labels)
+        return loss + window.processes * added, parts, outputs
 
 
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
@@ -165,6 +160,10 @@ def check_arguments(options: dict[str, Any]) -> None:
         is_number = isinstance(usual, Real) and not isinstance(usual, bool)
         if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
             raise InputError(f"{ARGUMENTS}.{name} must be a number; got {value!r}")
+    wanted = options.get("report_to", "none")
+    for name in [wanted] if isinstance(wanted, str) else wanted:
+        if name not in ("none", "all", *get_available_reporting_integrations()):
+            raise InputError(f"{ARGUMENTS}.report_to={name}: no such package is installed (pip install {name})")
     if options.get("max_steps", 0) < 1 and "num_train_epochs" not in options:
         raise InputError(f"{ARGUMENTS}.max_steps must be at least 1; got {options.get('max_steps')!r}")
 
@@ -185,7 +184,3 @@ def is_trained(checkpoint: str, max_steps: int) -> bool:
     """
     state = state_of(checkpoint)
     return state.global_step >= (max_steps if max_steps > 0 else state.max_steps)
-
-
-def state_of(checkpoint: str) -> TrainerState:
-    return TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
