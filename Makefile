@@ -1,5 +1,5 @@
-# On a fresh machine with Python and make alone: `make main` runs the main job, `make test` checks what a change usually
-# breaks, `make test-all` everything.
+# On a fresh machine with Python and make alone: `make main` runs the main job, `make bench` times a few losses, `make
+# test` checks what a change usually breaks, `make test-all` everything.
 #
 # The environment is made once, in .venv, and used again. An active environment that has torch is used instead, as it is:
 # its torch is kept, or the installation is refused.
@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 WORKERS ?= 2
 PYTEST ?=
+# Ours, with and without NTL, F.cross_entropy and ntloss, on one small problem; not those that have to be compiled.
+TIMED ?= logits-fp32 and (ours or torch_ce) and not float and not compiled
 
 ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys, torch; print(sys.prefix)' 2>/dev/null)
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
@@ -20,11 +22,12 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 EMULATED = $(TESTS) --dist load tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help main test test-all lint types docs tests tests-all emulated frameworks
+.PHONY: help main bench test test-all lint types docs tests tests-all emulated frameworks
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
+	@echo "make bench  install into $(ENVIRONMENT) and time a few losses with pytest-benchmark (options: TIMED=..., PYTEST=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
 	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
 	@echo "                make emulated (the compiled kernels on an emulated GPU in every way, two versions of Triton)"
@@ -33,6 +36,11 @@ help:
 main: $(ENVIRONMENT)/.installed-bench
 	$(call say,main job: python -m benchmarks.quality $(ARGS))
 	$(RUN) -m benchmarks.quality $(ARGS)
+
+bench: $(ENVIRONMENT)/.installed-bench
+	$(call say,speed: pytest benchmarks/speed --benchmark-only -k '$(TIMED)')
+	$(RUN) -m pytest benchmarks/speed --benchmark-only -q -k "$(TIMED)" \
+		--benchmark-columns=min,median,max,rounds $(PYTEST)
 
 test: lint types docs tests
 

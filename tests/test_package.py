@@ -179,7 +179,7 @@ def test_the_oldest_that_are_promised_are_tried() -> None:
     assert f'target-version = "py{python.replace(".", "")}"' in configuration
 
 
-STEPS = {"main": ["main job"], "test": ["linter", "types", "documentation", "tests"]}
+STEPS = {"main": ["main job"], "bench": ["speed"], "test": ["linter", "types", "documentation", "tests"]}
 STEPS["test-all"] = [*STEPS["test"], "emulated GPU", "emulated GPU", "tests with frameworks that pin other versions"]
 
 
@@ -198,7 +198,7 @@ def test_make_says_each_step_and_makes_the_environment_once(goal: str, tmp_path:
     assert [step.partition(":")[0] for step in steps()] == [*once, *STEPS[goal]]
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "python").touch()
-    (tmp_path / "venv" / f".installed-{'bench' if goal == 'main' else 'dev'}").touch()
+    (tmp_path / "venv" / f".installed-{'bench' if goal in ('main', 'bench') else 'dev'}").touch()
     assert [step.partition(":")[0] for step in steps()] == STEPS[goal]
 
 
