@@ -94,7 +94,7 @@ def tables(found: Sequence[Record]) -> str:
     parts = []
     (groups,) = by_dataset(found).values()
     plain, ours = sorted(groups.values(), key=lambda runs: runs[0]["loss"] != "CE")
-    for split in plain[0]["metrics"]:
+    for split in records.whole_splits(plain[0]):
         shown = [metric for metric in SHOWN if values_of(plain, split, metric)]
         rows = [[runs[0]["loss"], *(spread(values_of(runs, split, m)) for m in shown)] for runs in (plain, ours)]
         rows.append(["difference", *(told(compare(ours, plain, split, m), m) for m in shown)])

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from benchmarks.commands import InputError
+from benchmarks.quality.configuration import configure, plain
 from benchmarks.quality.data import downloads, generated, load
 from benchmarks.quality.data.pairs import Pair, final_value, read_pairs
+from benchmarks.quality.experiment import metrics_of_parts, shortened
+from benchmarks.quality.metrics import answer_metrics
+from benchmarks.quality.records import whole_splits
 
 ALL = {"train": None, "validation": None, "test": None}
 PAIRS = [Pair("1 + 22", "23"), Pair("Calculate 5 - 9.", "-4"), Pair("0.5 + 1", "1.5")]
@@ -147,8 +151,13 @@ def test_prepare_splits_deepminds_files(name: str, categories: int, outer: int, 
     sizes = downloads.prepare(name, source, target)
     whole = 3 * 20 * categories
     prefix = "arithmetic_" if name == "arithmetic" else ""
-    expected = {"train": whole * 9 // 10, "val": whole // 10, "test_interpolate": 20 * categories}
-    expected["test_extrapolate"] = 20 * outer
+    tests = {"test_interpolate": 20 * categories, "test_extrapolate": 20 * outer}
+    if name == "mathematics_dataset":
+        lists = {"interpolate": downloads.CATEGORIES, "extrapolate": downloads.EXTRAPOLATION}
+        tests = {f"{test}/{category}": 20 for test, listed in lists.items() for category in listed}
+        parts = {test: {category: f"{test}/{category}.txt" for category in listed} for test, listed in lists.items()}
+        assert plain(configure([f"dataset={name}"]).dataset.files.tests) == parts
+    expected = {"train": whole * 9 // 10, "val": whole // 10, **tests}
     assert sizes == {f"{prefix}{split}.txt.gz": size for split, size in expected.items()}
     questions = [pair.question for file in sizes for pair in read_pairs(target / file)]
     assert len(set(questions)) == len(questions) and not any("calculus" in question for question in questions)
@@ -215,6 +224,25 @@ def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, 
     assert "grade-school-math" in capsys.readouterr().err
     assert downloads.main(["gsm8k", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "train.jsonl: no such file" in capsys.readouterr().err
+
+
+def test_parts_of_a_split_are_measured_from_its_answers(tmp_path: Path) -> None:
+    for name, lines in {"a": "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n", "b": "5 + 5\n10\n6 + 6\n12\n"}.items():
+        write(tmp_path / f"in/{name}.txt", lines)
+    tests = {"one": "in/b.txt", "both": {"sums a": "in/a.txt", "sums b": "in/b.txt"}}
+    files = {"train": "in/a.txt", "validation": "in/a.txt", "tests": tests}
+    shared: dict[str, Any] = {"name": "arithmetic", "format": "pairs", "folder": str(tmp_path), "files": files}
+    splits = load(**shared, limits=ALL, seed=0)
+    truths, answers = [pair.answer for pair in splits.tests["both"]], ["2", "5", "no", "10", "11"]
+    assert truths == ["2", "4", "6", "10", "12"] and metrics_of_parts("one", splits, ["10", "12"]) == {}
+    assert metrics_of_parts("both", splits, answers) == {
+        "both/sums a": answer_metrics(answers[:3], truths[:3]),
+        "both/sums b": answer_metrics(answers[3:], truths[3:]),
+    }
+    assert whole_splits({"metrics": dict.fromkeys(["one", "both", "both/sums a"])}) == ["one", "both"]
+    assert list(metrics_of_parts("both", shortened(splits, 2), answers[:2])) == ["both/sums a"]
+    few = load(**shared, limits={**ALL, "test": 1}, seed=0)
+    assert few.parts == {"both": ["sums a", "sums b"]} and len(few.tests["both"]) == 2
 
 
 @pytest.mark.parametrize("limit", [0, 2.5, True, "many"])

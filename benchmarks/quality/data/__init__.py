@@ -26,7 +26,10 @@ def load(
     target: str | None = None,
     columns: list[str] | None = None,
 ) -> Splits:
-    """The splits of a data set as configured, cut to ``limits`` (train, validation, test)."""
+    """The splits of a data set as configured, cut to ``limits`` (train, validation, test).
+
+    A test split is a file, or parts with a file each, all cut to ``limits["test"]``.
+    """
     if not isinstance(limits, dict) or limits.keys() != {"train", "validation", "test"}:
         raise InputError(f"dataset.limits must have train, validation and test; got {limits!r}")
     for split, limit in limits.items():
@@ -50,8 +53,12 @@ def load(
             )
         return sample(READERS[format](path), limit, seed)
 
-    return Splits(
-        read_split(files["train"], limits["train"]),
-        read_split(files["validation"], limits["validation"]),
-        {test: read_split(file, limits["test"]) for test, file in files["tests"].items()},
-    )
+    train, validation = (read_split(files[split], limits[split]) for split in ("train", "validation"))
+    tests, parts = {}, {}
+    for test, file in files["tests"].items():
+        if isinstance(file, str):
+            tests[test] = read_split(file, limits["test"])
+        else:
+            read = [(part, pair) for part, path in file.items() for pair in read_split(path, limits["test"])]
+            parts[test], tests[test] = [part for part, _ in read], [pair for _, pair in read]
+    return Splits(train, validation, tests, parts)

@@ -106,13 +106,16 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     files = of_name[name](source) if name in of_name else deepmind_files(name, source)
     for file, entries in files.items():
         path = destination / file
+        writable(path.parent)
         with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
             opened.writelines(f"{entry}\n" for entry in entries)
     return {file: len(entries) for file, entries in files.items()}
 
 
 def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its pairs, in two lines each: train and validation of every difficulty, and both tests."""
+    """File -> its pairs, in two lines each: train and validation of every difficulty, and both tests (of
+    mathematics_dataset, a file per category).
+    """
     is_arithmetic = name == "arithmetic"
     inner = ("arithmetic__add_sub_multiple",) if is_arithmetic else CATEGORIES
     outer = ("arithmetic__add_sub_multiple_longer",) if is_arithmetic else EXTRAPOLATION
@@ -124,8 +127,10 @@ def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
         held_out = min(ARITHMETIC_VALIDATION, len(pairs) // 10)
         splits["val"] += pairs[:held_out]
         splits["train"] += pairs[held_out:]
-    splits["test_interpolate"] = read_all(source / "interpolate", inner)
-    splits["test_extrapolate"] = read_all(source / "extrapolate", outer)
+    for test, categories in {"interpolate": inner, "extrapolate": outer}.items():
+        for category in categories:
+            name = f"test_{test}" if is_arithmetic else f"{test}/{category}"
+            splits[name] = read_all(source / test, [category])
     return {f"{'arithmetic_' if is_arithmetic else ''}{split}.txt.gz": pairs for split, pairs in splits.items()}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ntl_kernels.evaluation import number_in
@@ -25,6 +27,8 @@ class Splits(NamedTuple):
     train: list[Pair]
     validation: list[Pair]
     tests: dict[str, list[Pair]]
+    parts: Mapping[str, list[str]] = MappingProxyType({})
+    """Test split -> the part that each of its questions belongs to; without splits that have no parts."""
 
 
 def final_value(text: str) -> float | None:
