@@ -32,7 +32,7 @@ TRAINER, BARS = "trainer=quick", "+trainer.arguments.disable_tqdm=false"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
 """The recommended setting for answers that can only be estimated."""
 RECORDED = ("llama", NTL), ("llama", "CE")
-SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
+SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on", "bleu", "rougeL")
 
 
 class Bar(TrainerCallback):

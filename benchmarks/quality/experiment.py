@@ -26,7 +26,7 @@ from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
 from .data.pairs import FINAL
-from .metrics import answer_metrics, in_digits
+from .metrics import answer_metrics, check_text_metrics, in_digits
 from .names import split_of_expected, split_of_medians
 from .tasks import Answer, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
@@ -43,7 +43,9 @@ def load_splits(config: DictConfig) -> Splits:
     for name in ("name", "format", "limits"):
         if name not in options:
             raise InputError(f"dataset.{name} is missing")
-    return load(**options, seed=config.data_seed)
+    splits = load(**options, seed=config.data_seed)
+    check_text_metrics(splits)
+    return splits
 
 
 def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:

@@ -36,6 +36,8 @@ TRIED = [
     ("arithmetic", "t5_ntl", "ntl_was"),
     ("mathematics_dataset", "t5", "ntl_mse"),
     ("gsm8k", "llama", "number_level"),
+    ("multirc", "t5_ntl", "ntl_was"),
+    ("multiplication", "t5_ntl", "ntl_was"),
     ("rjokes", "t5_ntl", "ntl_was"),
     ("debug", "llama", "ntl_huber"),
     ("expressions", "regression_head", "ce"),
@@ -51,10 +53,13 @@ GSM8K = "".join(
     json.dumps({"question": f"{n} hens, {n} eggs each?", "answer": f"<<{n}*{n}={n * n}>>{n * n}\n#### {n * n}"}) + "\n"
     for n in (2, 3, 4, 5)
 )
+ASKED = [{"question": "Eggs?", "answers": [{"text": text, "label": 1}]} for text in ("two of them", "2")]
+MULTIRC = json.dumps({"passage": {"text": "A hen.", "questions": ASKED}}) + "\n"
 CONTENT = {
     "arithmetic": ALTERNATING,
     "mathematics_dataset": ALTERNATING,
     "gsm8k": GSM8K,
+    "multirc": MULTIRC,
     "rjokes": "3\tA hen.\n11\tTwo\thens.\n" * 2,
 }
 TEST_SPLITS = ("interpolate", "extrapolate")
