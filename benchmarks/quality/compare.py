@@ -32,7 +32,7 @@ TRAINER, BARS = "trainer=quick", "+trainer.arguments.disable_tqdm=false"
 PLAIN, OURS = ("loss=ce",), ("loss=ntl_was",)
 """The recommended setting for answers that can only be estimated."""
 RECORDED = ("llama", NTL), ("llama", "CE")
-SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on")
+SHOWN = ("mae", "median_error", "log_mae", "number_accuracy", "run_on", "bleu", "rougeL")
 
 
 class Bar(TrainerCallback):
@@ -94,7 +94,7 @@ def tables(found: Sequence[Record]) -> str:
     parts = []
     (groups,) = by_dataset(found).values()
     plain, ours = sorted(groups.values(), key=lambda runs: runs[0]["loss"] != "CE")
-    for split in plain[0]["metrics"]:
+    for split in records.whole_splits(plain[0]):
         shown = [metric for metric in SHOWN if values_of(plain, split, metric)]
         rows = [[runs[0]["loss"], *(spread(values_of(runs, split, m)) for m in shown)] for runs in (plain, ours)]
         rows.append(["difference", *(told(compare(ours, plain, split, m), m) for m in shown)])

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
 from .data.pairs import FINAL
-from .metrics import answer_metrics, in_digits
+from .metrics import answer_metrics, check_text_metrics, in_digits
 from .names import split_of_expected, split_of_medians
 from .tasks import Answer, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
@@ -42,18 +43,30 @@ def load_splits(config: DictConfig) -> Splits:
     for name in ("name", "format", "limits"):
         if name not in options:
             raise InputError(f"dataset.{name} is missing")
-    return load(**options, seed=config.data_seed)
+    splits = load(**options, seed=config.data_seed)
+    check_text_metrics(splits)
+    return splits
 
 
 def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
-    """Metrics of every test split; answers are written to ``predictions-SPLIT.jsonl``."""
+    """Metrics of every test split and of its parts; answers are written to ``predictions-SPLIT.jsonl``."""
     results = {}
     for name, pairs in splits.tests.items():
         measured = trainer.evaluate(pairs, metric_key_prefix=name)
         metrics = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
         results[name] = {key: value for key, value in metrics.items() if key not in TIMINGS}
         write_answers(trainer, pairs, trainer.answers, folder / f"predictions-{name}.jsonl")
+        results |= metrics_of_parts(name, splits, trainer.answers)
     return results
+
+
+def metrics_of_parts(split: str, splits: Splits, answers: Sequence[str]) -> dict[str, dict[str, float]]:
+    """SPLIT/PART -> metrics of the answers to its questions; empty for a split without parts."""
+    parts: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    if split in splits.parts:
+        for part, pair, answer in zip(splits.parts[split], splits.tests[split], answers, strict=True):
+            parts[f"{split}/{part}"].append((answer, pair.answer))
+    return {name: answer_metrics(*zip(*both, strict=True)) for name, both in parts.items()}
 
 
 def medians_of(sample: Sample, count: int, seed: int) -> Answer:
@@ -93,7 +106,8 @@ def write_answers(trainer: Answering, pairs: Sequence[Pair], answers: Sequence[s
 def shortened(splits: Splits, questions: int | None) -> Splits:
     """The splits with at most this many questions for evaluation; None for all."""
     tests = {name: pairs[:questions] for name, pairs in splits.tests.items()}
-    return splits._replace(validation=splits.validation[:questions], tests=tests)
+    parts = {name: of_questions[:questions] for name, of_questions in splits.parts.items()}
+    return splits._replace(validation=splits.validation[:questions], tests=tests, parts=parts)
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:

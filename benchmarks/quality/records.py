@@ -40,7 +40,7 @@ def record_of(run: Record, folder: Path) -> Record:
     """The record of a run, from its ``metrics.json`` and the predictions next to it."""
     log, config = run["log"], run["config"]
     points = [entry for entry in log if "eval_loss" in entry]
-    answers = {split: answered(folder / f"predictions-{split}.jsonl") for split in run["metrics"]}
+    answers = {split: answered(folder / f"predictions-{split}.jsonl") for split in whole_splits(run)}
     more = {split: too_short(values) for split, values in answers.items()}
     if config["dataset"].get("ratings"):
         more = {split: more[split] | agreement(values) for split, values in answers.items()}
@@ -53,11 +53,16 @@ def record_of(run: Record, folder: Path) -> Record:
         "sizes": run["sizes"],
         "seconds": run["seconds"],
         "curve": [{"step": p["step"], **{k: p[f"eval_{k}"] for k in CURVE if f"eval_{k}" in p}} for p in points],
-        "metrics": {split: measured | more[split] for split, measured in run["metrics"].items()},
+        "metrics": {split: measured | more.get(split, {}) for split, measured in run["metrics"].items()},
         "errors": {split: error_histogram(values) for split, values in answers.items()},
         "config": without_paths(config),
         "environment": run["environment"],
     }
+
+
+def whole_splits(run: Record) -> list[str]:
+    """The splits in the metrics of a run, without parts of splits."""
+    return [split for split in run["metrics"] if "/" not in split]
 
 
 def answered(path: Path) -> list[tuple[float | None, float | None]]:
@@ -147,7 +152,7 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
 
 def splits_of(groups: Groups) -> list[str]:
     """The names of the test splits with greedy answers."""
-    splits = {split for runs in groups.values() for run in runs for split in run["metrics"]}
+    splits = {split for runs in groups.values() for run in runs for split in whole_splits(run)}
     return sorted(splits - set(median_splits(groups).values()) - set(map(split_of_expected, splits)))
 
 

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
 
 from benchmarks.commands import InputError
+from benchmarks.quality import metrics
+from benchmarks.quality.configuration import configure, plain
 from benchmarks.quality.data import downloads, generated, load
-from benchmarks.quality.data.pairs import Pair, final_value, read_pairs
+from benchmarks.quality.data.pairs import Pair, Splits, final_value, read_pairs
+from benchmarks.quality.experiment import load_splits, metrics_of_parts, shortened
+from benchmarks.quality.metrics import answer_metrics
+from benchmarks.quality.records import whole_splits
 
 ALL = {"train": None, "validation": None, "test": None}
 PAIRS = [Pair("1 + 22", "23"), Pair("Calculate 5 - 9.", "-4"), Pair("0.5 + 1", "1.5")]
@@ -48,7 +57,7 @@ def test_sums_are_right_and_distinct() -> None:
         generated.sums(101, digits=1, seed=0)
 
 
-def test_expressions_are_right_distinct_and_nested() -> None:
+def test_expressions_and_products_are_right_and_distinct() -> None:
     splits = generated.generated_expressions({"train": 800, "validation": 50, "test": 100}, 3)
     for pairs, operands in ((splits.train, {1, 2, 3, 4}), (splits.tests["extrapolate"], {5})):
         counts = set()
@@ -59,6 +68,11 @@ def test_expressions_are_right_distinct_and_nested() -> None:
         assert counts == operands
     every = [*splits.train, *splits.validation, *splits.tests["interpolate"]]
     assert len({pair.question for pair in every}) == 950
+    splits = generated.generated_products({"train": 800, "validation": 50, "test": 100}, 1)
+    for pairs, digits in ((splits.train, {1, 2, 3}), (splits.tests["extrapolate"], {4})):
+        factors = [[int(n) for n in re.fullmatch(r"What is (\d+) \* (\d+)\?", p.question).groups()] for p in pairs]
+        assert [str(a * b) for a, b in factors] == [pair.answer for pair in pairs]
+        assert {len(str(a)) for a, _ in factors} == digits
     assert any("- (" in pair.question for pair in every) and any(" - -" in pair.question for pair in every)
 
 
@@ -89,11 +103,67 @@ def test_final_values() -> None:
     assert final_value(" 12\n") == 12 and final_value("it is 12") is None
 
 
-def test_gsm8k_keeps_the_reasoning_without_its_calculator(tmp_path: Path) -> None:
-    line = {"question": "Eggs?", "answer": "2*600=<<2*600=1200>>1,200 eggs\n#### 1,200"}
+def test_gsm8k_keeps_the_reasoning_without_its_calculator_and_thousands_separators(tmp_path: Path) -> None:
+    line = {"question": "1,000 eggs, 2?", "answer": "Well, 2*600=<<2*600=1200>>1,200, or so\n#### 1,200"}
     pairs = downloads.read_gsm8k(write(tmp_path / "a.jsonl", json.dumps(line) + "\n"))
-    assert pairs == [Pair("Eggs?", "2*600=1200 eggs\n#### 1200")]
-    assert final_value(pairs[0].answer) == 1200
+    assert pairs == [Pair("1000 eggs, 2?", "Well, 2*600=1200, or so\n#### 1200")]
+    for text in ("1,2", "12,34", "1,2345", "1,000,50", "0,123", "1234,567", "1.5,000", "a, b,c"):
+        assert downloads.without_thousands(text) == text
+    assert downloads.without_thousands("$1,234,567.50,") == "$1234567.50,"
+
+
+@given(st.lists(st.integers(0, 10**10) | st.sampled_from(["Well", "x1", "3.25"]), min_size=1), st.sampled_from("s.?"))
+def test_only_thousands_separators_vanish(words: list[int | str], end: str) -> None:
+    texts = [", ".join(f"{word:{comma}}" if isinstance(word, int) else word for word in words) for comma in (",", "")]
+    assert downloads.without_thousands(texts[0] + end) == texts[1] + end
+
+
+def multirc(*questions: tuple[str, list[tuple[str, int]]], text: str = " A hen laid 2 eggs. ") -> str:
+    asked = [{"question": q, "answers": [{"text": a, "label": n} for a, n in answers]} for q, answers in questions]
+    return json.dumps({"idx": 0, "passage": {"text": text, "questions": asked}}) + "\n"
+
+
+def test_multirc_is_read_as_by_the_paper(tmp_path: Path) -> None:
+    lines = multirc((" Who? \n", [("a hen", 1), ("a cow", 0), ("The hen", 1)]), ("How many?", [("2", 1)]))
+    path = write(tmp_path / "a.jsonl", lines + multirc(("Why?", [("who knows", 0)]), text="B."))
+    assert downloads.read_multirc(path) == [
+        Pair("A hen laid 2 eggs.\n\nQuestion: Who?", "a hen | The hen"),
+        Pair("A hen laid 2 eggs.\n\nQuestion: How many?", "2"),
+        Pair("B.\n\nQuestion: Why?", ""),
+    ]
+
+
+def test_prepare_takes_a_tenth_of_multircs_passages_and_its_labelled_val(tmp_path: Path, capsys: Any) -> None:
+    both = ("Who?", [("a hen", 1)]), ("Why?", [("no", 0)])
+    write(tmp_path / "train.jsonl", "".join(multirc(*both, text=f"Text {n}.") for n in range(20)))
+    write(tmp_path / "val.jsonl", multirc(*both))
+    assert list(downloads.prepare("multirc", tmp_path, tmp_path / "out").values()) == [18, 2, 1]
+    config = configure(["dataset=multirc", f"dataset.folder={tmp_path / 'out'}"])
+    with pytest.raises(InputError, match=r"train.jsonl: 18 of 36 questions have no .*'Text \d+.*Why\?'.*=skip leaves"):
+        load_splits(config)
+    config.dataset.empty_target = "skip"
+    splits = load_splits(config)
+    assert [len(part) for part in (splits.train, splits.validation, splits.tests["test"])] == [18, 2, 1]
+    assert "train.jsonl: 18 of 36 questions have no answer and are left out\n" in capsys.readouterr().err
+
+
+def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, truths = ["the hen lays an egg", "12", ""], ["a hen laid eggs", "12", "no"]
+    found = answer_metrics(answers, truths)
+    assert found["bleu"] == sacrebleu.corpus_bleu(answers, [truths]).score > 0
+    for name in ("rouge1", "rouge2", "rougeL"):
+        scorer = RougeScorer([name], use_stemmer=True)
+        scores = [scorer.score(truth, answer)[name].fmeasure for truth, answer in zip(truths, answers, strict=True)]
+        assert found[name] == pytest.approx(statistics.fmean(scores))
+    assert found["exact_match"] == 1 / 3 and found["mae"] == 0 and "mae" not in answer_metrics(["a"], ["b"])
+    assert "bleu" not in answer_metrics(["a", "#### 1"], ["1", "so\n#### 1"])
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None if name == "rouge_score" else name)
+    for truth in ("1", "so\n#### 1"):
+        metrics.check_text_metrics(Splits([], [], {"test": [Pair("?", truth)]}))
+    with pytest.raises(
+        InputError, match=r'^answers in words need sacrebleu and rouge-score: pip install -e ".\[text\]"$'
+    ):
+        metrics.check_text_metrics(Splits([], [Pair("?", "a hen")], {}))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +178,8 @@ def test_gsm8k_keeps_the_reasoning_without_its_calculator(tmp_path: Path) -> Non
         (downloads.read_gsm8k, b'{"question": "a"}\n', "line 1: expected an object with the texts"),
         (downloads.read_gsm8k, b'{"question": null, "answer": "#### 4"}\n', "line 1: expected an object with the"),
         (downloads.read_gsm8k, b"[]\n", "line 1: expected an object"),
+        (downloads.read_multirc, re.sub(', "label": .', "", multirc(("?", [("a", 1)]))).encode(), "line 1: .*'label'"),
+        (downloads.read_multirc, b'{"passage": "a"}\n', "line 1: expected a passage, questions and labelled answers"),
         (downloads.read_rjokes, b"1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
         (downloads.read_rjokes, b"7\n", "line 1: expected a score"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "1"}\n', "line 1: the answer has no final number"),
@@ -147,8 +219,13 @@ def test_prepare_splits_deepminds_files(name: str, categories: int, outer: int, 
     sizes = downloads.prepare(name, source, target)
     whole = 3 * 20 * categories
     prefix = "arithmetic_" if name == "arithmetic" else ""
-    expected = {"train": whole * 9 // 10, "val": whole // 10, "test_interpolate": 20 * categories}
-    expected["test_extrapolate"] = 20 * outer
+    tests = {"test_interpolate": 20 * categories, "test_extrapolate": 20 * outer}
+    if name == "mathematics_dataset":
+        lists = {"interpolate": downloads.CATEGORIES, "extrapolate": downloads.EXTRAPOLATION}
+        tests = {f"{test}/{category}": 20 for test, listed in lists.items() for category in listed}
+        parts = {test: {category: f"{test}/{category}.txt" for category in listed} for test, listed in lists.items()}
+        assert plain(configure([f"dataset={name}"]).dataset.files.tests) == parts
+    expected = {"train": whole * 9 // 10, "val": whole // 10, **tests}
     assert sizes == {f"{prefix}{split}.txt.gz": size for split, size in expected.items()}
     questions = [pair.question for file in sizes for pair in read_pairs(target / file)]
     assert len(set(questions)) == len(questions) and not any("calculus" in question for question in questions)
@@ -217,6 +294,25 @@ def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, 
     assert "train.jsonl: no such file" in capsys.readouterr().err
 
 
+def test_parts_of_a_split_are_measured_from_its_answers(tmp_path: Path) -> None:
+    for name, lines in {"a": "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n", "b": "5 + 5\n10\n6 + 6\n12\n"}.items():
+        write(tmp_path / f"in/{name}.txt", lines)
+    tests = {"one": "in/b.txt", "both": {"sums a": "in/a.txt", "sums b": "in/b.txt"}}
+    files = {"train": "in/a.txt", "validation": "in/a.txt", "tests": tests}
+    shared: dict[str, Any] = {"name": "arithmetic", "format": "pairs", "folder": str(tmp_path), "files": files}
+    splits = load(**shared, limits=ALL, seed=0)
+    truths, answers = [pair.answer for pair in splits.tests["both"]], ["2", "5", "no", "10", "11"]
+    assert truths == ["2", "4", "6", "10", "12"] and metrics_of_parts("one", splits, ["10", "12"]) == {}
+    assert metrics_of_parts("both", splits, answers) == {
+        "both/sums a": answer_metrics(answers[:3], truths[:3]),
+        "both/sums b": answer_metrics(answers[3:], truths[3:]),
+    }
+    assert whole_splits({"metrics": dict.fromkeys(["one", "both", "both/sums a"])}) == ["one", "both"]
+    assert list(metrics_of_parts("both", shortened(splits, 2), answers[:2])) == ["both/sums a"]
+    few = load(**shared, limits={**ALL, "test": 1}, seed=0)
+    assert few.parts == {"both": ["sums a", "sums b"]} and len(few.tests["both"]) == 2
+
+
 @pytest.mark.parametrize("limit", [0, 2.5, True, "many"])
 def test_limits_are_numbers_of_pairs(limit: Any) -> None:
     with pytest.raises(InputError, match="dataset.limits.test must be null or a whole number of at least 1; got"):
@@ -253,6 +349,14 @@ def test_rows_become_questions(name: str, tmp_path: Path) -> None:
     assert pairs["carat 0.102, cut Fair, so, price?"] == "402"
     chosen = [pair.question for part in parts_of(load_table(path, columns=["cut", "carat"])) for pair in part]
     assert "cut Ideal, carat 0.101, price?" in chosen
+    assert load_table(path, without=["cut"]) == load_table(path, columns=["carat"])
+
+
+def test_rows_without_a_target_are_left_out_on_request(tmp_path: Path, capsys: Any) -> None:
+    path, whole = (tmp_path / name for name in ("a.csv", "b.csv"))
+    write(path, table("9.9,Ideal,", *ROWS, "8.8,Fair, "))
+    assert load_table(path, empty_target="skip") == load_table(write(whole, table(*ROWS)))
+    assert capsys.readouterr().err == f"{path}: 2 of 62 questions have no answer and are left out\n"
 
 
 def test_empty_cells_are_not_told(tmp_path: Path) -> None:
@@ -289,11 +393,16 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
         ),
         (table(*ROWS), {"columns": ["carat", "colour"]}, "dataset.columns: .* no column 'colour'"),
         (table(*ROWS), {"columns": ["price"]}, "dataset.columns contains the target 'price'"),
-        (table(*ROWS), {"columns": []}, "no column besides the target"),
+        (table(*ROWS), {"columns": []}, "no column is left besides the target"),
         (table(*ROWS), {"columns": "cut"}, r"dataset.columns must be a list of columns, \[cut\]; got cut"),
         (table(*ROWS[1:]), {"target": "cut"}, "line 2: cut must be a plain number such as 12 or -3.5; got 'Ideal'"),
         (table("1,x,2", "1,x,1e5"), {}, "line 3: price must be a plain number .* got '1e5'"),
-        (table("1,x,"), {}, "line 2: price must be a plain number .* got ''"),
+        (table("1,x,"), {}, "1 of 1 questions have no answer, such as 'carat 1, cut x, price.'; .*empty_target=skip"),
+        (table("1,x,"), {"empty_target": "drop"}, "dataset.empty_target must be skip, error or null; got 'drop'"),
+        (table(*ROWS), {"without": ["cat"]}, "dataset.without: .* no column 'cat': did you mean carat"),
+        (table(*ROWS), {"without": "cut"}, r"dataset.without must be a list of columns, \[cut\]; got cut"),
+        (table(*ROWS), {"without": ["carat", "cut"]}, "no column is left besides the target"),
+        (table(*ROWS), {"without": ["cut"], "columns": ["cut"]}, "dataset.columns and dataset.without exclude each"),
         (table("1,x"), {}, "line 2: 2 cells, but the header has 3"),
         (table(*ROWS[1:20:2]), {}, "10 distinct rows; at least 50 are needed"),
         (table("1,2,3", header="a,a,price"), {}, "two columns are called 'a'"),

@@ -1,6 +1,6 @@
 """The data sets of the paper: a reader per format, and splits made from the original downloads.
 
-An answer is a number, or a text that ends in a number (GSM8K).
+An answer is a number, a text that ends in a number (GSM8K), or words (MultiRC).
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from ntl_kernels.evaluation import THOUSANDS
 
 from ...commands import InputError, Parser, in_one_line, naming, writable
 from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
@@ -49,27 +52,47 @@ DOWNLOADS = {
     "arithmetic": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "mathematics_dataset": "mathematics_dataset-v1.0.tar.gz of github.com/google-deepmind/mathematics_dataset",
     "gsm8k": "train.jsonl and test.jsonl of github.com/openai/grade-school-math",
+    "multirc": "train.jsonl and val.jsonl of SuperGLUE's MultiRC.zip, super.gluebenchmark.com",
     "rjokes": "train.tsv (or none), dev.tsv and test.tsv of github.com/orionw/rJokesData",
 }
 
 CALCULATOR = re.compile("<<.*?>>")
 """GSM8K's calculator annotations, such as ``<<48/2=24>>``."""
+DIGITS = re.compile("[0-9]+(?:[.,][0-9]+)*")
+FILES: dict[str, tuple[str, str | None, str]] = {
+    "gsm8k": ("train.jsonl", None, "test.jsonl"),
+    "multirc": ("train.jsonl", None, "val.jsonl"),  # the labels of its test.jsonl are not published
+    "rjokes": ("train.tsv", "dev.tsv", "test.tsv"),
+}
+"""Downloaded files for training, validation (None: a random tenth of the training file) and test."""
 
 
-def read_gsm8k(path: Path) -> list[Pair]:
-    """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Drops calculator annotations."""
-    pairs = []
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Where a line of JSON is, and what it contains."""
     for number, line in lines_of(path):
         where = f"{path}, line {number}"
         try:
             entry = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: not JSON: {error.msg}") from error
+        yield where, entry
+
+
+def without_thousands(text: str) -> str:
+    """A text without thousands separators: "Well, 1,234,567" becomes "Well, 1234567"; "1,2" and "12,34" stay."""
+    return DIGITS.sub(lambda run: run[0].replace(",", "") if THOUSANDS.fullmatch(run[0]) else run[0], text)
+
+
+def read_gsm8k(path: Path) -> list[Pair]:
+    """JSON lines with ``question`` and ``answer``; the final number follows ``####``. Drops calculator annotations and
+    thousands separators.
+    """
+    pairs = []
+    for where, entry in json_lines(path):
         texts = [entry.get(name) for name in ("question", "answer")] if isinstance(entry, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{where}: expected an object with the texts 'question' and 'answer'; got {line[:40]!r}")
-        question, answer = texts
-        answer = CALCULATOR.sub("", answer).replace(",", "")
+            raise InputError(f"{where}: expected an object with the texts 'question' and 'answer'; got {entry!r:.40}")
+        question, answer = map(without_thousands, (texts[0], CALCULATOR.sub("", texts[1])))
         if FINAL not in answer or final_value(answer) is None:
             raise InputError(f"{where}: the answer has no final number after {FINAL}")
         pairs.append(Pair(question, answer))
@@ -87,7 +110,27 @@ def read_rjokes(path: Path) -> list[Pair]:
     return pairs
 
 
-READERS: dict[str, Callable[[Path], list[Pair]]] = {"pairs": read_pairs, "gsm8k": read_gsm8k, "rjokes": read_rjokes}
+def read_multirc(path: Path) -> list[Pair]:
+    """JSON lines of a passage and its questions; an answer is all right answers, and empty if there is none."""
+    pairs = []
+    for where, entry in json_lines(path):
+        try:
+            passage = entry["passage"]
+            for asked in passage["questions"]:
+                right = [answer["text"] for answer in asked["answers"] if answer["label"] == 1]
+                question = f"{passage['text'].strip()}\n\nQuestion: {asked['question'].strip()}"
+                pairs.append(Pair(question, " | ".join(right)))
+        except (LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"{where}: expected a passage, questions and labelled answers; got {error!r}") from error
+    return pairs
+
+
+READERS: dict[str, Callable[[Path], list[Pair]]] = {
+    "pairs": read_pairs,
+    "gsm8k": read_gsm8k,
+    "multirc": read_multirc,
+    "rjokes": read_rjokes,
+}
 
 
 def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
@@ -102,17 +145,19 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     if destination.resolve() == source.resolve():
         raise InputError(f"{destination} is the folder of the download, which is never overwritten; choose another")
     writable(destination)
-    of_name = {"gsm8k": gsm8k_files, "rjokes": rjokes_files}
-    files = of_name[name](source) if name in of_name else deepmind_files(name, source)
+    files = (split_files if name in FILES else deepmind_files)(name, source)
     for file, entries in files.items():
         path = destination / file
+        writable(path.parent)
         with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
             opened.writelines(f"{entry}\n" for entry in entries)
     return {file: len(entries) for file, entries in files.items()}
 
 
 def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its pairs, in two lines each: train and validation of every difficulty, and both tests."""
+    """File -> its pairs, in two lines each: train and validation of every difficulty, and both tests (of
+    mathematics_dataset, a file per category).
+    """
     is_arithmetic = name == "arithmetic"
     inner = ("arithmetic__add_sub_multiple",) if is_arithmetic else CATEGORIES
     outer = ("arithmetic__add_sub_multiple_longer",) if is_arithmetic else EXTRAPOLATION
@@ -124,8 +169,10 @@ def deepmind_files(name: str, source: Path) -> dict[str, list[str]]:
         held_out = min(ARITHMETIC_VALIDATION, len(pairs) // 10)
         splits["val"] += pairs[:held_out]
         splits["train"] += pairs[held_out:]
-    splits["test_interpolate"] = read_all(source / "interpolate", inner)
-    splits["test_extrapolate"] = read_all(source / "extrapolate", outer)
+    for test, categories in {"interpolate": inner, "extrapolate": outer}.items():
+        for category in categories:
+            name = f"test_{test}" if is_arithmetic else f"{test}/{category}"
+            splits[name] = read_all(source / test, [category])
     return {f"{'arithmetic_' if is_arithmetic else ''}{split}.txt.gz": pairs for split, pairs in splits.items()}
 
 
@@ -135,21 +182,21 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
     return ["\n".join(pair) for file in files for pair in read_pairs(file, skip_text=True)]
 
 
-def rjokes_files(source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader. Without train (which is large), dev is trained on, and a random tenth
-    of it becomes the validation split.
+def split_files(name: str, source: Path) -> dict[str, list[str]]:
+    """File -> its lines, checked by their reader. Without the training file (that of rjokes is large), a model
+    is trained on the one for validation.
     """
+    train, validation, test = FILES[name]
+    if validation and not as_it_is_or_gzipped(source / train).is_file():
+        train, validation = validation, None
     lines = {}
-    for name in ("train", "dev", "test"):
-        path = as_it_is_or_gzipped(source / f"{name}.tsv")
-        if name == "train" and not path.is_file():
-            continue
-        read_rjokes(path)
-        lines[name] = [line for _, line in lines_of(path)]
-    train, validation = (
-        (lines["train"], lines["dev"]) if "train" in lines else without_a_tenth(lines["dev"], source / "dev.tsv")
-    )
-    return {"train.tsv": train, "validation.tsv": validation, "test.tsv": lines["test"]}
+    for file in filter(None, (train, validation, test)):
+        path = as_it_is_or_gzipped(source / file)
+        READERS[name](path)
+        lines[file] = [line for _, line in lines_of(path)]
+    kept, tenth = (lines[train], lines[validation]) if validation else without_a_tenth(lines[train], source / train)
+    splits = {"train": kept, "validation": tenth, "test": lines[test]}
+    return {f"{split}{Path(train).suffix}": of_split for split, of_split in splits.items()}
 
 
 def without_a_tenth(lines: list[str], path: Path) -> tuple[list[str], list[str]]:
@@ -159,17 +206,6 @@ def without_a_tenth(lines: list[str], path: Path) -> tuple[list[str], list[str]]
     chosen = set(random.Random(SEED).sample(range(len(lines)), max(1, len(lines) // 10)))
     kept, tenth = ([line for place, line in enumerate(lines) if (place in chosen) == held] for held in (False, True))
     return kept, tenth
-
-
-def gsm8k_files(source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader; a random tenth of train becomes the validation split."""
-    lines = {}
-    for name in ("train", "test"):
-        path = as_it_is_or_gzipped(source / f"{name}.jsonl")
-        read_gsm8k(path)
-        lines[name] = [line for _, line in lines_of(path)]
-    train, validation = without_a_tenth(lines["train"], source / "train.jsonl")
-    return {"train.jsonl": train, "validation.jsonl": validation, "test.jsonl": lines["test"]}
 
 
 @in_one_line

@@ -1,4 +1,4 @@
-"""Generated data: sums, expressions, and two data sets whose answers can only be estimated."""
+"""Generated data: sums, expressions, products, and two data sets whose answers can only be estimated."""
 
 from __future__ import annotations
 
@@ -88,6 +88,23 @@ def expression(operands: int, rng: random.Random) -> tuple[str, int]:
     return f"{left} {sign} {right}", first + second if sign == "+" else first - second
 
 
+FACTOR_DIGITS, LONG_FACTOR_DIGITS = (1, 2, 3), 4
+
+
+def products(count: int, first_digits: Sequence[int], rng: random.Random) -> list[Pair]:
+    """Distinct products. The number of digits of a factor is drawn first, so that short factors are as common as long.
+
+    In place of the products of Zausinger et al., whose files (digit-multiplication) are not published.
+    """
+    pairs: dict[str, Pair] = {}
+    while len(pairs) < count:
+        digits = rng.choice(first_digits), rng.choice(FACTOR_DIGITS)
+        a, b = (rng.randrange(10 ** (number - 1), 10**number) for number in digits)
+        question = f"What is {a} * {b}?"
+        pairs[question] = Pair(question, str(a * b))
+    return list(pairs.values())
+
+
 ROOMS = ("one", "two", "three", "four", "five")
 SIZES = {"tiny": -150, "small": -70, "plain": 0, "large": 90, "huge": 210}
 PLACES = {"by the station": -60, "on a main road": -40, "at the edge of town": 0, "near the park": 80, "downtown": 160}
@@ -127,9 +144,20 @@ def generated_expressions(limits: Limits, seed: int) -> Splits:
     )
 
 
+def generated_products(limits: Limits, seed: int) -> Splits:
+    """Products of two factors of up to three digits, with a test split in which the first factor has four."""
+    rng = random.Random(seed)
+    return split(
+        limits,
+        lambda count: products(count, FACTOR_DIGITS, rng),
+        lambda count: products(count, (LONG_FACTOR_DIGITS,), rng),
+    )
+
+
 GENERATORS: dict[str, Callable[[Limits, int], Splits]] = {
     "generated": generated_sums,
     "expressions": generated_expressions,
+    "multiplication": generated_products,
     "readings": lambda limits, seed: split(limits, lambda count: readings(count, seed)),
     "rents": lambda limits, seed: split(limits, lambda count: rents(count, seed)),
 }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ntl_kernels.evaluation import number_in
@@ -25,6 +28,8 @@ class Splits(NamedTuple):
     train: list[Pair]
     validation: list[Pair]
     tests: dict[str, list[Pair]]
+    parts: Mapping[str, list[str]] = MappingProxyType({})
+    """Test split -> the part that each of its questions belongs to; without splits that have no parts."""
 
 
 def final_value(text: str) -> float | None:
@@ -63,6 +68,19 @@ def read_pairs(path: str | Path, skip_text: bool = False) -> list[Pair]:
         if number_in(pair.answer) is None and not skip_text:
             raise InputError(f"{path}, line {2 * index + 2}: the answer {pair.answer!r} is not a number")
     return [pair for pair in pairs if number_in(pair.answer) is not None] if skip_text else pairs
+
+
+def answered(pairs: list[Pair], path: Path, empty_target: str | None) -> list[Pair]:
+    """The pairs of a file that have an answer; others are an error unless ``empty_target`` is "skip"."""
+    empty = [pair for pair in pairs if not pair.answer.strip()]
+    if empty and empty_target != "skip":
+        raise InputError(
+            f"{path}: {len(empty)} of {len(pairs)} questions have no answer, such as {empty[0].question[-60:]!r}; "
+            "dataset.empty_target=skip leaves them out"
+        )
+    if empty:
+        print(f"{path}: {len(empty)} of {len(pairs)} questions have no answer and are left out", file=sys.stderr)
+    return [pair for pair in pairs if pair.answer.strip()]
 
 
 def sample(pairs: list[Pair], limit: int | None, seed: int) -> list[Pair]:
