@@ -7,6 +7,7 @@ import json
 import math
 import re
 import statistics
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,12 @@ from benchmarks.commands import InputError
 from benchmarks.quality import metrics
 from benchmarks.quality.configuration import configure, plain
 from benchmarks.quality.data import downloads, generated, load
-from benchmarks.quality.data.pairs import Pair, Splits, final_value, read_pairs
+from benchmarks.quality.data.pairs import Pair, Splits, read_pairs
 from benchmarks.quality.experiment import load_splits, metrics_of_parts, shortened
 from benchmarks.quality.metrics import answer_metrics
 from benchmarks.quality.records import whole_splits
 
 ALL = {"train": None, "validation": None, "test": None}
-PAIRS = [Pair("1 + 22", "23"), Pair("Calculate 5 - 9.", "-4"), Pair("0.5 + 1", "1.5")]
 
 
 def write(path: Path, text: str) -> Path:
@@ -58,21 +58,20 @@ def test_sums_are_right_and_distinct() -> None:
 
 
 def test_expressions_and_products_are_right_and_distinct() -> None:
-    splits = generated.generated_expressions({"train": 800, "validation": 50, "test": 100}, 3)
-    for pairs, operands in ((splits.train, {1, 2, 3, 4}), (splits.tests["extrapolate"], {5})):
+    limits = {"train": 800, "validation": 50, "test": 100}
+    splits, products = generated.generated_expressions(limits, 3), generated.generated_products(limits, 3)
+    sums = (splits.train, {1, 2, 3, 4}), (splits.tests["extrapolate"], {5})
+    for pairs, operands in (*sums, (products.train, {2}), (products.tests["extrapolate"], {2})):
         counts = set()
         for question, answer in pairs:
             (text,) = re.findall(r"[-(]*\d(?:.*\d)?\)*", question)
             assert eval(text) == int(answer)
             counts.add(len(re.findall(r"\d+", text)))
         assert counts == operands
+    for pairs, digits in ((products.train, {1, 2, 3}), (products.tests["extrapolate"], {4})):
+        assert {len(pair.question.split()[2]) for pair in pairs} == digits
     every = [*splits.train, *splits.validation, *splits.tests["interpolate"]]
     assert len({pair.question for pair in every}) == 950
-    splits = generated.generated_products({"train": 800, "validation": 50, "test": 100}, 1)
-    for pairs, digits in ((splits.train, {1, 2, 3}), (splits.tests["extrapolate"], {4})):
-        factors = [[int(n) for n in re.fullmatch(r"What is (\d+) \* (\d+)\?", p.question).groups()] for p in pairs]
-        assert [str(a * b) for a, b in factors] == [pair.answer for pair in pairs]
-        assert {len(str(a)) for a, _ in factors} == digits
     assert any("- (" in pair.question for pair in every) and any(" - -" in pair.question for pair in every)
 
 
@@ -90,17 +89,6 @@ def test_estimates_err_as_the_docstrings_say() -> None:
         words = [next(value for name, value in table.items() if name in question) for table in tables]
         errors.append(abs(int(answer) - 400 - 130 * rooms - sum(words) - sum(extras)))
     assert statistics.fmean(errors) == pytest.approx(40 * math.sqrt(2 / math.pi), rel=0.05)
-
-
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
-def test_reading_pairs(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path / f"data{suffix}", "".join(f"{pair.question}\n{pair.answer}\n" for pair in PAIRS))
-    assert read_pairs(path) == PAIRS
-
-
-def test_final_values() -> None:
-    assert final_value("2 + 2 is 4\n#### -4.5") == -4.5 and final_value("2 + 2\n#### four") is None
-    assert final_value(" 12\n") == 12 and final_value("it is 12") is None
 
 
 def test_gsm8k_keeps_the_reasoning_without_its_calculator_and_thousands_separators(tmp_path: Path) -> None:
@@ -133,18 +121,24 @@ def test_multirc_is_read_as_by_the_paper(tmp_path: Path) -> None:
     ]
 
 
-def test_prepare_takes_a_tenth_of_multircs_passages_and_its_labelled_val(tmp_path: Path, capsys: Any) -> None:
+def test_prepare_makes_the_files_that_load_reads(tmp_path: Path, capsys: Any) -> None:
+    """Of MultiRC: a tenth of the passages for validation, and the labelled val as test."""
+    source, target = tmp_path / "source", tmp_path / "target"
     both = ("Who?", [("a hen", 1)]), ("Why?", [("no", 0)])
-    write(tmp_path / "train.jsonl", "".join(multirc(*both, text=f"Text {n}.") for n in range(20)))
-    write(tmp_path / "val.jsonl", multirc(*both))
-    assert list(downloads.prepare("multirc", tmp_path, tmp_path / "out").values()) == [18, 2, 1]
-    config = configure(["dataset=multirc", f"dataset.folder={tmp_path / 'out'}"])
+    for file in ("train.jsonl.gz", "val.jsonl.gz"):
+        write(source / file, "".join(multirc(*both, text=f"Text {n}.") for n in range(20)))
+    assert downloads.main(["multirc", str(source), str(target)]) == 0
+    config = configure(["dataset=multirc", f"dataset.folder={target}"])
     with pytest.raises(InputError, match=r"train.jsonl: 18 of 36 questions have no .*'Text \d+.*Why\?'.*=skip leaves"):
         load_splits(config)
     config.dataset.empty_target = "skip"
-    splits = load_splits(config)
-    assert [len(part) for part in (splits.train, splits.validation, splits.tests["test"])] == [18, 2, 1]
+    assert list(map(len, parts_of(load_splits(config)))) == [18, 2, 20]
     assert "train.jsonl: 18 of 36 questions have no answer and are left out\n" in capsys.readouterr().err
+    config.dataset.limits.train = 3
+    assert len(load_splits(config).train) == 3
+    (tmp_path / "link").symlink_to(source)
+    assert downloads.main(["multirc", str(source), str(tmp_path / "link")]) == 2
+    assert "never overwritten" in capsys.readouterr().err
 
 
 def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,17 +146,13 @@ def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.Mo
     found = answer_metrics(answers, truths)
     assert found["bleu"] == sacrebleu.corpus_bleu(answers, [truths]).score > 0
     for name in ("rouge1", "rouge2", "rougeL"):
-        scorer = RougeScorer([name], use_stemmer=True)
-        scores = [scorer.score(truth, answer)[name].fmeasure for truth, answer in zip(truths, answers, strict=True)]
-        assert found[name] == pytest.approx(statistics.fmean(scores))
+        scores = map(RougeScorer([name], use_stemmer=True).score, truths, answers)
+        assert found[name] == pytest.approx(statistics.fmean(score[name].fmeasure for score in scores))
     assert found["exact_match"] == 1 / 3 and found["mae"] == 0 and "mae" not in answer_metrics(["a"], ["b"])
     assert "bleu" not in answer_metrics(["a", "#### 1"], ["1", "so\n#### 1"])
     monkeypatch.setattr(metrics, "find_spec", lambda name: None if name == "rouge_score" else name)
-    for truth in ("1", "so\n#### 1"):
-        metrics.check_text_metrics(Splits([], [], {"test": [Pair("?", truth)]}))
-    with pytest.raises(
-        InputError, match=r'^answers in words need sacrebleu and rouge-score: pip install -e ".\[text\]"$'
-    ):
+    metrics.check_text_metrics(Splits([], [], {"test": [Pair("?", "1"), Pair("?", "so\n#### 1")]}))
+    with pytest.raises(InputError, match=r'^answers in words need .* rouge-score: pip install -e ".\[text\]"$'):
         metrics.check_text_metrics(Splits([], [Pair("?", "a hen")], {}))
 
 
@@ -172,17 +162,13 @@ def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.Mo
         (read_pairs, b"1 + 1\n2\n3 + 3\n", "line 3: a question without an answer"),
         (read_pairs, b"1 + 1\n2\n3 + 3\nsix\n", "line 4: the answer 'six' is not a number"),
         (read_pairs, b"\n2\n", "line 1: an empty question"),
-        (read_pairs, b"", "the file is empty"),
         (read_pairs, b"\xff\xfe1\t", "not a text file in UTF-8"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
         (downloads.read_gsm8k, b'{"question": "a"}\n', "line 1: expected an object with the texts"),
-        (downloads.read_gsm8k, b'{"question": null, "answer": "#### 4"}\n', "line 1: expected an object with the"),
         (downloads.read_gsm8k, b"[]\n", "line 1: expected an object"),
         (downloads.read_multirc, re.sub(', "label": .', "", multirc(("?", [("a", 1)]))).encode(), "line 1: .*'label'"),
         (downloads.read_multirc, b'{"passage": "a"}\n', "line 1: expected a passage, questions and labelled answers"),
         (downloads.read_rjokes, b"1\tok\nmany\tjoke\n", "line 2: expected a score, a tab and a joke; got 'many"),
-        (downloads.read_rjokes, b"7\n", "line 1: expected a score"),
-        (downloads.read_gsm8k, b'{"question": "a", "answer": "1"}\n', "line 1: the answer has no final number"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "#### four"}\n', "line 1: the answer has no final number"),
     ],
 )
@@ -194,8 +180,6 @@ def test_malformed_files_and_lines_are_named(reader: Any, text: bytes, said: str
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent.txt: no such file"):
-        read_pairs(tmp_path / "absent.txt")
     whole = write(tmp_path / "data.txt.gz", "1 + 1\n2\n" * 9999).read_bytes()
     for content in (b"not gzip", whole[: len(whole) // 2]):
         (tmp_path / "data.txt.gz").write_bytes(content)
@@ -212,21 +196,20 @@ def deepmind(source: Path, count: int) -> None:
             write(source / folder / f"{category}.txt", lines + "a fraction?\n1/2\n")
 
 
-@pytest.mark.parametrize(("name", "categories", "outer"), [("arithmetic", 1, 1), ("mathematics_dataset", 13, 7)])
-def test_prepare_splits_deepminds_files(name: str, categories: int, outer: int, tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+@pytest.mark.parametrize("name", ["arithmetic", "mathematics_dataset"])
+def test_prepare_splits_deepminds_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 pairs per category and difficulty, a tenth for validation; arithmetic takes 17 of the 20."""
+    is_small, source, target = name == "arithmetic", tmp_path / "source", tmp_path / "target"
+    monkeypatch.setattr(downloads, "ARITHMETIC_TRAIN", 15)
+    monkeypatch.setattr(downloads, "ARITHMETIC_VALIDATION", 2 if is_small else 1000)
     deepmind(source, 20)
     sizes = downloads.prepare(name, source, target)
-    whole = 3 * 20 * categories
-    prefix = "arithmetic_" if name == "arithmetic" else ""
-    tests = {"test_interpolate": 20 * categories, "test_extrapolate": 20 * outer}
-    if name == "mathematics_dataset":
-        lists = {"interpolate": downloads.CATEGORIES, "extrapolate": downloads.EXTRAPOLATION}
-        tests = {f"{test}/{category}": 20 for test, listed in lists.items() for category in listed}
-        parts = {test: {category: f"{test}/{category}.txt" for category in listed} for test, listed in lists.items()}
-        assert plain(configure([f"dataset={name}"]).dataset.files.tests) == parts
-    expected = {"train": whole * 9 // 10, "val": whole // 10, **tests}
-    assert sizes == {f"{prefix}{split}.txt.gz": size for split, size in expected.items()}
+    files = plain(configure([f"dataset={name}"]).dataset.files)
+    parts = [[test] if is_small else list(test.values()) for test in files["tests"].values()]
+    train, validation = (3 * 16, 3) if is_small else (3 * 18 * 13, 3 * 2 * 13)
+    expected = {files["train"]: train, files["validation"]: validation, **dict.fromkeys(chain(*parts), 20)}
+    assert sizes == {f"{file}.gz": size for file, size in expected.items()}
+    assert list(map(len, parts)) == ([1, 1] if is_small else [13, 7])
     questions = [pair.question for file in sizes for pair in read_pairs(target / file)]
     assert len(set(questions)) == len(questions) and not any("calculus" in question for question in questions)
     (source / "train-hard" / "arithmetic__add_sub_multiple.txt").unlink()
@@ -234,39 +217,10 @@ def test_prepare_splits_deepminds_files(name: str, categories: int, outer: int, 
         downloads.prepare(name, source, target)
 
 
-def test_prepare_takes_the_papers_sizes_for_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "ARITHMETIC_TRAIN", 27)
-    monkeypatch.setattr(downloads, "ARITHMETIC_VALIDATION", 2)
-    deepmind(tmp_path, 30)
-    sizes = downloads.prepare("arithmetic", tmp_path, tmp_path / "out")
-    assert (sizes["arithmetic_train.txt.gz"], sizes["arithmetic_val.txt.gz"]) == (81, 6)
-
-
-def test_prepare_makes_the_files_that_load_reads(tmp_path: Path, capsys: Any) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    lines = "".join(f'{{"question": "q{n}", "answer": "#### 1"}}\n' for n in range(20))
-    for file in ("train.jsonl.gz", "test.jsonl.gz"):
-        write(source / file, lines)
-    assert downloads.main(["gsm8k", str(source), str(target)]) == 0
-    files = {"train": "train.jsonl", "validation": "validation.jsonl", "tests": {"test": "test.jsonl"}}
-    shared: dict[str, Any] = {"name": "gsm8k", "format": "gsm8k", "folder": str(target), "files": files, "seed": 0}
-    splits = load(**shared, limits=ALL)
-    assert (len(splits.train), len(splits.validation), len(splits.tests["test"])) == (18, 2, 20)
-    few = load(**shared, limits={"train": 3, "validation": 1, "test": 2})
-    assert (len(few.train), len(few.validation), len(few.tests["test"])) == (3, 1, 2)
-    (tmp_path / "link").symlink_to(source)
-    assert downloads.main(["gsm8k", str(source), str(tmp_path / "link")]) == 2
-    assert "never overwritten" in capsys.readouterr().err
-
-
 def test_prepare_trains_on_the_jokes_of_dev_without_the_large_file(tmp_path: Path) -> None:
     for file in ("dev.tsv.gz", "test.tsv.gz"):
         write(tmp_path / file, "".join(f"{n % 12}\tjoke {n}\n" for n in range(20)))
-    assert downloads.prepare("rjokes", tmp_path, tmp_path / "a") == {
-        "train.tsv": 18,
-        "validation.tsv": 2,
-        "test.tsv": 20,
-    }
+    assert list(downloads.prepare("rjokes", tmp_path, tmp_path / "a").values()) == [18, 2, 20]
     parts = [set((tmp_path / "a" / file).read_text().splitlines()) for file in ("train.tsv", "validation.tsv")]
     assert len(set.union(*parts)) == 20
     write(tmp_path / "train.tsv", "3\tA hen.\n")
@@ -278,8 +232,8 @@ def test_prepare_writes_nothing_unless_all_is_well(tmp_path: Path) -> None:
     write(tmp_path / "x" / "test.jsonl", '{"question": "q", "answer": "1"}\n')
     with pytest.raises(InputError, match="test.jsonl, line 1"):
         downloads.prepare("gsm8k", tmp_path / "x", tmp_path / "y")
-    write(tmp_path / "x" / "test.jsonl", '{"question": "q", "answer": "#### 1"}\n')
-    write(tmp_path / "x" / "train.jsonl", '{"question": "q", "answer": "#### 1"}\n')
+    for file in ("test.jsonl", "train.jsonl"):
+        write(tmp_path / "x" / file, '{"question": "q", "answer": "#### 1"}\n')
     with pytest.raises(InputError, match="cannot be split"):
         downloads.prepare("gsm8k", tmp_path / "x", tmp_path / "y")
     assert not list((tmp_path / "y").iterdir())
@@ -288,29 +242,25 @@ def test_prepare_writes_nothing_unless_all_is_well(tmp_path: Path) -> None:
 def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(InputError, match=r"Download .*grade-school-math and run\s+python -m .* prepare gsm8k \S+ here"):
         load(name="gsm8k", format="gsm8k", folder="here", files={"train": "train.tsv"}, limits=ALL, seed=0)
-    assert downloads.main(["gsm8k", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
-    assert "grade-school-math" in capsys.readouterr().err
-    assert downloads.main(["gsm8k", str(tmp_path), str(tmp_path / "out")]) == 2
-    assert "train.jsonl: no such file" in capsys.readouterr().err
+    for folder, said in (("none", "grade-school-math"), (".", "train.jsonl: no such file")):
+        assert downloads.main(["gsm8k", str(tmp_path / folder), str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_parts_of_a_split_are_measured_from_its_answers(tmp_path: Path) -> None:
-    for name, lines in {"a": "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n", "b": "5 + 5\n10\n6 + 6\n12\n"}.items():
-        write(tmp_path / f"in/{name}.txt", lines)
-    tests = {"one": "in/b.txt", "both": {"sums a": "in/a.txt", "sums b": "in/b.txt"}}
-    files = {"train": "in/a.txt", "validation": "in/a.txt", "tests": tests}
+    write(tmp_path / "in/a.txt", "1 + 1\n2\n2 + 2\n4\n3 + 3\n6\n")
+    write(tmp_path / "b.txt", "5 + 5\n10\n6 + 6\n12\n")
+    tests = {"one": "b.txt", "both": {"a": "in/a.txt", "b": "b.txt"}}
+    files = {"train": "b.txt", "validation": "b.txt", "tests": tests}
     shared: dict[str, Any] = {"name": "arithmetic", "format": "pairs", "folder": str(tmp_path), "files": files}
     splits = load(**shared, limits=ALL, seed=0)
     truths, answers = [pair.answer for pair in splits.tests["both"]], ["2", "5", "no", "10", "11"]
     assert truths == ["2", "4", "6", "10", "12"] and metrics_of_parts("one", splits, ["10", "12"]) == {}
-    assert metrics_of_parts("both", splits, answers) == {
-        "both/sums a": answer_metrics(answers[:3], truths[:3]),
-        "both/sums b": answer_metrics(answers[3:], truths[3:]),
-    }
-    assert whole_splits({"metrics": dict.fromkeys(["one", "both", "both/sums a"])}) == ["one", "both"]
-    assert list(metrics_of_parts("both", shortened(splits, 2), answers[:2])) == ["both/sums a"]
-    few = load(**shared, limits={**ALL, "test": 1}, seed=0)
-    assert few.parts == {"both": ["sums a", "sums b"]} and len(few.tests["both"]) == 2
+    first, second = (answer_metrics(answers[part], truths[part]) for part in (slice(3), slice(3, None)))
+    assert metrics_of_parts("both", splits, answers) == {"both/a": first, "both/b": second}
+    assert list(metrics_of_parts("both", shortened(splits, 2), answers[:2])) == ["both/a"]
+    assert whole_splits({"metrics": dict.fromkeys(["one", "both", "both/a"])}) == ["one", "both"]
+    assert load(**shared, limits={**ALL, "test": 1}, seed=0).parts == {"both": ["a", "b"]}
 
 
 @pytest.mark.parametrize("limit", [0, 2.5, True, "many"])
@@ -329,19 +279,17 @@ def table(*rows: str, header: str = HEADER) -> str:
     return "".join(f"{line}\n" for line in (header, *rows))
 
 
-def load_table(file: Path | None, target: str | None = "price", seed: int = 0, limits: Any = (), **options: Any) -> Any:
-    path = None if file is None else str(file)
+def load_table(file: Path, target: str | None = "price", seed: int = 0, limits: Any = (), **options: Any) -> Any:
     limits = {**ALL, **dict(limits)}
-    return load(name="stones", format="table", file=path, target=target, limits=limits, seed=seed, **options)
+    return load(name="stones", format="table", file=str(file), target=target, limits=limits, seed=seed, **options)
 
 
 def parts_of(splits: Any) -> list[list[Pair]]:
     return [splits.train, splits.validation, splits.tests["test"]]
 
 
-@pytest.mark.parametrize("name", ["stones.csv", "stones.csv.gz"])
-def test_rows_become_questions(name: str, tmp_path: Path) -> None:
-    path = write(tmp_path / name, table(*ROWS))
+def test_rows_become_questions(tmp_path: Path) -> None:
+    path = write(tmp_path / "stones.csv.gz", table(*ROWS))
     parts = parts_of(load_table(path))
     pairs = {pair.question: pair.answer for part in parts for pair in part}
     assert list(map(len, parts)) == [48, 6, 6] and len(pairs) == 60
@@ -352,17 +300,13 @@ def test_rows_become_questions(name: str, tmp_path: Path) -> None:
     assert load_table(path, without=["cut"]) == load_table(path, columns=["carat"])
 
 
-def test_rows_without_a_target_are_left_out_on_request(tmp_path: Path, capsys: Any) -> None:
-    path, whole = (tmp_path / name for name in ("a.csv", "b.csv"))
-    write(path, table("9.9,Ideal,", *ROWS, "8.8,Fair, "))
-    assert load_table(path, empty_target="skip") == load_table(write(whole, table(*ROWS)))
+def test_empty_cells_are_not_told_and_rows_without_a_target_left_out_on_request(tmp_path: Path, capsys: Any) -> None:
+    path, rows = tmp_path / "a.csv", [f"{n}.5,{'' if n == 7 else 'red'},{n}" for n in range(60)]
+    splits = load_table(write(path, table(*rows)))
+    assert "carat 7.5, price?" in {pair.question for part in parts_of(splits) for pair in part}
+    write(path, table("9.9,red,", *rows, "8.8,, "))
+    assert load_table(path, empty_target="skip") == splits
     assert capsys.readouterr().err == f"{path}: 2 of 62 questions have no answer and are left out\n"
-
-
-def test_empty_cells_are_not_told(tmp_path: Path) -> None:
-    rows = [f"{n}.5,{'' if n == 7 else 'red'},{n}" for n in range(60)]
-    parts = parts_of(load_table(write(tmp_path / "a.csv", table(*rows))))
-    assert "carat 7.5, price?" in {pair.question for part in parts for pair in part}
 
 
 def test_splits_are_reproducible_and_share_no_question(tmp_path: Path) -> None:
@@ -386,11 +330,7 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        (
-            table(*ROWS),
-            {"target": "weight"},
-            "dataset.target: .* no column 'weight'; expected one of carat, cut, price",
-        ),
+        (table(*ROWS), {"target": "weight"}, "dataset.target: .* no column 'weight'; expected one of carat, cut,"),
         (table(*ROWS), {"columns": ["carat", "colour"]}, "dataset.columns: .* no column 'colour'"),
         (table(*ROWS), {"columns": ["price"]}, "dataset.columns contains the target 'price'"),
         (table(*ROWS), {"columns": []}, "no column is left besides the target"),
@@ -400,7 +340,6 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
         (table("1,x,"), {}, "1 of 1 questions have no answer, such as 'carat 1, cut x, price.'; .*empty_target=skip"),
         (table("1,x,"), {"empty_target": "drop"}, "dataset.empty_target must be skip, error or null; got 'drop'"),
         (table(*ROWS), {"without": ["cat"]}, "dataset.without: .* no column 'cat': did you mean carat"),
-        (table(*ROWS), {"without": "cut"}, r"dataset.without must be a list of columns, \[cut\]; got cut"),
         (table(*ROWS), {"without": ["carat", "cut"]}, "no column is left besides the target"),
         (table(*ROWS), {"without": ["cut"], "columns": ["cut"]}, "dataset.columns and dataset.without exclude each"),
         (table("1,x"), {}, "line 2: 2 cells, but the header has 3"),
@@ -408,6 +347,7 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
         (table("1,2,3", header="a,a,price"), {}, "two columns are called 'a'"),
         (table('1,"x,3'), {}, "line 2: not CSV"),
         ("", {}, "the file is empty"),
+        (table(*ROWS), {"target": None}, "needs dataset.file=FILE.csv and dataset.target=COLUMN"),
     ],
 )
 def test_tables_that_cannot_work_are_refused_in_one_line(
@@ -416,11 +356,3 @@ def test_tables_that_cannot_work_are_refused_in_one_line(
     with pytest.raises(InputError, match=said) as caught:
         load_table(write(tmp_path / "a.csv", text), **options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_table_needs_file_and_target(tmp_path: Path) -> None:
-    for file, target in ((None, "price"), (tmp_path / "a.csv", None)):
-        with pytest.raises(InputError, match="needs dataset.file=FILE.csv and dataset.target=COLUMN"):
-            load_table(file, target)
-    with pytest.raises(InputError, match="a.csv: no such file"):
-        load_table(tmp_path / "a.csv")

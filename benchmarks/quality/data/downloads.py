@@ -59,6 +59,7 @@ DOWNLOADS = {
 CALCULATOR = re.compile("<<.*?>>")
 """GSM8K's calculator annotations, such as ``<<48/2=24>>``."""
 DIGITS = re.compile("[0-9]+(?:[.,][0-9]+)*")
+"""Everything that may belong to a number."""
 FILES: dict[str, tuple[str, str | None, str]] = {
     "gsm8k": ("train.jsonl", None, "test.jsonl"),
     "multirc": ("train.jsonl", None, "val.jsonl"),  # the labels of its test.jsonl are not published
@@ -183,8 +184,8 @@ def read_all(folder: Path, categories: Sequence[str]) -> list[str]:
 
 
 def split_files(name: str, source: Path) -> dict[str, list[str]]:
-    """File -> its lines, checked by their reader. Without the training file (that of rjokes is large), a model
-    is trained on the one for validation.
+    """File -> its lines, checked by their reader. Where the training file is missing (that of rjokes is large), that
+    for validation takes its place, and a random tenth of that is for validation.
     """
     train, validation, test = FILES[name]
     if validation and not as_it_is_or_gzipped(source / train).is_file():
