@@ -160,9 +160,3 @@ def test_command_prints_the_flights(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert command.main(["--in-flight", "--gpu", "H200"]) == 0
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("nothing here was measured", str(LOW), str(HIGH), "None", "32000"))
-
-
-@pytest.mark.parametrize("options", [["--in-flight", "--model"], ["--in-flight", "--markdown"]])
-def test_options_that_do_not_belong_together(options: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(options)

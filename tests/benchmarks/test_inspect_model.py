@@ -253,11 +253,5 @@ def test_command_prints_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert all(name in printed_tables for columns in TABLES.values() for name in [*LOGITS, *columns])
 
 
-@pytest.mark.parametrize("options", [["--model", "--kernel", "finish"], ["--gpu", "H200"]])
-def test_options_that_do_not_belong_together(options: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(options)
-
-
 def test_a_target_without_a_gpu_is_refused() -> None:
     assert command.main(["--model", "--gpu", "A100", "--target", "sm_90"]) == 2

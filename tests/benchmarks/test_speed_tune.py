@@ -78,7 +78,7 @@ def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("deviation", "is_certain"), [(0.01, True), (0.4, False)])
 def test_the_output_ends_in_tables_that_can_be_pasted(
-    deviation: float, is_certain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    deviation: float, is_certain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With made-up times: 256 threads gain 20% and 10%, and 128 threads more, but on rows of 50,304 they fail."""
     device, asked = torch.device("meta"), list[str]()
@@ -100,12 +100,10 @@ def test_the_output_ends_in_tables_that_can_be_pasted(
     output = tune.tune(Settings(device, suite="gpu", families=("logits",), names="vocab-50[23]*"), tmp_path)
     assert "256 threads keep 8, unroll 4" in asked and "256 threads keep 8, unroll 8" not in asked
     assert tune.PRESENT in asked  # even if it spills
-    assert "vocab-50257-bf16: 256 threads keep 8, unroll 8, left out: spills" in capsys.readouterr().out
     found: dict[str, Any] = {"math": math}
     exec(output[output.index("KEPT = (") :], found)
     kept, streamed = dict(tiles.KEPT[:-2]), dict(tiles.STREAMED)
     if is_certain:
-        assert "    (math.inf, 256),  # 256 threads: gain 15.1%, spread 1.2%\n" in output
         streamed |= {2**17: 256, math.inf: 256}
     assert found["KEPT"] == (*kept.items(), (math.inf, 256 if is_certain else 512), tiles.KEPT[-1])
     assert found["STREAMED"] == tuple(streamed.items())
