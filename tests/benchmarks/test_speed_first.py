@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -15,8 +13,6 @@ from benchmarks.speed import __main__ as command
 from benchmarks.speed import first, measure, results
 from benchmarks.speed.run import NOT_TIMED, Settings, memory_bytes
 from benchmarks.speed.workloads import Workload
-
-from .speed_cases import CPU, SMALL
 
 NCU = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > {arguments}
@@ -48,16 +44,6 @@ def test_triton_compiles_ahead_in_all_processes(tmp_path: Path, monkeypatch: pyt
     assert first.first(settings, tmp_path) == NOT_TIMED and not list(tmp_path.iterdir())
     wanted = product(first.first_workloads(memory_bytes(settings.device)), [settings.device], first.COMPILED)
     assert asked == list(wanted)
-
-
-def test_kernels_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [("kernel", "rows", 30.0, 100.0), ("kernel", "count", 10.0, 5.0), ("cpu_op", "aten::sum", 0.0, 200.0)]
-    events = [{"cat": kind, "name": name, "ts": start, "dur": duration} for kind, name, start, duration in found]
-    monkeypatch.setattr(first, "trace_of", lambda step, device: events)
-    table = first.traced(replace(SMALL, name="small"), CPU, tmp_path)
-    assert "120.0 µs from its first kernel to its last" in table
-    assert table.endswith("| count | 0.0 | 5.0 |\n| rows | 15.0 | 100.0 |")
-    assert json.loads((tmp_path / "small-trace.json").read_text())["traceEvents"] == events
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,8 @@ def test_ratios_of_targets(records: dict[str, Any]) -> None:
     assert beyond.value(records) == pytest.approx(0.1)
     other = Target("cpu", "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
     assert other.value(records) == pytest.approx(1.0)
-
-
-def test_targets_without_measurement_have_no_value(records: dict[str, Any]) -> None:
-    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",)).value(records) is None
-    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",), measure="memory").value(records) is None
-    assert Target("cpu", "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
+    for workload, measure in (("logits-fp32", "time"), ("logits-fp32", "memory"), ("nowhere", "time")):
+        assert Target("cpu", "t", workload, 0.6, ("liger_ce",), measure=measure).value(records) is None
 
 
 def test_target_table_shows_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +252,6 @@ def test_what_kernels_execute_is_told(counted: dict[str, Any], folder: Path) -> 
     assert "ours, with NTL, reads 200 bytes and writes 200 in 32 accesses; Liger, without, reads 400" in line
     counted["counts-50257-bf16"]["providers"]["liger_ce"] = {"status": "missing", "reason": "not installed"}
     assert count_tables.headline(counted) == count_tables.headline({}) == ""
-
-
-def test_no_results_are_no_agreement(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        for function in (report.check, report.write):
-            with pytest.raises(InputError, match="no results in"):
-                function(folder)
 
 
 @pytest.mark.parametrize("device", results.devices(results.FOLDER), ids=lambda device: device.name)
