@@ -152,13 +152,6 @@ def test_every_logit_needs_two_exponentials(compiled: Compiled) -> None:
     assert 2 * vocab_size <= 32 * counts.passes["xu"] <= 3 * vocab_size
 
 
-def test_a_missing_walk_is_an_error(compiled: Compiled) -> None:
-    for access in ("LDG", "STG"):
-        gone = [line for line in compiled.code.splitlines() if not (f"{access}.E.E" in line and ".128" in line)]
-        with pytest.raises(Unrecognised):
-            executed_code("\n".join(gone), compiled.launch, VOCAB_SIZES[compiled.case.rows])
-
-
 def test_shares_are_times_over_that_of_one_read_and_one_write() -> None:
     gpu = GPUS["H200"]
     row_bytes = 128256 * 2

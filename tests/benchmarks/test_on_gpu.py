@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from fnmatch import fnmatch
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
@@ -111,6 +112,11 @@ def test_the_sanitizer_checks_only_our_kernels_once_compiled(tmp_path: Path) -> 
     kernels = [name for path in sources for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 7 and all(map(pattern.search, kernels))
     assert not pattern.search("_ZN2at6native27unrolled_elementwise_kernelINS0_11FillFunctorIfEE")
+    modules = [import_module(f"tests.{name}") for name in ("backends.test_triton", "parallel.test_shards")]
+    tests = [name for module in modules for name in dir(module.TestOnTheGpu) if name.startswith("test_")]
+    for chosen in re.findall(r'chosen\+?="(.*)"', TEXT):
+        for word in chosen.removeprefix(" or ").split(" or "):
+            assert any(word in name for name in tests), word
 
 
 @pytest.mark.parametrize(("tool", "code"), [("memcheck", 0), ("memcheck", 1), ("racecheck", 255)])
@@ -173,6 +179,7 @@ def test_the_header_lists_every_part_in_order_with_its_packages() -> None:
     ("part", "result"),
     [
         ("tests", "tests.log"),
+        ("tests-rest", "tests-rest.log"),
         ("sanitizer-racecheck", "sanitizer-racecheck.log"),
         ("first", "*/first.json"),
         ("tune", "*/tune.json"),
@@ -181,8 +188,8 @@ def test_the_header_lists_every_part_in_order_with_its_packages() -> None:
     ],
 )
 def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_path: Path) -> None:
-    """Without git; `tests` also without plugins of pytest."""
-    without = ("pytest-benchmark", "pytest-xdist") if part == "tests" else ()
+    """Without git; the tests also without plugins of pytest."""
+    without = ("pytest-benchmark", "pytest-xdist") if part.startswith("tests") else ()
     python, folder = make_python(tmp_path / "machine", carried(part), without), tmp_path / "results"
     settings = {"PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
     environment = {**os.environ, **settings, "GIT_DIR": str(tmp_path / "nowhere")}
@@ -194,21 +201,6 @@ def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_pat
     assert ("ntloss MISSING" in summary["peers"]) == ("ntloss" not in carried(part))
     (found,) = folder.glob(result)
     assert COMMIT in found.read_text() or part.startswith(("tests", "sanitizer"))
-
-
-@pytest.mark.slow
-def test_every_file_with_gpu_tests_imports_there(tmp_path: Path) -> None:
-    """With only the packages that `tests` needs installed: without ntloss and without plugins of pytest."""
-    python = make_python(tmp_path, carried("tests"), without=("pytest-benchmark", "pytest-xdist"))
-    options = ["-q", "--collect-only", "-m", "gpu", "-o", "addopts=--strict-markers -p no:cacheprovider"]
-    command = [str(python), "-m", "pytest", *options]
-    run = subprocess.run([*command, *GPU_TESTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stdout
-    found = [line for line in run.stdout.splitlines() if "::" in line]
-    assert {line.partition("::")[0] for line in found} == set(GPU_TESTS)
-    for chosen in re.findall(r'chosen\+?="(.*)"', TEXT):  # for the sanitizer
-        for word in chosen.removeprefix(" or ").split(" or "):
-            assert any("TestOnTheGpu" in line and word in line for line in found), word
 
 
 @pytest.mark.slow

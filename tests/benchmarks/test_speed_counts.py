@@ -19,7 +19,7 @@ if reason := needs.missing():
 import triton
 import triton.language as tl
 
-from benchmarks.speed import counts, measure, peers, providers, results, workloads
+from benchmarks.speed import counts, measure, providers, results, workloads
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.executed import emulated_gpu
 from benchmarks.speed.providers import CE, Provider, by_autograd
@@ -161,24 +161,6 @@ def test_torch_operators_that_compute_are_counted() -> None:
     assert not computing & {"view", "slice", "t", "as_strided", "empty", "empty_strided", "logsumexp"}
     inner = {"cat": "cpu_op", "name": "aten::fill_", "ts": 2, "dur": 3}
     assert counts.count_computing([{"cat": "cpu_op", "name": "aten::sum", "ts": 0, "dur": 10}, inner]) == 1
-
-
-def test_a_file_of_a_package_is_loaded_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its imports are those given, its assertions are left out, and nothing stays behind."""
-    folder = tmp_path / "planted_package"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("raise RuntimeError('needs a GPU')")
-    (folder / "loss.py").write_text(
-        "from .tools import twice\nfrom other.tools import one\n\n"
-        "def loss(x):\n    assert x.is_cuda\n    return twice(one + x)\n"
-    )
-    (folder / "tools.py").write_text("import torch.nowhere\nSIZE: int = 3\n\ndef size_of(n):\n    return n * unit\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    stand_ins = {"planted_package.tools": {"twice": lambda x: 2 * x}, "other.tools": {"one": 1}}
-    assert peers.loaded("planted_package", "loss.py", stand_ins).loss(torch.tensor(3)) == 8
-    assert "other.tools" not in peers.sys.modules
-    taken = peers.definitions(peers.file_of("planted_package", "tools.py"), ("SIZE", "size_of"), {"unit": 5})
-    assert taken["SIZE"] == 3 and taken["size_of"](2) == 10
 
 
 def test_committed_counts_are_of_every_workload() -> None:

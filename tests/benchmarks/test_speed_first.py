@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import first, measure, results
-from benchmarks.speed.run import NOT_TIMED, Settings, memory_bytes
-from benchmarks.speed.workloads import Workload
 
 NCU = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > {arguments}
@@ -35,15 +31,6 @@ def test_a_dry_run_writes_a_table(
     output = capsys.readouterr().out
     assert "| first-32000-bf16 | 24 |" in output and "ncu: not installed" in output
     assert "no kernel ran on a GPU" in output and (path.parent / "first-32000-bf16-trace.json").exists()
-
-
-def test_triton_compiles_ahead_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Workload, torch.device, str]] = []
-    monkeypatch.setattr(first, "on_all_cores", lambda function, items: asked.extend(items))
-    settings = Settings(torch.device("meta"), compile_only=True)
-    assert first.first(settings, tmp_path) == NOT_TIMED and not list(tmp_path.iterdir())
-    wanted = product(first.first_workloads(memory_bytes(settings.device)), [settings.device], first.COMPILED)
-    assert asked == list(wanted)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-from benchmarks.environment import ROOT
 
 pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
 from benchmarks.speed import tune, workloads
@@ -61,19 +55,6 @@ def test_candidates_reach_the_launch_of_loss_and_gradient() -> None:
     with walking(Candidate(256, 0, 2)):
         assert tile()[0][:5] == (256, 4, 2, 0, False)
     assert tile() == plain and plain[0].keep > 0
-
-
-@pytest.mark.slow
-def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.benchmarks.compiled_ahead"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    count, reasons, ahead, anew = json.loads(done.stdout.splitlines()[-1])
-    assert count == 8 and ahead >= 6  # two are impossible; there are kernels over all rows, too
-    assert [threads for threads, _ in reasons] == [64, 96, 64, 96]
-    assert all((reason == "spills 7 registers") == (threads == 64) for threads, reason in reasons)
-    assert anew == 0
 
 
 @pytest.mark.parametrize(("deviation", "is_certain"), [(0.01, True), (0.4, False)])
