@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 
 from benchmarks.commands import InputError, in_one_line, naming
 from benchmarks.distributed import __main__ as distributed
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -37,10 +34,6 @@ ROOT = Path(__file__).parents[2]
         ("benchmarks.quality reprot", "there is no command 'reprot': did you mean report?"),
         ("benchmarks.quality dataset=rent", "dataset=rent: did you mean rents?"),
         ("benchmarks.quality loss.weigth=1", "loss.weigth is not an option: did you mean weight?"),
-        (
-            "benchmarks.quality trainer.arguments.max_step=2",
-            "trainer.arguments.max_step is not an option: did you mean max_steps? (another of the TrainingArguments",
-        ),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line_before_the_work(
@@ -60,13 +53,6 @@ def test_what_cannot_work_is_told_in_one_line_before_the_work(
     assert code == 2 and printed.out == "" and not (tmp_path / "new").exists()
     assert printed.err.startswith(f"error: {said}") and printed.err.count("\n") == 1
     assert said[-1] != "?" or printed.err == f"error: {said}\n"
-
-
-def test_every_command_line_suggests() -> None:
-    """Its parser is made of the class that does."""
-    files = [path for name in ("ntl_kernels", "benchmarks") for path in (ROOT / name).rglob("*.py")]
-    made = [path.name for path in files if re.search(r"\bArgumentParser\(", path.read_text())]
-    assert len(files) > 100 and made == []
 
 
 @pytest.mark.parametrize(("processes", "heads"), [("4", "3"), ("6", "2")])

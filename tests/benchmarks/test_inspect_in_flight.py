@@ -98,8 +98,6 @@ def test_a_wave_ends_with_the_first_use_of_one_of_its_loads() -> None:
         ([ID, ADDRESS, LOAD, LOOKUP], True),
         ([ID, "R2UR UR9, R8", "UIMAD UR10, UR9, 0x4, UR8", "LDG.E R9, desc[UR4][R2.64+UR10]", LOAD], False),
         ([ID, "LDC.64 R8, c[0x0][0x280]", "LDG.E R9, desc[UR8][R8.64]", LOAD], True),  # the registers are used again
-        ([ID, "@P0 MOV R8, R1", ADDRESS, LOOKUP, LOAD], False),  # perhaps they are not
-        ([ID, "IMAD.MOV R12, RZ, RZ, R8", LOAD], False),  # the row itself
     ],
 )
 def test_whether_the_row_waits_for_a_lookup(lines: list[str], comes_first: bool) -> None:

@@ -138,11 +138,8 @@ def test_a_record_keeps_what_tables_and_plots_need(tmp_path: Path) -> None:
         ("ntl_was", "triples", {"group_by": None}, f"{NTL}, all number tokens compared"),
     ],
 )
-def test_losses_say_what_differs_from_the_defaults(
-    trained_by: str, codec: str, changes: dict[str, Any], expected: str
-) -> None:
-    config = {"weight": 0.3, "reweigh": False, "squash_factor": None}
-    assert title(trained_by, {**config, **changes}, codec) == expected
+def test_losses_say_what_differs_from_the_defaults(trained_by: str, codec: str, changes: Any, expected: str) -> None:
+    assert title(trained_by, {"weight": 0.3, "reweigh": False, "squash_factor": None, **changes}, codec) == expected
 
 
 def test_runs_that_cannot_be_told_apart_are_refused(runs: Path) -> None:
@@ -272,16 +269,13 @@ def test_ratings_are_compared_by_way_of_answering() -> None:
         run["config"]["dataset"]["ratings"] = True
         for measured in run["metrics"].values():
             measured["qwk"] = 1 / measured["mae"]
-        del run["metrics"]["interpolate"]
-    means, to_ce, to_greedy, to_head = (
-        part.splitlines() for part in report.rating_tables(by_dataset(runs)["rjokes"], "test")
-    )
+    groups = by_dataset(runs)["rjokes"]
+    means, to_ce, to_greedy, to_head = (part.splitlines() for part in report.rating_tables(groups, "test"))
     assert means[6].startswith("| regression_head | MSE | greedy | 4 | 0.0833 ± 0 | ") and "12.0 ± 0" in means[6]
     answers = [row.split(" | ")[1:3] for row in to_ce[4:]]
     assert answers == [[NTL, "greedy"], [NTL, "expected"], [NTL, "median of 16"]], "CE is not compared with itself"
-    assert f"−9.8% [−10.0,{SPACE}−9.6] ▼ 4/4 |" in to_ce[4]
-    assert len(to_greedy) == 4 + 4 and f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
-    assert len(to_head) == 4 + 6
+    assert f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
+    assert [len(to_greedy), len(to_head)] == [4 + 4, 4 + 6]
 
 
 def test_the_advice_on_several_digits_follows_the_records() -> None:

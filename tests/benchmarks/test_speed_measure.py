@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -50,31 +51,16 @@ def test_pages_are_counted_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (timed["a"].repeats, timed["a"].faults) == (2, 15)
 
 
-class Event:
-    """A stand-in for torch.cuda.Event: what was issued before it."""
-
-    issued: ClassVar[list[str]] = []
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.issued.append("event")
-
-    def synchronize(self) -> None:
-        self.issued.append("wait")
-
-    def elapsed_time(self, other: Event) -> float:
-        return 6.0
-
-
 def test_event_clock_records_around_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(Event, "issued", [])
-    clock = measure.EventClock(CPU, spacer_bytes=8)
-    seconds = clock.sample(lambda index: Event.issued.append(f"step {index}"), 5, 3)
+    issued: list[str] = []
+    event = Mock(elapsed_time=lambda other: 6.0)
+    event.record.side_effect = lambda: issued.append("event")
+    event.synchronize.side_effect = lambda: issued.append("wait")
+    monkeypatch.setattr(torch.cuda, "Event", Mock(return_value=event))
+    seconds = measure.EventClock(CPU, spacer_bytes=8).sample(lambda index: issued.append(f"step {index}"), 5, 3)
     assert seconds == pytest.approx(2e-3)
-    assert Event.issued == ["event", "step 5", "step 6", "step 7", "event", "wait"]
+    assert issued == ["event", "step 5", "step 6", "step 7", "event", "wait"]
+    assert torch.cuda.Event.call_args.kwargs == {"enable_timing": True}  # type: ignore[attr-defined]
 
 
 def test_sets_of_a_gpu_exceed_the_cache() -> None:
