@@ -16,7 +16,7 @@ from benchmarks.inspect.counts import PIPE_OF, PIPES, Counts, counts_of, execute
 from benchmarks.inspect.machine_code import disassembled, parsed
 from benchmarks.inspect.model import KERNEL, Estimate, estimates_of
 from benchmarks.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
-from benchmarks.inspect.tables import LOGITS, TABLES, cells, markdown_table
+from benchmarks.inspect.tables import TABLES, cells, markdown_table
 
 from ..versions import needs
 
@@ -53,18 +53,10 @@ def test_trips_follow_from_the_size_of_the_row() -> None:
     assert (counts.vector_loads, counts.vector_stores) == (2 * 167, 167)
     rest = 1 + 2 + 1 + 1 + 1  # branches before the ignored row, the three loops, the barrier, EXIT
     assert counts.instructions == 2 * 6 + 2 * 3 + 6 * 4 + rest
-    assert counts.passes == {
-        "fma": 2 * 2,
-        "lsu": 4 * (2 * 2 + 2 + 6 * 2),
-        "other": 2 + 2 + 6 + rest,
-        "xu": 2 + 2 + 6,
-    }
-
-
-def test_every_warp_executes_a_trip() -> None:
+    lsu = 4 * (2 * 2 + 2 + 6 * 2)
+    assert counts.passes == {"fma": 2 * 2, "lsu": lsu, "other": 2 + 2 + 6 + rest, "xu": 2 + 2 + 6}
     one, four = counted(TWO_WALKS, 6 * 32), counted(TWO_WALKS, 6 * 128, threads=128)
-    assert four.instructions == 4 * one.instructions
-    assert four.vector_loads == 4 * one.vector_loads
+    assert four.instructions == 4 * one.instructions and four.vector_loads == 4 * one.vector_loads
 
 
 def test_a_row_in_registers_is_read_once() -> None:
@@ -97,14 +89,10 @@ def test_a_jump_masks_like_a_predicate() -> None:
     ("lines", "words"),
     {
         "nothing is written": (["@!P3 BRA `(.L_ignored)", *WALK_1, *IGNORED], "no 16-byte store of a value"),
-        "nothing is read": ([*loop("kept", STORE), "EXIT"], "no 16-byte load before"),
-        "narrow stores": ([*WALK_1, STORE.replace(".128", ".64"), "EXIT"], "no 16-byte store of a value"),
         "some of a row is left": ([*loop("groups", LOAD, LOAD), *WALK_2, "EXIT"], "moves 32 vectors of the row"),
-        "always more than a row": ([*[LOAD] * 4, *WALK_2, "EXIT"], "moves 128 vectors in every row"),
         "half masked": ([*loop("groups", LOAD, "@!P2 " + LOAD), *WALK_2, "EXIT"], "only some of the 16-byte accesses"),
         "fewer stores": ([*WALK_1, *loop("back", LOAD, LOAD, STORE), "EXIT"], "more or fewer vectors than it loads"),
         "loads after stores": ([*WALK_1, *WALK_2, *loop("again", LOAD), "EXIT"], "that do not belong to a store"),
-        "a loop over nothing": ([*WALK_1, *loop("wait", ADD), *WALK_2, "EXIT"], "without 16-byte accesses"),
         "a loop in a loop": ([*loop("outer", *loop("inner", LOAD)), *WALK_2, "EXIT"], "a nested loop"),
         "a call": ([*WALK_1, "CALL.REL.NOINC `(.L_back)", *WALK_2, "EXIT"], "does not follow: CALL.REL.NOINC"),
     }.values(),
@@ -114,15 +102,10 @@ def test_code_that_is_not_recognised_raises(lines: list[str], words: str) -> Non
         counted(lines, vectors=3 * 32)
 
 
-def test_an_unknown_opcode_is_named() -> None:
+def test_an_opcode_has_one_pipe_and_an_unknown_one_is_named() -> None:
+    assert len(PIPE_OF) == sum(len(opcodes.split()) for opcodes in PIPES.values())
     with pytest.raises(ValueError, match=r"no pipe is known for FROB\.X"):
         counted([*WALK_1, "FROB.X R1, R2", *WALK_2, "EXIT"], vectors=32)
-    with pytest.raises(ValueError, match="has no instruction"):
-        parsed("nothing")
-
-
-def test_an_opcode_has_one_pipe() -> None:
-    assert len(PIPE_OF) == sum(len(opcodes.split()) for opcodes in PIPES.values())
 
 
 class Compiled(NamedTuple):
@@ -162,29 +145,11 @@ def test_a_row_is_written_once_and_read_again_where_it_is_not_kept(compiled: Com
             assert (counts.vector_loads, counts.vector_stores) == (body + again, body)
 
 
-def test_no_lane_waits_for_another_within_a_loop(compiled: Compiled) -> None:
-    kernel = kernel_of(parsed(compiled.code))
-    loops = [part for part in (*kernel.reads, *kernel.writes) if part.is_loop]
-    assert not [one for part in loops for one in part.instructions if one.name in ("SHFL", "BAR")]
-
-
 def test_every_logit_needs_two_exponentials(compiled: Compiled) -> None:
     """One per walk; the rest are rescalings of sums, and what is done once per row."""
     vocab_size = VOCAB_SIZES[compiled.case.rows]
     counts = executed_code(compiled.code, compiled.launch, vocab_size)
     assert 2 * vocab_size <= 32 * counts.passes["xu"] <= 3 * vocab_size
-
-
-def test_a_missing_walk_is_an_error(compiled: Compiled) -> None:
-    for access in ("LDG", "STG"):
-        gone = [line for line in compiled.code.splitlines() if not (f"{access}.E.E" in line and ".128" in line)]
-        with pytest.raises(Unrecognised):
-            executed_code("\n".join(gone), compiled.launch, VOCAB_SIZES[compiled.case.rows])
-
-
-def test_whole_vectors_cannot_start_anywhere() -> None:
-    with pytest.raises(ValueError, match="compiled for whole vectors"):
-        executed_code("", record(CASES[0]), 128256, head=1)
 
 
 def test_shares_are_times_over_that_of_one_read_and_one_write() -> None:
@@ -207,7 +172,7 @@ def test_memory_is_the_next_limit_where_rows_do_not_fit_the_l2() -> None:
 
 @pytest.mark.parametrize(
     ("threads", "registers", "shared_bytes", "programs"),
-    [(1024, 64, 0, 1), (512, 64, 0, 2), (512, 65, 0, 1), (256, 40, 0, 6), (32, 16, 0, 32), (256, 32, 64 * 1024, 3)],
+    [(1024, 64, 0, 1), (512, 65, 0, 1), (32, 16, 0, 32), (256, 32, 64 * 1024, 3)],
 )
 def test_what_is_resident(threads: int, registers: int, shared_bytes: int, programs: int) -> None:
     assert resident_programs(threads, registers, shared_bytes, GPUS["H200"]) == programs
@@ -247,17 +212,4 @@ def test_command_prints_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (printed,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (printed["gpu"], printed["vocab_size"]) == ("H100", 50257)
     assert command.main(["--model", "--gpu", "H200"]) == 0
-    printed_tables = capsys.readouterr().out
-    assert "nothing here was measured" in printed_tables.splitlines()[0]
-    assert printed_tables.count("H200  bf16") == len(TABLES)
-    assert all(name in printed_tables for columns in TABLES.values() for name in [*LOGITS, *columns])
-
-
-@pytest.mark.parametrize("options", [["--model", "--kernel", "finish"], ["--gpu", "H200"]])
-def test_options_that_do_not_belong_together(options: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(options)
-
-
-def test_a_target_without_a_gpu_is_refused() -> None:
-    assert command.main(["--model", "--gpu", "A100", "--target", "sm_90"]) == 2
+    assert "nothing here was measured" in capsys.readouterr().out.splitlines()[0]

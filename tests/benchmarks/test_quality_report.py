@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import ttest_rel
 
 from benchmarks import published
 from benchmarks.commands import InputError
-from benchmarks.environment import ROOT, describe, without_paths
+from benchmarks.environment import ROOT, without_paths
 from benchmarks.published import SPACE
 from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
@@ -135,18 +133,13 @@ def test_a_record_keeps_what_tables_and_plots_need(tmp_path: Path) -> None:
     ("trained_by", "codec", "changes", "expected"),
     [
         ("ce", "plain", {"reweigh": True}, "CE"),
-        ("ntl_mse", "digits", {"weight": 1.5}, "CE + 1.5 NTL-MSE"),
         ("ntl_was", "digits", {"reweigh": True, "squash_factor": 2.0}, f"{NTL} (reweigh=True, squash_factor=2)"),
         ("ntl_was", "plain", {}, f"{NTL}, same length"),
         ("ntl_was", "triples", {"group_by": None}, f"{NTL}, all number tokens compared"),
-        ("mse", "digits", {}, "MSE"),
     ],
 )
-def test_losses_say_what_differs_from_the_defaults(
-    trained_by: str, codec: str, changes: dict[str, Any], expected: str
-) -> None:
-    config = {"weight": 0.3, "reweigh": False, "squash_factor": None}
-    assert title(trained_by, {**config, **changes}, codec) == expected
+def test_losses_say_what_differs_from_the_defaults(trained_by: str, codec: str, changes: Any, expected: str) -> None:
+    assert title(trained_by, {"weight": 0.3, "reweigh": False, "squash_factor": None, **changes}, codec) == expected
 
 
 def test_runs_that_cannot_be_told_apart_are_refused(runs: Path) -> None:
@@ -188,10 +181,8 @@ def test_committed_records_are_joined_with_new_runs(runs: Path, tmp_path: Path) 
     ("file", "content", "said"),
     [
         ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
-        ("ce1/metrics.json", '{"log": [], "config": {}}', "ce1/metrics.json: not the metrics .*'metrics'"),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
         ("runs.jsonl", "{}\n", "runs.jsonl: not a file of records: .*'dataset'"),
-        ("runs.jsonl", "{", "runs.jsonl: not a file of records"),
     ],
 )
 def test_malformed_runs_are_named(file: str, content: str, said: str, runs: Path, capsys: Any) -> None:
@@ -205,10 +196,8 @@ def test_malformed_runs_are_named(file: str, content: str, said: str, runs: Path
     ("text", "expected"),
     [
         ("dataset.folder=/srv/me/data/mathematics seed=1", "dataset.folder=DATA seed=1"),
-        ("dataset.file=../shared/a.csv x=~/b", "dataset.file=DATA/a.csv x=DATA"),
         ("a=[/srv/one,~/two.csv] b='../three'", "a=[DATA,DATA/two.csv] b='DATA'"),
         ("model.checkpoint=runs/quality/ce-seed${seed}/model", "model.checkpoint=runs/quality/ce-seed${seed}/model"),
-        (f"a={ROOT}/runs/x", "a=runs/x"),
         ("MAE / ours, 1/2, 3 GB/s, vocab-*/b, https://a.org/b", "MAE / ours, 1/2, 3 GB/s, vocab-*/b, https://a.org/b"),
     ],
 )
@@ -216,114 +205,61 @@ def test_results_name_no_place_of_a_machine(text: str, expected: str) -> None:
     assert without_paths({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
 
 
-def test_records_of_runs_name_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of("ce", 1, 2.0, 0.5)
-    run["config"]["dataset"]["folder"] = "/srv/x"
-    monkeypatch.setattr(sys, "argv", ["python", "dataset.folder=/srv/x"])
-    run["environment"] = describe("quality", torch.device("cpu"))
-    found = record_of(run, write_run(tmp_path / "a", run))
-    assert "/srv" not in json.dumps(found)
-    assert found["environment"]["command"] == "python -m benchmarks.quality dataset.folder=DATA"
-
-
 # Tables
 
 
-def test_only_steps_that_all_runs_have_make_a_curve(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_steps_that_all_runs_have_make_a_curve(runs: Path) -> None:
     found = records.read([runs])
-    groups = by_dataset(found)["diamonds"]
-    assert tables.budgets(groups) == [10, 20, 30]
-    monkeypatch.setattr(tables, "MOST_BUDGETS", 2)
-    assert tables.budgets(groups) == [10, 30], "they end with the last step"
+    assert tables.budgets(by_dataset(found)["diamonds"]) == [10, 20, 30]
     found[0]["curve"].pop()
     assert steps_of(found) == [10, 20] and steps_of([]) == []
     assert values_of(found[1:], 30, "mae") == [11.0, 10.0, 5.0, 6.0, 4.0]
 
 
-def test_spread_is_mean_and_sample_deviation() -> None:
-    assert tables.spread([2.0, 4.0]) == "3.00 ± 1.4"
-    assert tables.spread([2.0]) == "2.00" and tables.spread([]) == "-"
-    assert tables.spread([2.0, math.nan]) == "nan"
-    assert tables.spread([1234.0, 1000.0]) == "1,120 ± 170" and tables.spread([34000.0]) == "34,000"
-    assert tables.spread([0.0012345]) == "0.00123" and tables.spread([-2.5e7]) == "−2.50e+07"
-
-
 def test_differences_are_told_with_their_interval() -> None:
+    assert tables.spread([2.0, 4.0]) == "3.00 ± 1.4" and tables.spread([2.0, math.nan]) == "nan"
     fell = Difference(-12.34, -15.0, -9.7, 5, 5)
     assert tables.told(fell, "mae") == f"−12.3% [−15.0,{SPACE}−9.7] ▼ 5/5"
-    assert tables.told(Difference(1.5, -1.0, 4.0, 1, 5), "run_on") == f"+1.5{SPACE}points [−1.0,{SPACE}+4.0] 1/5"
-    assert tables.told(Difference(0.25, math.nan, math.nan, 0, 1), "r2") == "+0.25 0/1"
-    assert tables.told(None, "mae") == "-"
     assert tables.told(Difference(math.nan, math.nan, math.nan, 0, 2, "why not"), "mae") == "- (why not)"
-    assert tables.brief(fell, "mae") == f"−12.3% [−15.0,{SPACE}−9.7]"
-    assert tables.in_words(fell, "mae") == f"fell by 12.3% [9.7,{SPACE}15.0]"
     assert tables.in_words(Difference(4.0, 1.0, 7.0, 0, 3), "r2") == f"rose by 4.0 [1.0,{SPACE}7.0]"
-    unclear = Difference(-2.3, -6.3, 2.0, 3, 3)
-    assert tables.in_words(unclear, "mae") == f"did not change reliably (−2.3% [−6.3,{SPACE}+2.0])"
+    assert tables.in_words(Difference(-2.3, -6.3, 2.0, 3, 3), "mae").startswith("did not change reliably")
     assert tables.told_as_factor(Difference(-12.34, -15.0, 9.7, 5, 5)) == f"0.877 [0.850,{SPACE}1.097] over 5 seeds"
-    assert tables.told_as_factor(Difference(5.0, math.nan, math.nan, 1, 1)) == "1.050 over 1 seed"
 
 
 def test_tables_have_losses_by_rows(runs: Path) -> None:
     groups = by_dataset(records.read([runs]))["diamonds"]
-    rows = tables.mean_table(groups, "test").splitlines()
-    assert rows[0] == "| model | loss | seeds | exact match | MAE | median error | R2 | no number | too short |"
-    assert rows[2] == "| llama | CE | 3 | 0.500 ± 0 | 10.0 ± 1.0 | 10.0 ± 1.0 | 0.100 ± 0 | 0 ± 0 | 0 ± 0 |"
-    assert rows[3].startswith(f"| llama | {NTL} | 3 | 0.500 ± 0 | 5.00 ± 1.0 ▼ | 5.00 ± 1.0 ▼ | 0.620 ± 0.010 ▲ |")
-    rows = tables.difference_table(groups, "test").splitlines()
-    change = f"−50.5% [−68.7,{SPACE}−21.7] ▼ 3/3"
-    assert len(rows) == 3 and rows[2].startswith(f"| llama | CE + 0.3 NTL-WAS | {change} | {change} | - |")
-    rows = tables.budget_table(groups, "mae").splitlines()
-    assert rows[0] == "| model | loss | MAE at 10 | MAE at 20 | MAE at 30 |"
-    assert rows[2].endswith("| 10.0 ± 1.0 |") and rows[3].endswith("| 5.00 ± 1.0 ▼ |")
-
-
-def test_the_headlines_have_the_rows_that_there_are_runs_for() -> None:
-    assert headlines.table([]) == "" == headlines.scope([], {}) == headlines.harm([])
-    runs = [run for dataset in ("rents_quick", "rents_linear_decay", "taxis", "readings") for run in both(dataset)]
-    header, _, *rows = headlines.table(runs).splitlines()
-    assert header == f"| task | CE | {NTL} | change [95% interval] | seeds with a smaller error |"
-    assert rows[0].startswith("| rents, 300 steps† | 5.12 | 4.62 | −9.8% [") and rows[0].endswith("] ▼ | 4 of 4 |")
-    assert len(rows) == 2 and rows[1].startswith("| taxi fares, dollars | 5.12 |")
-    assert headlines.harm(runs).endswith(f" (log MAE) fell by 18.6% [18.2,{SPACE}18.9].")
+    *_, plain, ours = tables.mean_table(groups, "test").splitlines()
+    assert plain == "| llama | CE | 3 | 0.500 ± 0 | 10.0 ± 1.0 | 10.0 ± 1.0 | 0.100 ± 0 | 0 ± 0 | 0 ± 0 |"
+    assert ours.startswith(f"| llama | {NTL} | 3 | 0.500 ± 0 | 5.00 ± 1.0 ▼ | 5.00 ± 1.0 ▼ | 0.620 ± 0.010 ▲ |")
+    *_, row = tables.difference_table(groups, "test").splitlines()
+    assert row.startswith(f"| llama | {NTL} | −50.5% [−68.7,{SPACE}−21.7] ▼ 3/3 | ")
 
 
 def test_the_scope_of_the_headlines_follows_the_records() -> None:
-    def boosted(error: float) -> Record:
-        return {"taxis": {"metrics": {names.BOOSTED: {"median_error": error}}}}
-
-    runs = [*both("taxis"), *both("rents_quick")]
+    runs = both("taxis")
     runs[0]["parameters"] = 1_040_000
+    runs += both("rents_quick")
     for run in runs[len(runs) // 2 :]:
         run["config"]["trainer"]["arguments"]["max_steps"] = 2000
-    told = headlines.scope(runs, boosted(0.8721))
+    told = headlines.scope(runs, {"taxis": {"metrics": {names.BOOSTED: {"median_error": 0.8721}}}})
     assert "of 0.00 to 1.04 million parameters, were trained from scratch for 20 to 2,000 steps" in told
     assert told.endswith("smaller median error than every language model: 0.872 for taxi fares.")
-    assert headlines.scope(runs, {}).endswith("the others are real tables.")
     with pytest.raises(InputError, match="taxis: a language model has a smaller median error than gradient boosting"):
-        headlines.scope(runs, boosted(4.7))
+        headlines.scope(runs, {"taxis": {"metrics": {names.BOOSTED: {"median_error": 5.3}}}})
 
 
 def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
     assert tables.decoding_table(by_dataset(both("taxis"))) == ""
     runs = both("housing", test_median_of_16=8.0)
     groups = by_dataset(runs)["housing"]
-    assert records.splits_of(groups) == ["interpolate", "test"]
     assert records.median_splits(groups) == {"test": "test_median_of_16"}
-    header, _, *rows = tables.decoding_table(by_dataset(runs)).splitlines()
-    assert "MAE vs CE, greedy" in header and f"median error vs {NTL}, greedy" in header
+    _, _, *rows = tables.decoding_table(by_dataset(runs)).splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[0] for row in cells] == ["house values, test"] * 4
     assert [row[1] for row in cells] == ["CE, greedy", f"{NTL}, greedy", "CE, median of 16", f"{NTL}, median of 16"]
     assert cells[0][4:] == ["-"] * 4 and cells[1][6:] == ["-", "-"], "nothing is compared with itself, or twice"
-    assert cells[1][4].startswith("−9.8%")
-    assert cells[2][4].startswith("−21.7%") and cells[2][6].startswith("−13.2%")
+    assert [cells[1][4][:5], cells[2][4][:6], cells[2][6][:6]] == ["−9.8%", "−21.7%", "−13.2%"]
     (claim,) = advice.about("housing", "CE", NTL, "test_median_of_16", beside_split="test", mae="lower")
     assert report.evidence_of(by_dataset(runs), claim).verdict == "lower"
-    written = report.evidence_table(runs, [claim])
-    assert f"(report.md#house-values), test_median_of_16 | CE vs {NTL}, test | MAE | −13.2%" in written
-    told = report.report(runs, {}, {}, advised=False)
-    assert "## What decoding does" in told and "## house values\n\n`housing`: llama" in told and "advice" not in told
 
 
 def test_ratings_are_compared_by_way_of_answering() -> None:
@@ -331,80 +267,40 @@ def test_ratings_are_compared_by_way_of_answering() -> None:
     runs += [record("rjokes", "MSE", seed, 12.0, "regression_head") for seed in SEEDS]
     for run in runs:
         run["config"]["dataset"]["ratings"] = True
-        run["metrics"] = {
-            split: {"qwk": 1 / measured["mae"], "mae": measured["mae"]}
-            for split, measured in run["metrics"].items()
-            if split != "interpolate"
-        }
+        for measured in run["metrics"].values():
+            measured["qwk"] = 1 / measured["mae"]
     groups = by_dataset(runs)["rjokes"]
-    assert records.is_rated(groups) and records.splits_of(groups) == ["test"]
     means, to_ce, to_greedy, to_head = (part.splitlines() for part in report.rating_tables(groups, "test"))
-    assert [row.split(" | ")[2] for row in means[4:]] == ["greedy"] * 3 + ["expected"] * 2 + ["median of 16"] * 2
     assert means[6].startswith("| regression_head | MSE | greedy | 4 | 0.0833 ± 0 | ") and "12.0 ± 0" in means[6]
-    assert [row.split(" | ")[1:3] for row in to_ce[4:]] == [
-        [NTL, answers] for answers in ("greedy", "expected", "median of 16")
-    ], "neither CE nor the head, which has no CE, is compared with itself"
-    assert to_ce[4].endswith(f"−9.8% [−10.0,{SPACE}−9.6] ▼ 4/4 |")
-    assert len(to_greedy) == 4 + 4 and f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
-    assert len(to_head) == 4 + 6 and to_head[4].endswith("▼ 4/4 |")
-    told = report.report(runs, {}, {}, advised=False)
-    assert report.RATINGS in told and means[4] in told and "## What decoding does" not in told
+    answers = [row.split(" | ")[1:3] for row in to_ce[4:]]
+    assert answers == [[NTL, "greedy"], [NTL, "expected"], [NTL, "median of 16"]], "CE is not compared with itself"
+    assert f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
+    assert [len(to_greedy), len(to_head)] == [4 + 4, 4 + 6]
 
 
-@pytest.fixture
-def several() -> list[Record]:
-    """Digits as tokens, and a tokenizer of triples for which one form of NTL is better and another worse than CE."""
-    found = both("diamonds")
+def test_the_advice_on_several_digits_follows_the_records() -> None:
+    """A loss that reduced two errors and increased one is told by the one."""
+    several, model = both("diamonds"), "llama_triples"
     for seed in SEEDS:
-        found.append(record("diamonds", "CE", seed, 20 + 0.1 * seed, "llama_triples"))
-        found.append(record("diamonds", was(0.1, "triples"), seed, 19 + 0.1 * seed, "llama_triples"))
-        found.append(record("diamonds", was(0.3, "triples", group_by=None), seed, 40 + 0.2 * seed, "llama_triples"))
-    return found
-
-
-def test_tokens_of_several_digits_have_a_section_of_their_own(several: list[Record]) -> None:
+        mixed = record("diamonds", was(1, "triples"), seed, 19 + 0.1 * seed, model)
+        mixed["metrics"]["test"]["median_error"] *= 2
+        several += [mixed, record("diamonds", "CE", seed, 20 + 0.1 * seed, model)]
+        several.append(record("diamonds", was(0.1, "triples"), seed, 19 + 0.1 * seed, model))
+        several.append(record("diamonds", was(0.3, "triples", group_by=None), seed, 40 + 0.2 * seed, model))
+    for run in several:
+        run["metrics"]["test"] |= {"no_number": 0.0, "too_short": 0.0}
     told = report.report(several, {}, {}, advised=False)
     own = "\n\n".join(several_digits.section(several))
     digits = [run for run in several if run["model"] == "llama"]
     assert told.replace(f"{own}\n\n", "") == report.report(digits, {}, {}, advised=False) != told
-    better, worse = "CE + 0.1 NTL-WAS, same length", f"{NTL}, all number tokens compared"
-    triples = "Llama-3-like"
-    for row in (
-        f"| {triples} | {better} | 1 | 1▼ | 1▼ | 1▼ | 0 | 0 | 0 |",
-        f"| {triples} | {worse} | 1 | 1▲ | 1▲ | 1▲ | 0 | 0 | 0 |",
-        f"| prices of diamonds | {triples} | −49.4% [−49.9,{SPACE}−48.9] ▼ 4/4 | ",
-        f"| {triples} | CE | 4 | 20.2 ± 0.13 | 10.1 ± 0.065 | 4.10 ± 0.052 |",
-        f"| {triples} | {better} | 4 | 19.2 ± 0.13 ▼ | 9.62 ± 0.065 ▼ | 3.71 ± 0.050 ▼ |",
-        f"| {triples} | {better} | −4.9% [−5.0,{SPACE}−4.9] ▼ 4/4 | ",
-        "| digits | CE | 4 | 10.2 ± 0.13 |",
-        f"| digits | {NTL} | −9.8% [",
-    ):
-        assert row in own
-    assert own.count("| CE + ") == 2 + 2 * 3 and several_digits.section(digits) == []
-
-
-def test_the_advice_on_several_digits_follows_the_records(several: list[Record]) -> None:
-    """A loss that reduced two errors and increased one is told by the one."""
-    for seed in SEEDS:
-        mixed = record("diamonds", was(1, "triples"), seed, 19 + 0.1 * seed, "llama_triples")
-        mixed["metrics"]["test"]["median_error"] *= 2
-        mixed["metrics"]["test"] |= {"no_number": 0.1 + 0.001 * seed, "too_short": 0.2 + 0.001 * seed}
-        for run in several[:]:
-            run["metrics"]["test"] = {"no_number": 0.0, "too_short": 0.0} | run["metrics"]["test"]
-        several.append(mixed)
     found = several_digits.advice(by_dataset(several))
-    assert found == (
-        "**With digits as tokens, 3 of 3 errors of CE are smaller than with tokens of several digits, and 0 are "
-        "larger.**\n\n**With tokens of several digits, NTL reduced these errors and increased none:**\n\n"
-        "- Llama-3-like, CE + 0.1 NTL-WAS, same length: 3 of 3 errors\n\n**It increased these:**\n\n"
-        f"- Llama-3-like, {NTL}, all number tokens compared: 3 of 3 errors\n"
-        "- Llama-3-like, CE + 1 NTL-WAS, same length: 1 of 3 errors (more answers with too few digits in 1 of 1, "
-        "without a number in 1 of 1)"
-    )
-    without = by_dataset(run for run in several if "0.1" not in run["loss"])
-    assert "increased none" not in several_digits.advice(without) and "It increased these" in several_digits.advice(
-        without
-    )
+    assert found.startswith("**With digits as tokens, 3 of 3 errors of CE are smaller")
+    better, worse = found.split("increased none:**")[1].split("**It increased these:**")
+    assert better.strip() == "- Llama-3-like, CE + 0.1 NTL-WAS, same length: 3 of 3 errors"
+    assert worse.strip().splitlines() == [
+        f"- Llama-3-like, {NTL}, all number tokens compared: 3 of 3 errors",
+        "- Llama-3-like, CE + 1 NTL-WAS, same length: 1 of 3 errors",
+    ]
 
 
 @pytest.mark.parametrize(("error", "met"), [(9.0, True), (11.0, False)])
@@ -424,50 +320,13 @@ def test_targets_are_met_or_missed(error: float, met: bool) -> None:
     assert headlines.targets([], {"ratios": {"stock": ratio}})[0][-1] == verdict
 
 
-def test_names_have_an_order_and_anchors() -> None:
-    assert names.anchor("rents, 2,000 steps") == "rents-2000-steps"
-    assert names.in_order(["zebra", "taxis", "apple", "rents_long"]) == ["rents_long", "taxis", "apple", "zebra"]
-
-
-# Plots
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are saved from now on."""
-    kept: list[Any] = []
-    monkeypatch.setattr(plots, "save", lambda figure, *_, **__: kept.append(figure))
-    return kept
-
-
-def test_no_interval_is_cut_off(figures: list[Any], tmp_path: Path) -> None:
-    wild = Difference(65.0, -58.0, 548.0, 3, 5)
-    plots.draw_differences({"sums": {"MAE": wild}, "none": {"MAE": None}}, "change", tmp_path / "a.png", "")
-    (axis,) = figures[0].axes
-    low, high = axis.get_xlim()
-    assert low < 0.42 and high > 6.48 and axis.get_xscale() == "log"
-    labels = [label.get_text() for label in axis.get_xticklabels()]
-    assert "0" in labels and len(labels) <= plots.MOST_TICKS
-
-
-def test_pictures_have_few_lines_and_no_empty_panel(figures: list[Any], tmp_path: Path) -> None:
-    runs = [*both("housing"), *(record("housing", "MSE", seed, 8.0, "regression_head") for seed in SEEDS)]
-    runs += [record("housing", f"CE + {weight} NTL-MSE", seed, 9.5) for weight in range(1, 9) for seed in SEEDS]
-    plots.draw(by_dataset(runs)["housing"], "house values", tmp_path / "a.png", "")
-    *curves, seeds = figures[0].axes
-    assert [len(axis.lines) for axis in curves] == [3, 3, 3], "CE, CE + NTL and the regression head"
-    assert len(seeds.get_yticks()) == 11
-
-
-def test_the_gain_is_followed_by_budget_and_through_training(figures: list[Any], tmp_path: Path) -> None:
-    runs = [run for dataset in ("rents_quick", "rents_linear_decay", "housing") for run in both(dataset)]
+def test_headlines_use_the_runs_that_there_are() -> None:
+    datasets = ("rents_quick", "rents_linear_decay", "housing", "readings")
+    runs = [run for dataset in datasets for run in both(dataset)]
     assert [steps for steps, _ in headlines.budgets(runs)] == [20, 20]
-    followed = headlines.training(runs)
-    assert list(followed) == ["rents, 800 steps", "house values"]
-    assert [step for step, _ in followed["house values"]] == [10, 20]
-    headlines.draw_training(runs, tmp_path / "a.png", "")
-    left, right = figures[0].axes
-    assert len(left.containers) == 2 and len(right.get_legend_handles_labels()[0]) == 2
+    assert [step for step, _ in headlines.training(runs)["house values"]] == [10, 20]
+    assert len(headlines.table(runs).splitlines()) == 2 + 2 and headlines.table([]) == ""
+    assert headlines.harm(runs).endswith(f" (log MAE) fell by 18.6% [18.2,{SPACE}18.9].") and headlines.harm([]) == ""
 
 
 def test_answers_without_a_number_leave_gaps(tmp_path: Path) -> None:
@@ -507,18 +366,12 @@ def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) 
     text = readme.read_text()
     assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
     change = f"−50.5% [−68.7,{SPACE}−21.7]"
-    row = f"| prices of diamonds, dollars | 10.0 | 5.00 | {change} ▼ | 3 of 3 |"
-    for expected in (row, "[report](out/report.md)", "[advice](out/advice.md)"):
-        assert expected in text
-    written = (out / "report.md").read_text()
-    for expected in ("1,234 parameters", "7 s per run", "(advice.md)", "## prices of diamonds"):
-        assert expected in written
+    assert f"| prices of diamonds, dollars | 10.0 | 5.00 | {change} ▼ | 3 of 3 |" in text
+    assert "## prices of diamonds" in (out / "report.md").read_text()
     assert "commit `0123456789`" in (out / "commands.md").read_text()
-    task = "[prices of diamonds](report.md#prices-of-diamonds), test"
-    row = f"| {task} | CE + 0.3 NTL-WAS vs CE | MAE | {change} ▼ 3/3 |"
     advised = (out / "advice.md").read_text()
-    assert row in advised and f"\n\n**Use it: MAE fell by 50.5% [21.7,{SPACE}68.7].**\n\nBut not always.\n\n" in advised
-    assert "Use it" not in text
+    assert f"| MAE | {change} ▼ 3/3 |" in advised
+    assert f"\n\n**Use it: MAE fell by 50.5% [21.7,{SPACE}68.7].**\n\nBut not always.\n\n" in advised
     assert report.main([]) == 0 and report.main(["--check"]) == 0, "the committed records alone give the same"
     readme.write_text(text.replace("| 10.0 | 5.00 |", "| 10.0 | 4.00 |"))
     found = records.read([out])

@@ -10,7 +10,6 @@ from statistics import median
 import pytest
 import torch
 
-from benchmarks.commands import InputError
 from benchmarks.environment import ROOT
 from benchmarks.speed import memory, neighbours
 from benchmarks.speed.neighbours import Reading
@@ -67,13 +66,6 @@ def test_ways_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.ways(CPU, "both") == (None,)
     with memory.treated(None):
         pass
-
-
-@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_an_environment_that_chooses_by_itself_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "something")
-    with pytest.raises(InputError, match=name):
-        memory.refuse_settings()
 
 
 def test_the_share_of_others() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,12 +24,15 @@ class Metronome:
         return self.durations[step]
 
 
-def test_steps_take_turns() -> None:
+def test_steps_take_turns_and_walk_through_the_sets() -> None:
     clock = Metronome({"a": 0.01, "b": 0.01})
     timed = measure.time_alternately({"a": "a", "b": "b"}, clock, seconds=0.2, least=2, most=50)
     assert {name: len(sampled.seconds) for name, sampled in timed.items()} == {"a": 10, "b": 10}
     turns = [step for step, *_ in clock.turns[4:]]  # after two estimates each
     assert turns == ["b", "a", "a", "b"] * 5
+    clock = Metronome({"a": 1e-3})
+    measure.time_alternately({"a": "a"}, clock, seconds=0.1, least=3, most=3)
+    assert [first for _, first, _ in clock.turns[2:]] == [0, 2, 4]
 
 
 def test_slow_steps_get_fewer_samples_but_enough() -> None:
@@ -40,12 +44,6 @@ def test_slow_steps_get_fewer_samples_but_enough() -> None:
     assert max(len(run) for run in "".join(step[0] for step in rounds).split("s")) <= 10  # spread over the rounds
 
 
-def test_repeats_walk_through_the_sets() -> None:
-    clock = Metronome({"a": 1e-3})
-    measure.time_alternately({"a": "a"}, clock, seconds=0.1, least=3, most=3)
-    assert [first for _, first, _ in clock.turns[2:]] == [0, 2, 4]
-
-
 def test_pages_are_counted_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = iter(range(0, 10**6, 30))  # 30 pages in every sample
     monkeypatch.setattr(measure, "faults", lambda: next(mapped))
@@ -53,50 +51,22 @@ def test_pages_are_counted_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (timed["a"].repeats, timed["a"].faults) == (2, 15)
 
 
-def test_wall_clock_counts_every_step() -> None:
-    indices: list[int] = []
-    seconds = measure.WallClock().sample(indices.append, 3, 4)
-    assert indices == [3, 4, 5, 6]
-    assert 0 < seconds < 1
-
-
-class Event:
-    """A stand-in for torch.cuda.Event: what was issued before it."""
-
-    issued: ClassVar[list[str]] = []
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.issued.append("event")
-
-    def synchronize(self) -> None:
-        self.issued.append("wait")
-
-    def elapsed_time(self, other: Event) -> float:
-        return 6.0
-
-
 def test_event_clock_records_around_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(Event, "issued", [])
-    clock = measure.EventClock(CPU, spacer_bytes=8)
-    seconds = clock.sample(lambda index: Event.issued.append(f"step {index}"), 5, 3)
+    issued: list[str] = []
+    event = Mock(elapsed_time=lambda other: 6.0)
+    event.record.side_effect = lambda: issued.append("event")
+    event.synchronize.side_effect = lambda: issued.append("wait")
+    monkeypatch.setattr(torch.cuda, "Event", Mock(return_value=event))
+    seconds = measure.EventClock(CPU, spacer_bytes=8).sample(lambda index: issued.append(f"step {index}"), 5, 3)
     assert seconds == pytest.approx(2e-3)
-    assert Event.issued == ["event", "step 5", "step 6", "step 7", "event", "wait"]
-
-
-def test_clocks_and_sets_of_a_cpu() -> None:
-    assert isinstance(measure.make_clock(CPU, "device"), measure.WallClock)
-    assert measure.rotating_sets(CPU, 1, 2**30) == 1
+    assert issued == ["event", "step 5", "step 6", "step 7", "event", "wait"]
+    assert torch.cuda.Event.call_args.kwargs == {"enable_timing": True}  # type: ignore[attr-defined]
 
 
 def test_sets_of_a_gpu_exceed_the_cache() -> None:
     gpu = torch.device("cuda")
-    assert measure.rotating_sets(gpu, 2**31, 60 * 2**20) == 2
-    assert measure.rotating_sets(gpu, 2**24, 60 * 2**20) == 12
-    assert measure.rotating_sets(gpu, 1, 60 * 2**20) == 64
+    assert [measure.rotating_sets(gpu, size, 60 * 2**20) for size in (2**31, 2**24, 1)] == [2, 12, 64]
+    assert measure.rotating_sets(CPU, 1, 2**30) == 1
 
 
 def test_peak_memory_of_a_known_step() -> None:
@@ -130,24 +100,20 @@ def test_leaves_of_nested_operators() -> None:
 
 
 def test_launches_and_waits_of_a_trace() -> None:
-    def call(name: str, start: float, category: str = "cuda_runtime") -> dict[str, Any]:
-        return {"cat": category, "name": name, "ts": start, "dur": 1}
-
-    events = [
-        {"cat": "user_annotation", "name": measure.STEP, "ts": 10, "dur": 100},
-        call("cudaLaunchKernel", 5),
-        call("cudaLaunchKernelExC", 20),
-        call("cuLaunchKernelEx", 30, "cuda_driver"),
-        call("cudaMemcpyAsync", 40),
-        call("cudaStreamSynchronize", 41),
-        call("cudaMemsetAsync", 45),
-        call("cudaMemcpy", 50),
-        call("cuMemcpyDtoH_v2", 51, "cuda_driver"),
-        call("cudaMemcpyAsync", 115),
-        call("cudaDeviceSynchronize", 120),
-        call("kernel", 50, "kernel"),
+    calls = [
+        ("cudaLaunchKernel", 5, "cuda_runtime"),
+        ("cudaLaunchKernelExC", 20, "cuda_runtime"),
+        ("cuLaunchKernelEx", 30, "cuda_driver"),
+        ("cudaMemcpyAsync", 40, "cuda_runtime"),
+        ("cudaStreamSynchronize", 41, "cuda_runtime"),
+        ("cudaMemsetAsync", 45, "cuda_runtime"),
+        ("cuMemcpyDtoH_v2", 51, "cuda_driver"),
+        ("cudaDeviceSynchronize", 120, "cuda_runtime"),
+        ("kernel", 50, "kernel"),
     ]
-    assert measure.count_calls(events) == {"launches": 2, "copies": 4, "host_waits": 3}
+    events = [{"cat": category, "name": name, "ts": start, "dur": 1} for name, start, category in calls]
+    events.append({"cat": "user_annotation", "name": measure.STEP, "ts": 10, "dur": 100})
+    assert measure.count_calls(events) == {"launches": 2, "copies": 3, "host_waits": 2}
 
 
 def test_host_time_excludes_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

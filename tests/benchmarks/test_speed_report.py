@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import published
 from benchmarks.commands import InputError
-from benchmarks.speed import count_tables, headlines, plots, report, results, tables, targets, workloads
+from benchmarks.speed import count_tables, headlines, report, results, tables, targets, workloads
 from benchmarks.speed.providers import providers_of
 
 ENVIRONMENT = {
@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "kind": "cpu",
     "threads": 2,
     "python": "3.12",
-    "versions": {"torch": "2.13.0", "triton": None},
+    "versions": {"torch": "2.13.0", "triton": None} | dict.fromkeys(count_tables.PEERS),
     "commit": "0123456789abcdef",
     "changed_files": [],
     "command": "python -m benchmarks.speed run",
@@ -89,119 +89,72 @@ def test_ratios_of_targets(records: dict[str, Any]) -> None:
     assert beyond.value(records) == pytest.approx(0.1)
     other = Target("cpu", "t", "logits-fp32", 1.1, other_workload="vocab-50304-fp32")
     assert other.value(records) == pytest.approx(1.0)
-
-
-def test_targets_without_measurement_have_no_value(records: dict[str, Any]) -> None:
-    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",)).value(records) is None
-    assert Target("cpu", "t", "logits-fp32", 0.6, ("liger_ce",), measure="memory").value(records) is None
-    assert Target("cpu", "t", "nowhere", 0.6, ("torch_ce",)).value(records) is None
+    for workload, measure in (("logits-fp32", "time"), ("logits-fp32", "memory"), ("nowhere", "time")):
+        assert Target("cpu", "t", workload, 0.6, ("liger_ce",), measure=measure).value(records) is None
 
 
 def test_target_table_shows_met_missed_and_why(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     met = Target("cpu", "fast", "logits-fp32", 0.6, ("torch_ce",))
     missed = Target("cpu", "faster", "logits-fp32", 0.4, ("torch_ce",))
     unknown = Target("cpu", "fastest", "logits-fp32", 0.4, ("liger_ce",))
-    several = Target("cpu", "the faster of two", "logits-fp32", 0.4, ("torch_ce", "copy"))
-    monkeypatch.setattr(tables, "targets_of", lambda kind: [met, missed, unknown, several])
+    monkeypatch.setattr(tables, "targets_of", lambda kind: [met, missed, unknown])
     lines = tables.target_table(records, "cpu", {missed.key: "page faults"}).splitlines()
-    assert "| 0.5 | met |" in lines[2]
-    assert "| 0.5 | **missed** | page faults |" in lines[3]
-    assert "not measured" in lines[4] and tables.missed(records, "cpu") == {missed.key, several.key}
-    assert "| 2 (copy) | **missed** |" in lines[5]
+    assert "| 0.5 | met |" in lines[2] and "| 0.5 | **missed** | page faults |" in lines[3]
+    assert "not measured" in lines[4] and tables.missed(records, "cpu") == {missed.key}
 
 
 def test_provider_table(records: dict[str, Any]) -> None:
-    lines = tables.provider_table(records["logits-fp32"]).splitlines()
-    assert lines[0].startswith(
-        "|  | computes | median ms | 20th to 80th percentile | ours / theirs | GB/s | of copy | pages mapped"
-    )
-    ours = next(line for line in lines if line.startswith("| ours "))
-    assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% | 12 |" in ours
-    assert any("| F.cross_entropy | CE | 4 | 3.92 to 4.16 | 0.50 |" in line for line in lines)
+    table = tables.provider_table(records["logits-fp32"])
+    assert "| CE + NTL | 2 | 1.96 to 2.08 | 1.00 | 0.0 | 50% | 12 |" in table
+    assert "| F.cross_entropy | CE | 4 | 3.92 to 4.16 | 0.50 |" in table
+    assert "Liger" not in table and "- Liger (missing: needs a GPU): logits-fp32" in tables.not_timed(records)
     first = {"logits-fp32": records["logits-fp32"] | {"group": "rows"}}
     assert tables.group_table(first, "rows").endswith("| 1 (2.00) | 2 | 4 (0.50) |")
-    assert not any("Liger" in line for line in lines)
 
 
-@pytest.fixture
-def both_ways(records: dict[str, Any]) -> dict[str, Any]:
-    """The same with kept memory, and with fresh memory, where F.cross_entropy takes twice as long."""
+def test_both_ways_of_memory_are_shown_and_what_was_disturbed_is_marked(records: dict[str, Any]) -> None:
+    """With fresh memory, F.cross_entropy takes twice as long."""
     found = {}
-    for way, slower in (("fresh", 2.0), ("kept", 1.0)):
+    for way, milliseconds in (("fresh", 8.0), ("kept", 4.0)):
         for record in copy.deepcopy(records).values():
             record["memory"] = way
-            record["providers"]["torch_ce"] = entry(4.0 * slower, 8_800)
+            record["providers"]["torch_ce"] = entry(milliseconds)
             found[results.key(record["name"], way)] = record
-    return found
-
-
-def test_both_ways_of_memory_are_shown(both_ways: dict[str, Any]) -> None:
-    text = report.device_report(both_ways, Path("some-processor"))
-    assert text.count("\n## logits-fp32: ") == 1
+    text = report.device_report(found, Path("some-processor"))
     _, kept, fresh = text.partition("\n## Machine")[0].partition("\n## logits-fp32: ")[2].split(" memory**\n\n")[:3]
     assert "| F.cross_entropy | CE | 4 |" in kept and "| F.cross_entropy | CE | 8 |" in fresh
-    assert report.MEMORY_TEXT in text
-    _, _, row = headline_lines(("Some Processor", "cpu", both_ways))
-    assert row.endswith(", K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.25 | 0.50 |")
-
-
-def test_a_workload_appears_in_several_tables(records: dict[str, Any]) -> None:
-    records["logits-fp32"] |= {"also": ["vocabulary-fp32"], "vocab": 110}
-    del records["vocab-32000-fp32"]["providers"]["torch_ce"], records["vocab-50304-fp32"]["providers"]["torch_ce"]
-    header, _, *rows = tables.group_table(records, "vocabulary-fp32").splitlines()
-    assert [row.split(":")[0] for row in rows] == ["| vocab-32000-fp32", "| logits-fp32", "| vocab-50304-fp32"]
-    assert "F.cross_entropy" not in header  # timed on none of the others
-
-
-def test_what_was_disturbed_is_marked(both_ways: dict[str, Any]) -> None:
-    assert tables.disturbed(both_ways) == "" and "†" not in report.device_report(both_ways, Path("some-processor"))
-    for name in ("logits-fp32", "vocab-32000-fp32"):
-        both_ways[f"{name} (kept memory)"]["others_share"] = 0.12
-    text = report.device_report(both_ways, Path("some-processor"))
-    assert "- logits-fp32 (kept memory): 12%\n- vocab-32000-fp32 (kept memory): 12%" in text
-    assert "| † | computes" in text and text.count("| vocab-32000-fp32 †: N = 10") == 1
-    assert "number labels † |" in headline_lines(("Some Processor", "cpu", both_ways))[2]
+    assert "| 2 ms | 4 ms (0.50) | 0.25 | " in headline_lines(("Some Processor", "cpu", found))[2]
+    assert tables.disturbed(found) == "" and "†" not in text
+    found["logits-fp32 (kept memory)"]["others_share"] = 0.12
+    assert tables.disturbed(found).endswith("- logits-fp32 (kept memory): 12%")
+    assert "| † | computes" in report.device_report(found, Path("some-processor"))
+    assert "number labels † |" in headline_lines(("Some Processor", "cpu", found))[2]
 
 
 def test_steps_that_wait_for_the_host_are_named(records: dict[str, Any]) -> None:
-    device = Path("some-processor")
-    assert tables.host_bound(records) == "" and "host-bound" not in report.device_report(records, device)
+    assert tables.host_bound(records) == ""
     timed = [found["providers"] for found in records.values()]
     for providers, host_ms in zip(timed, (1.7, 1.5, 2.5), strict=True):  # of 2 ms measured
         providers["ours"] |= {"host_s": host_ms * 1e-3, "launches": 3, "copies": 1}
     assert tables.host_bound(records) == "- ours: logits-fp32, vocab-50304-fp32"
-    assert f"\n\n{report.HOST_BOUND_TEXT}\n\n- ours: logits-fp32" in report.device_report(records, device)
-    table = tables.provider_table(records["logits-fp32"])
-    assert "| host ms | operators | launches | copies |" in table and "| 1.7 | 7 | 3 | 1 |" in table
     for found in records.values():
         found["clock"] = "host"  # the host's time is what is measured
     assert tables.host_bound(records) == ""
 
 
-def test_missing_peers_are_named_with_reason_and_workloads(records: dict[str, Any]) -> None:
-    assert (
-        tables.not_timed(records) == "- Liger (missing: needs a GPU): logits-fp32, vocab-32000-fp32, vocab-50304-fp32"
-    )
-
-
-def test_report_is_written_from_the_results_and_checked(folder: Path) -> None:
+def test_report_is_written_from_the_results_and_checked(records: dict[str, Any], folder: Path) -> None:
     assert report.check(folder) != []
-    written = {path.name for path in report.write(folder)}
-    assert written == {"logits.png", "vocabulary.png", "report.md"}
+    assert {path.name for path in report.write(folder)} == {"logits.png", "vocabulary.png", "report.md"}
     assert report.check(folder) == []
     text = (folder / "some-processor" / "report.md").read_text()
-    for expected in ("Some Processor, 2 threads", "`0123456789`", "Liger (missing: needs a GPU)", "logits.png"):
+    for expected in ("Some Processor, 2 threads", "`0123456789`", "Liger (missing: needs a GPU)"):
         assert expected in text
-
-
-def test_check_notices_changed_results(records: dict[str, Any], folder: Path) -> None:
-    report.write(folder)
     faster = records["logits-fp32"]
     faster["providers"]["ours"] = entry(1.0)
     results.add(folder / "some-processor", "logits", faster, replace=False)
     problems = report.check(folder)
-    assert any("report.md" in problem for problem in problems)
-    assert any("logits.png" in problem for problem in problems)
+    for changed in ("report.md", "logits.png"):
+        assert any(changed in problem for problem in problems)
 
 
 def headline_lines(*devices: Any) -> list[str]:
@@ -215,24 +168,15 @@ BEGIN, END = published.markers(report.SECTION)
 def test_readme_section_names_its_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = folder / "README.md"
     readme.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n")
-    monkeypatch.setattr(report, "README", readme)
-    monkeypatch.setattr(report, "ROOT", folder)
-    monkeypatch.setattr(report, "FOLDER", folder)
+    for name, value in {"README": readme, "ROOT": folder, "FOLDER": folder}.items():
+        monkeypatch.setattr(report, name, value)
     report.write(folder)
     text = readme.read_text()
     assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
-    for expected in ("Some Processor, 2 threads", "[JSON](some-processor)", "GPU timings are missing", report.CAPTION):
-        assert expected in text
-    assert report.WAYS_TEXT not in text  # these records have no ways of memory
-    assert not any(word in text for word in ("![", "target", "issue", "missed"))
+    assert "Some Processor, 2 threads" in text and "[JSON](some-processor)" in text
     assert report.check(folder) == []
     readme.write_text(text.replace("(0.50)", "(0.60)"))
     assert any("differs" in problem for problem in report.check(folder))
-
-
-def test_providers_have_fixed_colours() -> None:
-    names = {name for _, name in tables.LABELS}
-    assert names <= set(plots.COLOURS)
 
 
 def test_every_group_has_a_heading() -> None:
@@ -254,26 +198,9 @@ def test_headline_table(records: dict[str, Any]) -> None:
     assert row == "| logits: N = 10, V = 100, float32, K = 10, 20% number labels | 2 ms | 4 ms (0.50) | 0.50 |"
     entries = {"ours": entry(2.0), "torch_ce": entry(3.2), "torch_ce_compiled": entry(1.6), "liger_ce": entry(1.0)}
     peers = {"launch": record("launch", entries, group="launch"), "logits-fp32": records["logits-fp32"]}
-    head, _, *rows = headline_lines(("Some GPU", "gpu", peers))
-    assert "compiled | fused CE without NTL | peak memory" in head
+    _, _, *rows = headline_lines(("Some GPU", "gpu", peers))
     assert "| 2 ms | 4 ms (0.50) | not timed | not timed | 0.50 |" in rows[0]
     assert "| 2 ms | 3.2 ms (0.62) | 1.6 ms (1.25) | 1 ms (2.00) Liger | 1.00 | 1.00 |" in rows[1]
-    both = headline_lines(("One", "cpu", records), ("Two", "cpu", records))
-    assert both[3].startswith("| Two: logits:")
-    assert headline_lines(("Some Processor", "gpu", {})) == []
-
-
-def test_host_and_eager_tables(records: dict[str, Any]) -> None:
-    counts = {"launches": 3, "host_waits": 0}
-    entries = {"torch_ce": entry(0.02) | counts, "ours": entry(0.05) | counts}
-    idle = record("host-logits", entries, family="host", group="host")
-    assert "| F.cross_entropy | CE | 20 | 19.6 to 20.8 | 2.50 | 3 | 0 | 7 |" in tables.host_table(idle)
-    del entries["ours"]
-    assert tables.RATIO not in tables.host_table(idle)
-    small = record("eager-4x64-fp32", {"ours": entry(0.6), "torch_ce": entry(0.2)}, group="eager")
-    table = tables.eager_table({small["name"]: small})
-    assert table.endswith("| 10 x 100 | float32 | 600 | 200 | 3.00 |")
-    assert tables.eager_table(records) == ""
 
 
 def counts_of(**kernels: dict[str, Any]) -> dict[str, Any]:
@@ -283,64 +210,27 @@ def counts_of(**kernels: dict[str, Any]) -> dict[str, Any]:
     return {"status": "counted", "operators": 15, "host_waits": 4, "kernels": made}
 
 
-@pytest.fixture
-def counted() -> dict[str, Any]:
+def test_what_kernels_execute_is_told(folder: Path) -> None:
     """Of 10 rows of 100 logits in bfloat16: 1,000 elements, 2,000 bytes."""
-    ours = {
-        "row_kernel": {"loads": {"16": 120, "2": 40}, "stores": {"16": 120, "2": 40}, "programs": 10},
-        "finish_kernel": {"loads": {"4": 9}, "stores": {"4": 9}, "programs": 1},
-    }
-    both = {
-        "forward": {"loads": {"2": 1000}, "stores": {"4": 10}},
-        "backward": {"loads": {"2": 1000}, "stores": {"2": 1000}},
-    }
-    entries = {
-        "ours_given": counts_of(**ours),
-        "liger_ce": counts_of(**{name: found | {"programs": 20} for name, found in both.items()}),
-        "fla_ce": {"status": "missing", "reason": "package fla is not installed"},
-    }
-    versions = ENVIRONMENT["versions"] | {"liger-kernel": "0.8.5", "unsloth": None, "flash-linear-attention": None}
-    environment = ENVIRONMENT | {"versions": versions, "command": "python -m benchmarks.speed counts"}
-    changes = {
-        "family": "counts",
-        "dtype": "bfloat16",
-        "logits_bytes": 2000,
-        "others_share": None,
-        "environment": environment,
-    }
-    return {"counts-50257-bf16": record("counts-50257-bf16", entries, **changes)}
-
-
-def test_what_kernels_execute_is_in_the_report(counted: dict[str, Any], folder: Path) -> None:
-    device = folder / "some-processor"
-    assert "execute" not in report.device_report(results.load(device), device)
-    for found in counted.values():
-        results.add(device, "counts", found, replace=False)
+    rows = {"loads": {"16": 120, "2": 40}, "stores": {"16": 120, "2": 40}, "programs": 10}
+    finish = {"loads": {"4": 9}, "stores": {"4": 9}, "programs": 1}
+    forward = {"loads": {"2": 1000}, "stores": {"4": 10}, "programs": 20}
+    backward = {"loads": {"2": 1000}, "stores": {"2": 1000}, "programs": 20}
+    missing = {"status": "missing", "reason": "package fla is not installed"}
+    entries = {"ours_given": counts_of(row_kernel=rows, finish_kernel=finish), "fla_ce": missing}
+    entries["liger_ce"] = counts_of(forward=forward, backward=backward)
+    changes = {"family": "counts", "dtype": "bfloat16", "logits_bytes": 2000, "others_share": None}
+    counted, device = record("counts-50257-bf16", entries, **changes), folder / "some-processor"
+    results.add(device, "counts", counted, replace=False)
     text = report.device_report(results.load(device), device)
-    _, _, section = text.partition("\n## What the kernels execute\n\n")
-    assert section.startswith("**These are counts, not times.**")
-    # 200 (1.00): 12 x 16 + 4 x 2 bytes of a row of 200; 500 x 32 lanes x 16 bytes / 2000 bytes
-    assert "| ours, both denominators given | 200 (1.00) | 200 (1.00) | 12 / 0 / 0 / 4 | 12 / 0 / 0 / 4 |" in section
-    assert " | 128 | 0.60 | 3 | 64 | 2 | 2 | 15 | 4 |\n" in section
-    assert "| Liger | 400 (2.00) | 204 (1.02) | 0 / 0 / 0 / 200 | 0 / 0 / 1 / 100 |" in section
-    assert " | 256 | 1.20 | 3 + 3 | 64 + 64 | 2 + 2 | 2 | 15 | 4 |\n" in section
-    assert "- flash-linear-attention (missing: package fla is not installed): counts-50257-bf16" in section
-    assert "`python -m benchmarks.speed counts`: 2026-01-01" in section and "Triton None, Liger 0.8.5." in section
-
-
-def test_the_readme_has_a_line_of_counts(counted: dict[str, Any]) -> None:
-    line = count_tables.headline(counted)
-    assert "V = 100, bfloat16, counted on an emulated GPU" in line and "not times" in line
+    # 200 (1.00): 12 x 16 + 4 x 2 bytes of a row of 200
+    assert "| ours, both denominators given | 200 (1.00) | 200 (1.00) | 12 / 0 / 0 / 4 | 12 / 0 / 0 / 4 |" in text
+    assert "| Liger | 400 (2.00) | 204 (1.02) | 0 / 0 / 0 / 200 | 0 / 0 / 1 / 100 |" in text
+    assert "- flash-linear-attention (missing: package fla is not installed): counts-50257-bf16" in text
+    line = count_tables.headline({"counts-50257-bf16": counted})
     assert "ours, with NTL, reads 200 bytes and writes 200 in 32 accesses; Liger, without, reads 400" in line
-    counted["counts-50257-bf16"]["providers"]["liger_ce"] = {"status": "missing", "reason": "not installed"}
-    assert count_tables.headline(counted) == count_tables.headline({}) == ""
-
-
-def test_no_results_are_no_agreement(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        for function in (report.check, report.write):
-            with pytest.raises(InputError, match="no results in"):
-                function(folder)
+    entries["liger_ce"] = missing
+    assert count_tables.headline({"counts-50257-bf16": counted}) == count_tables.headline({}) == ""
 
 
 @pytest.mark.parametrize("device", results.devices(results.FOLDER), ids=lambda device: device.name)
@@ -351,14 +241,7 @@ def test_every_missed_target_has_a_cause_and_no_cause_is_stale(device: Path) -> 
     assert set(causes) == tables.missed(found, report.kind_of(found))
 
 
-def test_targets_are_below_all_tables(records: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "targets_of", lambda kind: [Target("cpu", "t", "logits-fp32", 0.6, ("torch_ce",))])
-    before, _, after = report.device_report(records, Path("some-processor")).partition("\n## Targets\n")
-    assert "| t |" in after and "| t |" not in before
-    assert after.count("\n## ") == 1 and "\n## Machine" in after
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 0, "workloads": {}}', '{"schema": 2}'])
+@pytest.mark.parametrize("content", ["{", '{"schema": 0, "workloads": {}}'])
 def test_results_of_another_form_are_named(content: str, folder: Path) -> None:
     path = folder / "some-processor" / "logits.json"
     path.write_text(content)
@@ -366,7 +249,7 @@ def test_results_of_another_form_are_named(content: str, folder: Path) -> None:
         report.check(folder)
 
 
-@pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}", BEGIN, "<!-- quality:begin --> <!-- quality:end -->"])
+@pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}"])
 def test_a_readme_without_markers_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="needs the lines <!-- speed:begin -->"):
         published.with_section(text, "speed", "")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-from benchmarks.environment import ROOT
 
 pytest.importorskip("ntl_kernels.backends.triton", exc_type=ImportError)
 from benchmarks.speed import tune, workloads
@@ -63,22 +57,9 @@ def test_candidates_reach_the_launch_of_loss_and_gradient() -> None:
     assert tile() == plain and plain[0].keep > 0
 
 
-@pytest.mark.slow
-def test_what_workers_compile_is_not_compiled_again(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.benchmarks.compiled_ahead"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    count, reasons, ahead, anew = json.loads(done.stdout.splitlines()[-1])
-    assert count == 8 and ahead >= 6  # two are impossible; there are kernels over all rows, too
-    assert [threads for threads, _ in reasons] == [64, 96, 64, 96]
-    assert all((reason == "spills 7 registers") == (threads == 64) for threads, reason in reasons)
-    assert anew == 0
-
-
 @pytest.mark.parametrize(("deviation", "is_certain"), [(0.01, True), (0.4, False)])
 def test_the_output_ends_in_tables_that_can_be_pasted(
-    deviation: float, is_certain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    deviation: float, is_certain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With made-up times: 256 threads gain 20% and 10%, and 128 threads more, but on rows of 50,304 they fail."""
     device, asked = torch.device("meta"), list[str]()
@@ -100,12 +81,10 @@ def test_the_output_ends_in_tables_that_can_be_pasted(
     output = tune.tune(Settings(device, suite="gpu", families=("logits",), names="vocab-50[23]*"), tmp_path)
     assert "256 threads keep 8, unroll 4" in asked and "256 threads keep 8, unroll 8" not in asked
     assert tune.PRESENT in asked  # even if it spills
-    assert "vocab-50257-bf16: 256 threads keep 8, unroll 8, left out: spills" in capsys.readouterr().out
     found: dict[str, Any] = {"math": math}
     exec(output[output.index("KEPT = (") :], found)
     kept, streamed = dict(tiles.KEPT[:-2]), dict(tiles.STREAMED)
     if is_certain:
-        assert "    (math.inf, 256),  # 256 threads: gain 15.1%, spread 1.2%\n" in output
         streamed |= {2**17: 256, math.inf: 256}
     assert found["KEPT"] == (*kept.items(), (math.inf, 256 if is_certain else 512), tiles.KEPT[-1])
     assert found["STREAMED"] == tuple(streamed.items())
