@@ -171,7 +171,7 @@ class NumberCodec(Codec):
 
 
 class RTCodec(NumberCodec):
-    """The Regression Transformer's (Born and Manica 2023): a token for a digit and its power of ten, none for the point.
+    """The Regression Transformer's (Born and Manica 2023): a token for a digit and its power of ten, none for a point.
 
     3.05 is ``_3_0_ _0_-1_ _5_-2_``.
     """
@@ -190,7 +190,7 @@ class RTCodec(NumberCodec):
         return [self.tokens[digit, len(whole) - 1 - index] for index, digit in enumerate(whole + fraction)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """A number ends where powers stop falling. Powers that are left out are zeros, and a space separates numbers."""
+        """A number ends where powers stop falling. Powers left out are zeros, and a space separates two numbers."""
         written: list[int] = []
         number: dict[int, str] = {}
         for token in ids:

@@ -31,7 +31,7 @@ from .names import split_of_expected, split_of_medians
 from .tasks import Answer, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
 
-TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
+TIMINGS = ("model_preparation_time", "runtime", "samples_per_second", "steps_per_second")
 
 
 def load_splits(config: DictConfig) -> Splits:

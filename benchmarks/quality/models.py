@@ -38,6 +38,9 @@ SIZES = {
 }
 
 
+POSITION_DEVIATION = 2.0
+"""Of the relative position biases of a new T5. Adam moves a bias by about the learning rate in a step: from T5's own
+initial values, near 0, a short training never uses positions."""
 LARGEST = 3e9
 """The value that the paper's code scales to 10."""
 
@@ -55,8 +58,8 @@ def unscaled(values: Tensor) -> Tensor:
 def add_number_embeddings(model: Any, codec: RTCodec) -> None:
     """Add the Regression Transformer's fixed embeddings of number tokens to those that are learned.
 
-    That of a value v is v / (i + 1), scaled, in every even dimension i, and its negative in the next one. It is added by a
-    hook, so that weights keep their names.
+    That of a value v is v / (i + 1), scaled, in every even dimension i, and its negative in the next one. A hook adds
+    it, so that weights keep their names.
     """
     values = torch.zeros(codec.vocab_size, dtype=torch.float64)
     for token, (digit, power) in codec.places.items():
@@ -72,9 +75,9 @@ def add_number_embeddings(model: Any, codec: RTCodec) -> None:
 class ValueModel(T5ForConditionalGeneration):
     """xVal (Golkar et al. 2023): the embedding of a number is scaled by its value, and a head predicts the next value.
 
-    The loss is (CE + MSE) / 2, as in the paper's code, but the squared errors are those of scaled values. There,
-    predictions and labels of a batch are standardised together, so that the loss depends on the batch. Positions are T5's
-    relative ones instead of learned ones, and numbers with a comma between them stay apart.
+    The loss is (CE + MSE) / 2, as in the paper's code, but of scaled values: there, predictions and labels of a batch
+    are standardised together, so that a loss depends on the rest of its batch. Positions are T5's relative ones instead
+    of learned ones, and a comma between two numbers is kept.
     """
 
     def __init__(self, config: T5Config) -> None:
@@ -186,7 +189,11 @@ def new_model(options: DictConfig, codec: Codec) -> Any:
         kv = 128 if options.size == "3b" else hidden // heads
         sizes = {"d_model": hidden, "d_kv": kv, "d_ff": inner, "num_layers": layers, "num_heads": heads}
         config = T5Config(**shared, **sizes, decoder_start_token_id=codec.pad, dropout_rate=0.0)
-        return WITH_HEAD.get(options.head, T5ForConditionalGeneration)(config)
+        model = WITH_HEAD.get(options.head, T5ForConditionalGeneration)(config)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module.num_embeddings == config.relative_attention_num_buckets:
+                nn.init.normal_(module.weight, std=POSITION_DEVIATION)
+        return model
     sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers}
     heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 2048}
     return LlamaForCausalLM(LlamaConfig(**shared, **sizes, **heads_of, bos_token_id=None))

@@ -129,7 +129,9 @@ def test_experiments_train_evaluate_and_evaluate_again(dataset: str, model: str,
         if "/" not in split and model != "regression_head" and split != "test_expected":
             assert metrics["perplexity"] == pytest.approx(math.exp(metrics["ce"]))
     for saved in ("", "model", "checkpoint-2"):
-        again = run(configure(*SMALL[1:], *EVALUATE, *options, f"model.checkpoint={folder / saved}"), tmp_path / "again")
+        again = run(
+            configure(*SMALL[1:], *EVALUATE, *options, f"model.checkpoint={folder / saved}"), tmp_path / "again"
+        )
         for split, metrics in result["metrics"].items():
             assert again["metrics"][split] == pytest.approx(metrics, rel=1e-5, nan_ok=True)
         for path in folder.glob("predictions-*"):
@@ -139,7 +141,11 @@ def test_experiments_train_evaluate_and_evaluate_again(dataset: str, model: str,
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [("*.safetensors", "no weights in .* a run saves them"), ("tokenizer*", "no tokenizer in"), ("", "codec=rt; got digits")]
+    [
+        ("*.safetensors", "no weights in .* a run saves them"),
+        ("tokenizer*", "no tokenizer in"),
+        ("", "codec=rt; got digits"),
+    ]
     + [("config.json", "no configuration in")],
 )
 def test_checkpoints_that_cannot_be_evaluated_are_told_in_one_line(missing: str, said: str, tmp_path: Path) -> None:
@@ -384,7 +390,10 @@ def test_the_papers_settings() -> None:
     """Those of its ``training_args/train.yaml`` and ``config.yaml``."""
     found = training_arguments(configure("trainer=paper"), Path("unused"))
     assert (found.learning_rate, found.weight_decay, found.max_steps, found.warmup_steps) == (1e-4, 0.01, 2_500_000, 0)
-    assert found.lr_scheduler_type == "reduce_lr_on_plateau" and found.lr_scheduler_kwargs == {"factor": 0.5, "patience": 5}
+    assert found.lr_scheduler_type == "reduce_lr_on_plateau" and found.lr_scheduler_kwargs == {
+        "factor": 0.5,
+        "patience": 5,
+    }
     assert (found.per_device_train_batch_size, found.per_device_eval_batch_size) == (32, 64)
     assert (found.eval_steps, found.save_steps, found.logging_steps, found.save_total_limit) == (25000, 25000, 2000, 2)
     assert found.load_best_model_at_end and found.metric_for_best_model == "loss" and not found.greater_is_better
