@@ -117,9 +117,7 @@ def check_combination(config: DictConfig) -> None:
                 why = " (it has a loss of its own)" if option == "loss" else ""
                 raise InputError(f"model.head={model.head} needs {option}={only}{why}; got {given!r}")
     if model.codec == "rt" and loss in ("number_level", "ce_gaussian"):
-        raise InputError(
-            f"loss={loss} needs digits that are one token wherever they stand; model.codec=rt has one per power"
-        )
+        raise InputError(f"loss={loss} needs one token for each digit; model.codec=rt has one for each power of ten")
     if not (config.trainer.train or config.trainer.resume or model.checkpoint):
         raise InputError("trainer=eval needs what it evaluates: model.checkpoint=FOLDER or trainer.resume=CHECKPOINT")
 

@@ -236,7 +236,7 @@ def saved_model(checkpoint: str) -> Path:
 
 
 NEEDED = {
-    "weights": ("*.safetensors", "*.bin"),
+    "weights": ("model*.safetensors", "pytorch_model*.bin"),
     "configuration": ("config.json",),
     "tokenizer": ("tokenizer*", "*.model", "vocab*"),
 }

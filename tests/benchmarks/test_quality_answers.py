@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +19,9 @@ from benchmarks.quality.metrics import CORRELATIONS, agreement, answer_metrics, 
 from ntl_kernels.evaluation import median_answer, value_metrics
 
 TEXTS = ["What is 12 + 34.5?", "-7", "Round 1234567 to the nearest 10."] * 5
-KINDS = ("plain", "digits", "triples", "scores")
-CODECS = {kind: make_codec(kind, TEXTS, 300) for kind in KINDS}
+KINDS = ("plain", "digits", "triples", "scores", "rt")
+CODECS: dict[str, Any] = {kind: make_codec(kind, TEXTS, 300) for kind in KINDS}
+XVAL: Any = make_codec("xval", TEXTS, 300)
 
 
 @pytest.mark.parametrize("text", ["<eos> 4", "<pad><answer>", "--5", "5-3", "1.2.3", "", "What is -12.5 + 3?"])
@@ -62,6 +65,39 @@ def test_ten_and_eleven_are_scores_of_their_own() -> None:
     assert codec.numbers().values.tolist() == list(range(12)) and len(codec.numbers().groups) == 1
 
 
+def test_rt_has_a_token_for_each_digit_and_power() -> None:
+    codec = CODECS["rt"]
+    tokens = codec.tokenizer.convert_ids_to_tokens(codec.encode("-12.05, 7" + "1" * 21))
+    assert tokens[:5] == ["-", "_1_1_", "_2_0_", "_0_-1_", "_5_-2_"] and tokens[-22:] == ["7", *"1" * 21]
+    assert len(codec.numbers()) == 320 and codec.numbers().values.unique().tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("places", "text"),
+    [("12 21", "120"), ("12 20", "102"), ("10 22", "1 200"), ("10 20", "1 2"), ("5-2", "0.05"), ("31 5-1", "30.5")],
+)
+def test_malformed_numbers_are_summed_by_their_places(places: str, text: str) -> None:
+    """As the paper's code reads them; the powers behind each digit."""
+    codec = CODECS["rt"]
+    ids = [codec.tokenizer.convert_tokens_to_ids(f"_{place[0]}_{place[1:]}_") for place in places.split()]
+    assert codec.decode(ids) == text and codec.decode([*codec.encode("x = "), *ids, codec.eos, *ids]) == f"x = {text}"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("-.,0123456789 _x", max_size=30))
+def test_xval_keeps_texts_apart_from_their_numbers(text: str) -> None:
+    """Numbers come back by value: written as floats, they lose leading and trailing zeros."""
+    codec = XVAL
+    ids, values = codec.encode(text), codec.values(text)
+    assert [value for token, value in zip(ids, values, strict=True) if token != codec.num] == [1.0] * (
+        len(ids) - ids.count(codec.num)
+    )
+    numbers = r"(?<![0-9.])[0-9]{1,12}(?:\.[0-9]{1,6})?(?![0-9.])"  # exact in a float, and without a run of points
+    plain = re.sub(r"[0-9.]+", lambda run: run[0] if re.fullmatch(numbers, run[0]) else "", text)
+    again = codec.decode_values(codec.encode(plain), codec.values(plain))
+    assert again == re.sub(numbers, lambda number: in_digits(float(number[0])), plain)
+
+
 def test_codecs_of_different_texts_are_not_mixed_up() -> None:
     first, second = (make_codec("plain", [word * 3] * 9, 400) for word in ("hello", "other"))
     assert len(first.encode("hello")) < len(second.encode("hello"))
@@ -89,7 +125,7 @@ def test_tokenizers_that_mark_spaces_keep_them(kind: str, sentencepiece: str) ->
         ids = codec.encode(text)
         assert codec.decode([*ids, codec.eos]) == text
         names = codec.tokenizer.convert_ids_to_tokens(ids)
-        most = {"digits": 1, "scores": 2, "triples": 3}.get(kind, math.inf)
+        most = {"digits": 1, "scores": 2, "triples": 3}.get(kind, math.inf)  # RT's have names of their own
         assert all(len(name) <= most for name in names if any(c.isdigit() for c in name))
 
 
