@@ -11,10 +11,10 @@ from .. import published
 from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
-from . import headlines, plots, records, several_digits
+from . import headlines, paper, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
-from .names import A_TOKEN_EACH, METRICS, SEVERAL, anchor, in_order, words
+from .names import A_TOKEN_EACH, METRICS, OF_PAPER, SEVERAL, anchor, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -47,7 +47,7 @@ DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool) -> str:
     """All tables as Markdown; ``advised``: link to the advice, which is based on the committed records."""
-    datasets = by_dataset(run for run in runs if run["model"] not in SEVERAL)
+    datasets = by_dataset(without_sections(runs))
     parts = ["# Does the Number Token Loss help?"]
     if advised:
         parts += [f"When to use it and with which options: [advice]({ADVICE_TEXT})."]
@@ -58,10 +58,15 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
         parts += ["## What tables allow", YARDSTICKS, table]
-    parts += several_digits.section(runs)
+    parts += several_digits.section(runs) + paper.section(runs)
     for dataset in in_order(datasets):
         parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"
+
+
+def without_sections(runs: Sequence[Record]) -> list[Record]:
+    """The runs that no section of their own shows."""
+    return [run for run in runs if run["model"] not in SEVERAL and run["dataset"] not in OF_PAPER]
 
 
 DECODING = (
@@ -230,7 +235,7 @@ def pages(folder: Path) -> Pages:
     files = folder / TIMING, folder / records.YARDSTICKS
     timing, yardsticks = (json.loads(path.read_text()) if path.exists() else {} for path in files)
     drawn: dict[Path, tuple[str, Draw]] = {}
-    for dataset, groups in by_dataset(run for run in runs if run["model"] not in SEVERAL).items():
+    for dataset, groups in by_dataset(without_sections(runs)).items():
         source = digest([each for _, each in sorted(groups.items())])
         drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)

@@ -145,8 +145,8 @@ def test_experiments_train_evaluate_and_evaluate_again(dataset: str, model: str,
         ("*.safetensors", "no weights in .* a run saves them"),
         ("tokenizer*", "no tokenizer in"),
         ("", "codec=rt; got digits"),
-    ]
-    + [("config.json", "no configuration in")],
+        ("config.json", "no configuration in"),
+    ],
 )
 def test_checkpoints_that_cannot_be_evaluated_are_told_in_one_line(missing: str, said: str, tmp_path: Path) -> None:
     small_run(tmp_path / "run", "model=rt", "trainer.save_model=true")
@@ -425,6 +425,16 @@ def test_checkpoints_bring_their_tokenizer(tmp_path: Path) -> None:
     assert second["parameters"] == first["parameters"]
     for split, metrics in first["metrics"].items():
         assert second["metrics"][split]["ce"] == pytest.approx(metrics["ce"], rel=1e-5)
+
+
+def test_answers_are_searched_with_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure(*SMALL, "beams=3")
+    splits = load_splits(config)
+    task, asked = make_task(config, splits), []
+    generate = task.model.generate
+    monkeypatch.setattr(task.model, "generate", lambda **given: asked.append(given) or generate(**given))
+    answers = task.trainer_arguments["answer"](splits.validation)
+    assert len(answers) == 2 and asked[0]["num_beams"] == 3 and asked[0]["do_sample"] is False
 
 
 def test_debug_answers_eight_questions_of_a_split() -> None:
