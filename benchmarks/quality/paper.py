@@ -41,8 +41,8 @@ def section(runs: Sequence[Record]) -> list[str]:
 READ = (
     "What the paper compares, on its data sets, at a size that two cores can train. All models are tiny T5s, and their "
     "numbers are digits (`t5`), tokens of a digit and its power of ten (`rt`, Regression Transformer), or one token "
-    "with a value (`xval`). Unlike the paper's, they are not pretrained on text: they have 1.4 instead of 60 to 220 million "
-    "parameters and train for thousands instead of about a million steps, with a vocabulary of their own. "
+    "with a value (`xval`). Unlike the paper's, they are not pretrained on text: they have 1.4 instead of 60 to 220 "
+    "million parameters and train for thousands instead of about a million steps, with a vocabulary of their own. "
     "Answers are decoded greedily instead of with four beams. `correct answers` are equal to the true number, "
     "`correct as the paper counts` are close to it (`np.isclose`). The paper's own commands: "
     "[the paper's experiments](../../../docs/pages/paper.md)."
