@@ -82,13 +82,7 @@ class ValueModel(T5ForConditionalGeneration):
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
-        self.value_head = nn.Sequential(nn.Linear(config.d_model, 1024), nn.GELU(), nn.Linear(1024, 1))
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if module in getattr(self, "value_head", ()):
-            initialise(module)
+        self.head = nn.Sequential(nn.Linear(config.d_model, 1024), nn.GELU(), nn.Linear(1024, 1))
 
     def embed(self, ids: Tensor, values: Tensor) -> Tensor:
         factors = torch.where(ids == self.config.num_token_id, scaled(values), 1.0)
@@ -101,7 +95,7 @@ class ValueModel(T5ForConditionalGeneration):
         """(logits [B, T, V], scaled values [B, T]) after each of the decoder's inputs [B, T]."""
         inputs = {"decoder_inputs_embeds": self.embed(ids, values), "attention_mask": attention_mask}
         outputs = super().forward(encoder_outputs=encoded, **inputs, output_hidden_states=True, use_cache=False)
-        return outputs.logits, self.value_head(outputs.decoder_hidden_states[-1]).squeeze(-1)
+        return outputs.logits, self.head(outputs.decoder_hidden_states[-1]).squeeze(-1)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, input_values: Tensor, labels: Tensor, label_values: Tensor
@@ -138,12 +132,6 @@ class RegressionModel(T5EncoderModel):
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
         self.head = nn.Linear(config.d_model, 1)
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if module is getattr(self, "head", None):
-            initialise(module)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
@@ -158,17 +146,8 @@ class RegressionModel(T5EncoderModel):
         return {"loss": (errors**2).sum() / is_number.sum().clamp_min(1), **outputs}
 
 
-def initialise(module: nn.Module) -> None:
-    """The initial weights of a layer of a new head."""
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)
-
-
 WITH_HEAD = {"regression": RegressionModel, "value": ValueModel}
 """Head -> the model; all others predict tokens."""
-HEADS = ("head.", "value_head.")
-"""How the names of weights begin that a checkpoint from elsewhere does not have."""
 
 
 def make_model(options: DictConfig, codec: Codec, seed: int) -> Any:
@@ -206,8 +185,10 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     model, found = WITH_HEAD.get(options.head, auto).from_pretrained(
         folder, local_files_only=True, output_loading_info=True
     )
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(HEADS)):
-        raise ValueError(f"{folder} has no weights {missing[0]}, which a {type(model).__name__} needs")
+    for name in sorted(found["missing_keys"]):
+        if not name.startswith("head."):
+            raise ValueError(f"{folder} has no weights {name}, which a {type(model).__name__} needs")
+        model.get_submodule(name.rpartition(".")[0]).reset_parameters()  # a checkpoint from elsewhere gets a new head
     if (kind := getattr(model.config, "codec", codec.kind)) != codec.kind:
         raise ValueError(f"{folder} was trained with model.codec={kind}; got {codec.kind}")
     model.resize_token_embeddings(codec.vocab_size)

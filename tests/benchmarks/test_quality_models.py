@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ PAIRS = [Pair("3 of 40.5?", "x = -12"), Pair("none", "1, 2 and 30"), Pair("7", "
 
 def model_of(name: str, *options: str) -> tuple[Any, Any]:
     config = configure([f"model={name}", "model.size=test", *options]).model
-    codec = make_codec(config.codec, TEXTS, 300)
+    codec = make_codec(config.codec, TEXTS, 300, config.checkpoint)
     return make_model(config, codec, 1), codec
 
 
@@ -90,7 +91,7 @@ def test_xvals_loss_is_that_of_a_loop(xval: Any) -> None:
     )
     none = model(**value_batch(codec, PAIRS[2:]))["loss"]
     none.backward()
-    assert none.isfinite() and not model.value_head[0].weight.grad.any()
+    assert none.isfinite() and not model.head[0].weight.grad.any()
 
 
 def test_xval_reads_the_values_that_it_predicts(xval: Any) -> None:
@@ -130,3 +131,22 @@ def test_a_gaussian_target_is_cross_entropy_with_those_probabilities() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["xval", "regression_head"])
+def test_a_checkpoint_from_elsewhere_gets_a_new_head(name: str, tmp_path: Path) -> None:
+    """Everything else is loaded; a checkpoint that lacks more than the head is refused."""
+    base, codec = model_of("t5")
+    for folder in ("t5", "encoder"):
+        codec.tokenizer.save_pretrained(tmp_path / folder)
+    del base.config.codec
+    base.save_pretrained(tmp_path / "t5")
+    model, _ = model_of(name, f"model.checkpoint={tmp_path}/t5")
+    loaded = model.state_dict()
+    shared = {key: weight for key, weight in base.state_dict().items() if key in loaded}
+    assert len(shared) > 9 and all(torch.equal(loaded[key][: len(weight)], weight) for key, weight in shared.items())
+    head = [weight for key, weight in loaded.items() if key.startswith("head.")]
+    assert head and all(0 < weight.abs().max() <= 0.5 for weight in head)
+    model_of("regression_head")[0].save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match="has no weights decoder.*which a T5ForConditionalGeneration needs"):
+        model_of("t5_ntl", f"model.checkpoint={tmp_path}/encoder")
