@@ -20,12 +20,13 @@ DATASETS = {
     "arithmetic": "sums",
     "rjokes": "ratings of jokes",
     "paper_expressions": "the paper's comparisons: expressions",
+    "paper_start": "the paper's comparisons: arithmetic, start",
     "paper_arithmetic": "the paper's comparisons: arithmetic",
     "paper_mathematics": "the paper's comparisons: mathematics_dataset",
 }
 """Data set -> display name, in the order of reports; other data sets come last under their own names."""
-PAPER_EXPRESSIONS, PAPER_ARITHMETIC, PAPER_MATHEMATICS = "paper_expressions", "paper_arithmetic", "paper_mathematics"
-OF_PAPER = (PAPER_EXPRESSIONS, PAPER_ARITHMETIC, PAPER_MATHEMATICS)
+PAPER_START, PAPER_ARITHMETIC, PAPER_MATHEMATICS = "paper_start", "paper_arithmetic", "paper_mathematics"
+OF_PAPER = ("paper_expressions", PAPER_START, PAPER_ARITHMETIC, PAPER_MATHEMATICS)
 """Data sets of the paper's comparisons, which have a section of their own."""
 UNITS = {"housing": "dollars", "taxis": "dollars", "diamonds": "dollars"}
 """The units of answers; those of generated data have none."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from .losses import NTL, PLAIN
-from .names import METRICS, PAPER_ARITHMETIC, PAPER_EXPRESSIONS, PAPER_MATHEMATICS
+from .names import METRICS, PAPER_ARITHMETIC, PAPER_MATHEMATICS, PAPER_START
 from .records import Groups, Key, Record, by_dataset, splits_of, values_of
 from .statistics import Difference, baseline, compare
 from .tables import difference_table, markdown, mean_table, rounded, settings, told
@@ -28,8 +28,8 @@ def section(runs: Sequence[Record]) -> list[str]:
     if not arithmetic:
         return []
     parts = [f"## {TITLE}", READ, CHOSEN, claims_table(arithmetic, mathematics)]
-    if before := datasets.get(PAPER_EXPRESSIONS):
-        parts += [f"Before: {settings(before)}\n\n{mean_table(before, 'interpolate', MEASURED)}"]
+    if start := datasets.get(PAPER_START):
+        parts.append(f"The start. {settings(start)}\n\n{mean_table(start, 'interpolate', MEASURED)}")
     for groups in filter(None, (arithmetic, mathematics)):
         parts.append(settings(groups))
         for split in splits_of(groups):
@@ -49,11 +49,12 @@ READ = (
 )
 CHOSEN = (
     "Size and steps were chosen with CE alone, so that some answers are right and some are wrong. From random weights, "
-    "T5 learned nothing but the distribution of answers within 2,000 steps on arithmetic. So every model first trains "
-    "on expressions, which are shorter, with CE (xVal with its own loss), and then on arithmetic with each loss; runs "
-    "with the same seed and tokens start from the same weights. On mathematics_dataset, every run starts from random "
-    "weights. The position biases of a new T5 start with a standard deviation of 2: with T5's own initial values, near "
-    "0, T5 did not learn expressions within 2,000 steps either."
+    "T5 learned nothing but the distribution of answers within 2,000 steps on arithmetic. So each way to write numbers "
+    "has one start, trained with CE (xVal: its own loss) on expressions, which are shorter, and then on arithmetic. "
+    "From it, every loss trains on. There, the seed sets the order of the data and not the weights: intervals say "
+    "nothing about other weights. On mathematics_dataset, the seed sets both, and weights start at random. The position "
+    "biases of a new T5 have a standard deviation of 2: with T5's own initial values, near 0, T5 did not learn "
+    "expressions within 2,000 steps either."
 )
 
 
