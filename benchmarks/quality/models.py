@@ -39,8 +39,8 @@ SIZES = {
 
 
 POSITION_DEVIATION = 2.0
-"""Of the relative position biases of a new T5. Adam moves a bias by about the learning rate in a step: from T5's own
-initial values, near 0, a short training never uses positions."""
+"""Of the relative position biases of a new T5. Adam moves a bias by about the learning rate in a step, so from T5's own
+initial values, near 0, it takes a thousand steps until positions matter."""
 LARGEST = 3e9
 """The value that the paper's code scales to 10."""
 

@@ -52,9 +52,9 @@ CHOSEN = (
     "T5 learned nothing but the distribution of answers within 2,000 steps on arithmetic. So each way to write numbers "
     "has one start, trained with CE (xVal: its own loss) on expressions, which are shorter, and then on arithmetic. "
     "From it, every loss trains on. There, the seed sets the order of the data and not the weights: intervals say "
-    "nothing about other weights. On mathematics_dataset, the seed sets both, and weights start at random. The position "
-    "biases of a new T5 have a standard deviation of 2: with T5's own initial values, near 0, T5 did not learn "
-    "expressions within 2,000 steps either."
+    "nothing about other weights. On mathematics_dataset, the seed sets both, and weights start at random. The "
+    "position biases of a new T5 have a standard deviation of 2: from T5's own initial values, near 0, learning starts "
+    "later."
 )
 
 
