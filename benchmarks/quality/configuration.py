@@ -27,6 +27,8 @@ IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
 """Options that do not affect what is learned."""
+OFF = {"beams": 1}
+"""Values besides false, 0 and null with which an option is off."""
 BASE = "base"
 """The file with the options that all choices of a group share; it is not a choice itself."""
 GROUPS = ("dataset", "model", "loss", "trainer")
@@ -144,6 +146,7 @@ def claim(folder: Path, config: DictConfig) -> None:
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
     """The keys at which two configurations differ, with dots between levels. An option that is off may be missing."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
+        one, other = (None if value == OFF.get(path) else value for value in (one, other))
         return [] if one == other or not (one or other) else [path]
     keys = sorted(one.keys() | other.keys())
     return [each for key in keys for each in differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))]

@@ -49,8 +49,8 @@ TRIED = [
     ("rents", "rt model.architecture=llama", "ntl_mse"),
 ]
 """Every data set, model and loss."""
-DATASETS = ("arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "multiplication", "table", "debug")
-OTHERS = [(d, m, None) for d in (*DATASETS, "rents") for m in OF_MODEL if (d, m) not in [t[:2] for t in TRIED]]
+DATASETS = sorted(path.stem for path in (CONFIGURATIONS / "dataset").glob("*.yaml"))
+OTHERS = [(d, m, None) for d in DATASETS for m in OF_MODEL if (d, m) not in [tried[:2] for tried in TRIED]]
 SAVED = ("", "model", "checkpoint-2")
 """What ``model.checkpoint`` may name, below a run's folder."""
 EVALUATE = ["trainer=eval", "trainer.max_questions=8", "trainer.arguments.per_device_eval_batch_size=4"]

@@ -16,7 +16,7 @@ from benchmarks import published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, without_paths
 from benchmarks.published import SPACE
-from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
+from benchmarks.quality import advice, headlines, names, paper, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import WITHOUT_EFFECT, differences, plain
 from benchmarks.quality.losses import NTL, title, was
@@ -301,6 +301,29 @@ def test_the_advice_on_several_digits_follows_the_records() -> None:
         f"- Llama-3-like, {NTL}, all number tokens compared: 3 of 3 errors",
         "- Llama-3-like, CE + 1 NTL-WAS, same length: 1 of 3 errors",
     ]
+
+
+def test_claims_of_the_paper_are_counted() -> None:
+    """Of T5's two test splits with three measures each: all better, all worse, and too few pairs to tell."""
+    runs = [record("paper_arithmetic", "CE", seed, 10 + 0.1 * seed, "t5") for seed in SEEDS]
+    runs += [record("paper_arithmetic", NTL, seed, 9 + 0.1 * seed, "t5") for seed in SEEDS]
+    runs += [record("paper_arithmetic", "CE + 2 NTL-MSE", seed, 12 + 0.1 * seed, "t5") for seed in SEEDS]
+    runs += [record("paper_arithmetic", "CE + MSE", 1, 8.0, "xval")]
+    for loss, error in (("CE", 9.0), (NTL, 8.0)):
+        runs += [record("paper_mathematics", loss, seed, error, "t5") for seed in SEEDS]
+        runs[-1]["metrics"]["interpolate/mul"] = runs[-1]["metrics"]["interpolate"]
+    told = "\n\n".join(paper.section(runs))
+    for row in (
+        f"| arithmetic: {NTL} is better than CE | 6 | 6 | 0 | 0 |",
+        "| arithmetic: CE + 2 NTL-MSE is better than CE | 6 | 0 | 6 | 0 |",
+        "| arithmetic: T5 with NTL is better than xVal | 6 | 0 | 0 | 6 |",
+        "| arithmetic: RT with NTL is better than RT | 0 | 0 | 0 | 0 |",
+        f"| mathematics_dataset: {NTL} is better than CE | 6 | 6 | 0 | 0 |",
+        "| interpolate/mul | 0.111 | 9.00 | - | ",
+    ):
+        assert row in told
+    assert paper.section([run for run in runs if "paper" not in run["dataset"]]) == []
+    assert paper.TITLE not in report.report(both("diamonds"), {}, {}, advised=False)
 
 
 @pytest.mark.parametrize(("error", "met"), [(9.0, True), (11.0, False)])
