@@ -44,8 +44,7 @@ READ = (
     "with a value (`xval`). Unlike the paper's, they are not pretrained on text: they have 1.4 instead of 60 to 220 "
     "million parameters and train for thousands instead of about a million steps, with a vocabulary of their own. "
     "Answers are decoded greedily instead of with four beams. `correct answers` are equal to the true number, "
-    "`correct as the paper counts` are close to it (`np.isclose`). The paper's own commands: "
-    "[the paper's experiments](../../../docs/pages/paper.md)."
+    "`correct as the paper counts` are close to it (`np.isclose`). The paper's own commands: `docs/pages/paper.md`."
 )
 CHOSEN = (
     "Size and steps were chosen with CE alone, so that some answers are right and some are wrong. From random weights, "
