@@ -180,8 +180,9 @@ def next_logits(model: Any, codec: Codec, pairs: Sequence[Pair], begun: Sequence
 def regression_task(model: RegressionModel, codec: Codec, splits: Splits) -> Task:
     """A model that predicts a value for each question, trained with MSE."""
     values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None]
-    if not values:
-        raise InputError("model.head=regression needs answers that are numbers; the training data have none")
+    if 2 * len(values) <= len(splits.train):
+        found = f"{len(values)} of {len(splits.train)} for training are"
+        raise InputError(f"model.head=regression needs answers that are numbers; {found}")
     if not hasattr(model.config, "answer_mean"):  # otherwise the model was saved with it
         model.config.answer_mean = statistics.fmean(values)
         model.config.answer_deviation = max(statistics.pstdev(values), 1e-6)
