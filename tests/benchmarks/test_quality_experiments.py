@@ -150,7 +150,7 @@ def test_experiments_train_evaluate_and_evaluate_again(
             assert again["metrics"][split] == pytest.approx(metrics, rel=1e-5, nan_ok=True)
         for path in folder.glob("predictions-*"):
             (words, decimals), (others, found) = map(answers_in, (path, tmp_path / "again" / path.name))
-            assert others == words and found == pytest.approx(decimals, rel=1e-5)
+            assert others == words and found == pytest.approx(decimals, rel=1e-5, abs=1e-5)
         shutil.rmtree(tmp_path / "again")
 
 
