@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -226,9 +227,10 @@ class XValCodec(NumberCodec):
         return [next(numbers) if token == self.num else 1.0 for token in self.encode(text)]
 
     def decode_values(self, ids: Sequence[int], values: Sequence[float]) -> str:
-        """The text of tokens and their values."""
-        pairs = zip(ids, values, strict=True)
-        written = [self.in_digits(in_digits(value)) if token == self.num else [token] for token, value in pairs]
+        """The text of tokens and their values; what is not finite is left out."""
+        numbers = (in_digits(value if math.isfinite(value) else None) for value in values)
+        pairs = zip(ids, numbers, strict=True)
+        written = [self.in_digits(number) if token == self.num else [token] for token, number in pairs]
         return self.decode([token for tokens in written for token in tokens])
 
 

@@ -95,6 +95,7 @@ def test_xval_keeps_texts_apart_from_their_numbers(text: str) -> None:
     numbers = r"(?<![0-9.])[0-9]{1,12}(?:\.[0-9]{1,6})?(?![0-9.])"  # exact in a float, and without a run of points
     plain = re.sub(r"[0-9.]+", lambda run: run[0] if re.fullmatch(numbers, run[0]) else "", text)
     again = codec.decode_values(codec.encode(plain), codec.values(plain))
+    assert codec.decode_values([codec.num, codec.num], [float("nan"), float("-inf")]) == ""
     assert again == re.sub(numbers, lambda number: in_digits(float(number[0])), plain)
 
 
