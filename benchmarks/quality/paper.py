@@ -63,9 +63,9 @@ def claims_table(arithmetic: Groups, mathematics: Groups) -> str:
     header = ["claim", "differences", "as claimed", "the opposite", "not reliable"]
     rows = [[claim, *map(str, counted(each))] for claim, each in found.items()]
     total, better, worse, _ = counted([each for claim in found if claim.endswith(OVER_CE) for each in found[claim]])
-    verdict = "This is also what" if 2 * better > total else "This is not what"
+    verdict = "This was also seen here" if 2 * better > total else "This was not seen here"
     outcome = (
-        f"{verdict} was measured here: of {total} differences between T5 with CE + NTL and T5 with CE, {better} are "
+        f"{verdict}: of {total} differences between T5 with CE + NTL and T5 with CE, {better} are "
         f"reliably better and {worse} reliably worse."
     )
     return f"{COUNTED}\n\n{markdown(header, rows)}\n\n{outcome} {UNTESTED}"
@@ -129,4 +129,6 @@ def categories_table(groups: Groups) -> str:
         rows.append([split, *means, *cells])
     header = [f"{METRICS[metric]}: {loss}" for metric, loss in OF_CATEGORIES]
     first = ["category", f"{METRICS['number_accuracy']}: CE", f"{METRICS['log_mae']}: CE"]
-    return f"Every category of mathematics_dataset; differences are to CE:\n\n{markdown([*first, *header], rows)}"
+    asked = plain[0]["config"]["dataset"].get("limits", {}).get("test")
+    read = f"Every category of mathematics_dataset, {asked or 'all'} questions each; differences are to CE:"
+    return f"{read}\n\n{markdown([*first, *header], rows)}"
