@@ -75,8 +75,8 @@ OVER_CE = "is better than CE"
 COUNTED = (
     "The abstract of the paper says that NTL consistently improves performance in math-related tasks; its experiments "
     "also rank losses and models. How many of the differences in correct answers, MAE and R2 on both test splits have "
-    "an interval on the claimed side of 0, on the other, or around it (a few wild answers can dominate MAE and R2, above "
-    "all on mathematics_dataset):"
+    "an interval on the claimed side of 0, on the other, or around it (a few wild answers can dominate MAE and R2, "
+    "above all on mathematics_dataset):"
 )
 UNTESTED = (
     "The abstract has three more claims. That NTL matches a regression head: see the targets above and the ratings "
