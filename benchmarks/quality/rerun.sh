@@ -6,7 +6,7 @@
 # seaborn-data repository, and housing.csv of "Hands-on Machine Learning" (California). The folder of rJokes
 # is what `prepare rjokes` makes of dev.tsv and test.tsv.
 set -euo pipefail
-mathematics=${1:?the folder with arithmetic_train.txt.gz and its like}
+mathematics=${1:?the folder into which arithmetic and mathematics_dataset were prepared}
 diamonds=${2:?diamonds.csv or diamonds.csv.gz}
 housing=${3:?housing.csv or housing.csv.gz}
 taxis=${4:?taxis.csv or taxis.csv.gz}
