@@ -50,10 +50,7 @@ class GaussianTarget:
     """
 
     def __init__(self, numbers: NumberTokens, loss: Mapping[str, Any]) -> None:
-        sigma = loss.get("sigma")
-        if set(loss) != {"name", "sigma"} or isinstance(sigma, (bool, str)) or not sigma or not sigma > 0:
-            raise InputError(f"loss={GAUSSIAN} has one option, sigma, a number above 0; got {dict(loss)}")
-        self.numbers, self.sigma = numbers, sigma
+        self.numbers, self.sigma = numbers, sigma_of(loss)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean over labels [B, T] that are not negative, for logits [B, T, V]."""
@@ -65,11 +62,21 @@ class GaussianTarget:
         return gained.sum() / (labels >= 0).sum().clamp_min(1)
 
 
+def sigma_of(loss: Mapping[str, Any]) -> float:
+    """The standard deviation of a Gaussian target."""
+    sigma = loss.get("sigma")
+    if set(loss) != {"name", "sigma"} or isinstance(sigma, (bool, str)) or not sigma or not sigma > 0:
+        raise InputError(f"loss={GAUSSIAN} has one option, sigma, a number above 0; got {dict(loss)}")
+    return float(sigma)
+
+
 def check_loss(loss: Mapping[str, Any]) -> None:
     """Raise where a configuration names no loss, or options that it cannot have."""
     if loss["name"] == "number_level":
         number_level_config(loss)
-    elif loss["name"] != GAUSSIAN:  # checked where it is made
+    elif loss["name"] == GAUSSIAN:
+        sigma_of(loss)
+    else:
         ntl_config(loss)
 
 

@@ -20,8 +20,8 @@ DECIMALS, PER_CENT_DECIMALS = 12, 6
 """Digits to which differences are rounded; smaller ones are rounding errors."""
 AS_RATIOS = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
 """Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below −100%."""
-IN_POINTS = ("exact_match", "number_accuracy", "no_number", "run_on", "too_short", "token_accuracy", "within_one")
-IN_POINTS += ("paper_accuracy",)
+IN_POINTS = ("exact_match", "number_accuracy", "paper_accuracy", "token_accuracy", "within_one")
+IN_POINTS += ("no_number", "run_on", "too_short")
 """Shares: differences are in percentage points. For all other metrics they are plain differences."""
 
 

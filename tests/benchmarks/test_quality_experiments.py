@@ -138,12 +138,16 @@ def test_experiments_train_evaluate_and_evaluate_again(
     assert result["loss"] == (loss or OF_MODEL[model])
     assert result["seconds"] > 0 and result["environment"]["commit"]
     (point,) = [entry for entry in result["log"] if "eval_loss" in entry]
-    expected = {"exact_match", "bleu", "rougeL"} if dataset == "multirc" else {"exact_match", "mae", "no_number"}
+    expected = {"exact_match", "bleu", "rougeL"} if dataset == "multirc" else {"exact_match", "mae", "r2", "no_number"}
     assert {f"eval_{name}" for name in expected} <= point.keys()
     for split, metrics in result["metrics"].items():
         assert expected <= metrics.keys()
         if "/" not in split and model != "regression_head" and split != "test_expected":
             assert metrics["perplexity"] == pytest.approx(math.exp(metrics["ce"]))
+            assert model == "xval" or 0 <= metrics["token_accuracy"] <= 1
+        if "/" not in split:
+            answers = (folder / f"predictions-{split}.jsonl").read_text().splitlines()
+            assert len(answers) == (8 if dataset == "mathematics_dataset" else 2)
     for name in saved:
         again = run(configure(*SMALL[1:], *EVALUATE, *options, f"model.checkpoint={folder / name}"), tmp_path / "again")
         for split, metrics in result["metrics"].items():
