@@ -55,6 +55,8 @@ def test_sums_are_right_and_distinct() -> None:
     assert len({pair.question for pair in pairs}) == 500
     with pytest.raises(InputError, match="101"):
         generated.sums(101, digits=1, seed=0)
+    with pytest.raises(InputError, match="too few products of 999 and 999 numbers for 600000 questions"):
+        generated.generated_products({"train": 599_998, "validation": 1, "test": 1}, 0)
 
 
 def test_expressions_and_products_are_right_and_distinct() -> None:

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks.commands import InputError
 from benchmarks.quality.codec import make_codec
 from benchmarks.quality.configuration import configure
 from benchmarks.quality.data import Pair
-from benchmarks.quality.losses import GaussianTarget
+from benchmarks.quality.losses import GaussianTarget, check_loss
 from benchmarks.quality.models import add_number_embeddings, make_model, scaled, unscaled
 from benchmarks.quality.tasks import value_batch
 from ntl_kernels import NumberTokens
@@ -116,6 +117,8 @@ def test_a_gaussian_target_is_cross_entropy_with_those_probabilities() -> None:
     logits = torch.randn(2, 4, 12, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([[3, 4, 0, -100], [5, 9, 11, -100]])
     added = GaussianTarget(numbers, {"name": "ce_gaussian", "sigma": 0.8})(logits, labels)
+    with pytest.raises(InputError, match="sigma, a number above 0"):  # a comparison asks before its first run
+        check_loss({"name": "ce_gaussian", "sigma": -1})
     targets = torch.zeros(2, 4, 12, dtype=torch.float64)
     values = {3: 0.0, 5: 1.0, 4: 2.5, 9: 2.5}
     for place in [(row, column) for row in range(2) for column in range(4) if labels[row, column] >= 0]:

@@ -96,6 +96,9 @@ def products(count: int, first_digits: Sequence[int], rng: random.Random) -> lis
 
     In place of the products of Zausinger et al., whose files (digit-multiplication) are not published.
     """
+    factors = [sum(9 * 10 ** (number - 1) for number in digits) for digits in (first_digits, FACTOR_DIGITS)]
+    if 2 * count > factors[0] * factors[1]:
+        raise InputError(f"there are too few products of {factors[0]} and {factors[1]} numbers for {count} questions")
     pairs: dict[str, Pair] = {}
     while len(pairs) < count:
         digits = rng.choice(first_digits), rng.choice(FACTOR_DIGITS)
