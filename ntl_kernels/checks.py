@@ -129,8 +129,8 @@ def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
     if numbers.vocab_size != vocab_size:
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens; got {vocab_size} columns. "
-            f"Build them with vocab_size={vocab_size}. If the columns are one rank's part of a sharded vocabulary, use "
-            f"ntl_kernels.parallel"
+            f"Build them with vocab_size={vocab_size} or, from a tokenizer, with model=model. If the columns are one "
+            f"rank's part of a sharded vocabulary, use ntl_kernels.parallel"
         )
 
 

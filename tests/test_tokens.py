@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,13 +21,23 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    ByT5Tokenizer,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    PreTrainedTokenizerFast,
+)
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.tokens import NumberTable
+
+from .integrations.models import make_model
 
 TEXT = [
     "the answer is 42 and not 7 or 3.14, 2024 1999 10 11 12 007",
@@ -203,6 +214,72 @@ def test_vocabulary_size() -> None:
         NumberTokens.from_tokenizer(tokenizer, vocab_size=6)
     with pytest.raises(TypeError, match="vocab_size.*'8'"):
         NumberTokens.from_tokenizer(tokenizer, vocab_size="8")  # type: ignore[arg-type]
+
+
+TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def image_text_model() -> Any:
+    """Its configuration has the size of the vocabulary only inside ``text_config``."""
+    vision = TINY | {"image_size": 8, "patch_size": 4}
+    config = Gemma3Config(text_config=TINY | {"vocab_size": 48}, vision_config=vision, mm_tokens_per_image=1)
+    assert not hasattr(config, "vocab_size")
+    return Gemma3ForConditionalGeneration(config)
+
+
+def resized() -> Any:
+    model = make_model("llama-tied")
+    model.resize_token_embeddings(101)
+    return model
+
+
+def adapted(case: str = "llama", **options: Any) -> Any:
+    """With LoRA, or with what else of its head is trained."""
+    return get_peft_model(make_model(case), LoraConfig(r=2, **options))
+
+
+MODELS_OF_SIZES: dict[str, tuple[Callable[[], Any], int]] = {
+    "padded": (make_model, 97),
+    "tied": (partial(make_model, "llama-tied"), 97),
+    "resized": (resized, 101),
+    "image and text": (image_text_model, 48),
+    "encoder-decoder": (partial(make_model, "t5"), 97),
+    "LoRA": (partial(adapted, target_modules=["q_proj"]), 97),
+    "LoRA on the head": (partial(adapted, target_modules=["lm_head"]), 97),
+    "head to save": (partial(adapted, target_modules=["q_proj"], modules_to_save=["lm_head"]), 97),
+    "trained rows of a tied head": (
+        partial(adapted, "llama-tied", target_modules=["q_proj"], trainable_token_indices=[1]),
+        97,
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "rows"), MODELS_OF_SIZES.values(), ids=MODELS_OF_SIZES)
+def test_vocabulary_size_of_a_model(make: Any, rows: int) -> None:
+    tokenizer, model = word_level(), make()
+    assert len(tokenizer.get_vocab()) < rows
+    assert NumberTokens.from_tokenizer(tokenizer, model=model).vocab_size == rows
+    numbers = NumberTokens.from_texts(["7", "42"], tokenizer, model=model)
+    assert cross_entropy_ntl(torch.zeros(1, rows), numbers.ids[:1], numbers).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "said"),
+    [
+        (lambda: "gpt2", {}, TypeError, "model must have a get_output_embeddings method; got str"),
+        (lambda: BertModel(BertConfig(vocab_size=48, **TINY)), {}, ValueError, r"head.* of BertModel returned None$"),
+        (
+            make_model,
+            {"vocab_size": 97},
+            ValueError,
+            "either vocab_size or model; got vocab_size=97 and model=LlamaFor",
+        ),
+    ],
+)
+def test_models_without_a_vocabulary_size_are_named(make: Any, options: Any, error: Any, said: str) -> None:
+    for build in (NumberTokens.from_tokenizer, partial(NumberTokens.from_texts, ["7", "42"])):
+        with pytest.raises(error, match=said):
+            build(word_level(), model=make(), **options)
 
 
 @pytest.mark.parametrize(

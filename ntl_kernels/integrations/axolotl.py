@@ -22,7 +22,6 @@ with needs(__name__, "Axolotl", "axolotl>=0.19"):
 
 from ..tokens import NumberTokens
 from .transformers import apply_ntl_to_model
-from .transformers.frameworks import find_head, unwrap_model
 from .transformers.losses import NUMBER_WEIGHTS
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
@@ -101,10 +100,9 @@ class NTLPlugin(BasePlugin):
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         """Patch the Trainer's model with the number tokens of its tokenizer."""
-        head = find_head(unwrap_model(trainer.model))
         numbers = NumberTokens.from_tokenizer(
             trainer.processing_class,
-            vocab_size=head.out_features,
+            model=trainer.model,
             digits_only=cfg.ntl_digits_only,
             space_prefixed=cfg.ntl_space_prefixed,
             group_by=cfg.ntl_group_by,

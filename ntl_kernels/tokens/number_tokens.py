@@ -30,7 +30,15 @@ from .texts import (
     wider_options,
     without_mark,
 )
-from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
+from .values import (
+    LARGEST_SPAN,
+    check_ignore_index,
+    check_row_weights,
+    checked_mapping,
+    checked_size,
+    is_integral,
+    size_for,
+)
 
 CPU = torch.device("cpu")
 
@@ -163,6 +171,8 @@ class NumberTokens:
         digits_only: bool = True,
         space_prefixed: bool = False,
         group_by: str | None = "length",
+        *,
+        model: Any = None,
     ) -> NumberTokens:
         """The tokens whose whole text is a number: ASCII digits with at most one decimal point between them.
 
@@ -177,7 +187,7 @@ class NumberTokens:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
                 tokenizer or ``tokenizers.Tokenizer``. It is not changed. Tokens with the same text stay separate.
             vocab_size: V, the size of the logits' last dimension, which models often pad beyond the tokenizer's size.
-                Default: the number of ids of the tokenizer.
+                Default: that of ``model``, or the number of ids of the tokenizer.
             digits_only: count only the digits 0 to 9, as in the paper's experiments; False also counts tokens such as
                 ``"42"``, ``"007"`` and ``"3.14"``.
             space_prefixed: also count numbers with one mark of a leading space (``"Ġ7"``, ``"▁7"``). GPT-2 and T5 use
@@ -185,17 +195,23 @@ class NumberTokens:
             group_by: "length" compares a label only with tokens of the same number of digits (before and after a
                 point), in units of their first digit: "812" is 8.12, "42" is 4.2, so one step of the first digit costs
                 as much as one step of a single digit. None compares all number tokens by value.
+            model: instead of ``vocab_size``, a model with ``get_output_embeddings()``, such as one of ``transformers``
+                with its head, also wrapped by PEFT. V is the number of rows of the head now: build the numbers after
+                ``resize_token_embeddings``.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, or an id is not an int.
-            ValueError: no token is a number, there are fewer than two distinct values, or an id is beyond
-                ``vocab_size``.
+            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, an id is not an int, or
+                the model has no ``get_output_embeddings``.
+            ValueError: no token is a number, there are fewer than two distinct values, an id is beyond ``vocab_size``,
+                the model has no head, or both ``vocab_size`` and ``model`` are given.
 
         Examples:
             >>> from tokenizers import Tokenizer, models
             >>> tokenizer = Tokenizer(models.WordLevel({str(digit): digit for digit in range(10)} | {"km": 10}))
             >>> NumberTokens.from_tokenizer(tokenizer, vocab_size=16)  # padded to 16
             NumberTokens(10 tokens worth 0 to 9, vocab_size=16)
+            >>> NumberTokens.from_tokenizer(tokenizer, model=model)  # whose head has 97 rows
+            NumberTokens(10 tokens worth 0 to 9, vocab_size=97)
         """
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
@@ -207,7 +223,7 @@ class NumberTokens:
         if not found:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
-        size = checked_size(id_count(tokenizer, vocab) if vocab_size is None else vocab_size)
+        size = size_for(vocab_size, model, id_count(tokenizer, vocab))
         beyond = [(text, token) for text, token in found if token >= size]
         if beyond:
             raise ValueError(
@@ -237,7 +253,12 @@ class NumberTokens:
 
     @classmethod
     def from_texts(
-        cls, texts: Sequence[str] | Mapping[str, float], tokenizer: Any, vocab_size: int | None = None
+        cls,
+        texts: Sequence[str] | Mapping[str, float],
+        tokenizer: Any,
+        vocab_size: int | None = None,
+        *,
+        model: Any = None,
     ) -> NumberTokens:
         """The tokens of a few written forms, such as the scores of a judge. They are compared by value, as one group.
 
@@ -248,12 +269,14 @@ class NumberTokens:
                 are both ``"▁7"``.
             tokenizer: any object with ``get_vocab()`` and ``encode()``, such as a ``transformers`` tokenizer or
                 ``tokenizers.Tokenizer``. It is not changed.
-            vocab_size: as for :meth:`from_tokenizer`.
+            vocab_size, model: as for :meth:`from_tokenizer`.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, or a text is not a str.
+            TypeError: the tokenizer has no ``get_vocab``, a text is not a str, or the model has no
+                ``get_output_embeddings``.
             ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
-                no number and has no value; or as for :meth:`from_mapping`.
+                no number and has no value; the model has no head, or ``vocab_size`` is also given; or as for
+                :meth:`from_mapping`.
 
         Examples:
             >>> from tokenizers import Tokenizer, models
@@ -264,7 +287,7 @@ class NumberTokens:
         values, vocab = values_of(texts), vocab_of(tokenizer)
         names = {token: text for text, token in vocab}
         mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
-        return cls(mapping, id_count(tokenizer, vocab) if vocab_size is None else vocab_size, names)
+        return cls(mapping, size_for(vocab_size, model, id_count(tokenizer, vocab)), names)
 
     @property
     def ids(self) -> Tensor:

@@ -170,7 +170,7 @@ def ntl_loss_function(
         shift: shift the labels by one position, as causal models need; False for masked language models.
 
     Examples:
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> loss_function = ntl_loss_function(numbers)
         >>> loss = loss_function(logits=model(input_ids=ids).logits, labels=ids)
     """
@@ -258,7 +258,7 @@ def ntl_compute_loss_func(
             logits.
 
     Examples:
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> loss_func = ntl_compute_loss_func(numbers, model=model)
         >>> trainer = transformers.Trainer(model, args, train_dataset=rows, compute_loss_func=loss_func)
     """

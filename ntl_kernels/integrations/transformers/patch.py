@@ -71,7 +71,7 @@ def apply_ntl_to_model(
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
 
     Examples:
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> model = apply_ntl_to_model(model, numbers, config=NTLConfig(weight=0.3))
         >>> model(input_ids=ids, labels=ids).loss.backward()
     """
@@ -140,7 +140,7 @@ def set_ntl_loss_function(
             models compute their cross-entropy inside their forward).
 
     Examples:
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> model = set_ntl_loss_function(model, numbers)
         >>> model(input_ids=ids, labels=ids).loss.backward()
     """
@@ -157,7 +157,7 @@ def remove_ntl_from_model(model: Any) -> None:
     """Undo :func:`apply_ntl_to_model` and :func:`set_ntl_loss_function`; does nothing to a model without them.
 
     Examples:
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> model = apply_ntl_to_model(model, numbers)
         >>> remove_ntl_from_model(model)
     """

@@ -103,7 +103,7 @@ class NTLTrainerMixin(Host):
 
     Examples:
         >>> class MyTrainer(NTLTrainerMixin, transformers.Trainer): ...
-        >>> numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+        >>> numbers = NumberTokens.from_tokenizer(tokenizer, model=model)
         >>> trainer = MyTrainer(model, args, train_dataset=rows, numbers=numbers)
     """
 
