@@ -16,10 +16,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor
-from transformers import Trainer
+from transformers import Seq2SeqTrainingArguments, Trainer
 
 from ntl_kernels import linear_cross_entropy_ntl
-from ntl_kernels.integrations.transformers import NTLTrainer, NTLTrainerMixin, apply_ntl_to_model
+from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer, NTLTrainer, NTLTrainerMixin, apply_ntl_to_model
 
 from ..parallel.ranks import Ranks
 from ..versions import needs
@@ -35,6 +35,7 @@ from .training import (
     exact_loss,
     large_batch,
     log_of,
+    settings,
     step_of,
     to_rows,
 )
@@ -165,6 +166,21 @@ def test_evaluation_counts_no_row_twice(kind: str, count: int, run: Any, tmp_pat
     assert_metrics(metrics, parts, "eval_")
     assert metrics["eval_loss"] == pytest.approx(exact_loss(model, to_rows(model)[:count]), rel=1e-6)
     assert metrics["eval_number_share"] == pytest.approx((parts.num_numbers / parts.num_tokens).item())
+
+
+def generated_rows(data: Any, options: dict[str, Any], folder: Path) -> list[Any]:
+    """Of how many of 7 rows the metrics and predictions are, and the answers to each if two are requested."""
+    model = make_model("t5")
+    rows = data(to_rows(model)[:7])
+    args = Seq2SeqTrainingArguments(**settings(folder, 6 if options else 3, 1, predict_with_generate=True, **options))
+    trainer = NTLSeq2SeqTrainer(model, args, numbers=NUMBERS, compute_metrics=lambda all: {"rows": len(all.label_ids)})
+    two, one = trainer.predict(rows, num_beams=2, num_return_sequences=2), trainer.predict(rows)
+    return [trainer.evaluate(rows)["eval_rows"], len(one.predictions), len(two.predictions) / two.metrics["test_rows"]]
+
+
+@pytest.mark.parametrize(("data", "options"), [(list, {}), (list, UNEQUAL["rows, split batches"]), (InOrder, {})])
+def test_generated_answers_to_no_row_twice(data: Any, options: Any, run: Any, tmp_path: Path) -> None:
+    assert run(generated_rows, data, options, tmp_path) == [7, 7, 2]
 
 
 class ContextParallel(NTLTrainer):

@@ -15,6 +15,7 @@ import transformers
 from packaging.version import Version
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
+from transformers.trainer_pt_utils import find_batch_size
 
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
@@ -386,6 +387,9 @@ class NTLTrainerMixin(Host):
         if self.ntl_evaluated is not None:  # result[0] is the outermost compute_loss's result
             loss, tokens = self.ntl_evaluated.losses, self.ntl_evaluated.tokens
             self.ntl_totals["eval"].add(Sums(additions=(result[0].to(loss.device) - loss) * tokens))
+        # Seq2SeqTrainer gathers the samples that accelerate repeats too, because a sample may have several answers.
+        if isinstance(self, Seq2SeqTrainer) and find_batch_size(result[1]) == find_batch_size(inputs):
+            self.gather_function = self.accelerator.gather_for_metrics
         return result
 
     def ntl_begin_batch(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -455,7 +459,8 @@ class NTLTrainer(NTLTrainerMixin, Trainer):
 class NTLSeq2SeqTrainer(NTLTrainerMixin, Seq2SeqTrainer):
     """``transformers.Seq2SeqTrainer`` with CE + NTL: ``NTLSeq2SeqTrainer(model, args, ..., numbers=numbers)``.
 
-    With ``predict_with_generate``, evaluation also reports loss and metrics. See :class:`NTLTrainerMixin`.
+    With ``predict_with_generate``, evaluation also reports loss and metrics, and on several processes, these and the
+    predictions count no row twice (those of ``Seq2SeqTrainer`` do). See :class:`NTLTrainerMixin`.
     """
 
 
