@@ -758,7 +758,8 @@ CLOSING = """Notes:
   none for the loss from hidden states.
 - Under a compiler, under a `torch.func` transform, and with fake or meta tensors, Python cannot inspect values. Then
   the operators detect out-of-range labels when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
-  such labels, and so does a patched model whose declared transform of the logits is wrong.
+  such labels, and so does a patched model
+  that transforms its logits otherwise than declared, read before or guessed from its configuration.
 - A compiled `NumberLevelLoss` sums at most 4096 digits of one number.
 """
 

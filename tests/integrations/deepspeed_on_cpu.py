@@ -8,6 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from ..stand_ins import is_installed
+
+WITH_DEEPSPEED = pytest.mark.skipif(not is_installed("deepspeed"), reason="needs DeepSpeed: pip install -e .[dev]")
+
 
 def without_compiler() -> Any:
     """The module ``deepspeed``, with gloo for all collectives; otherwise it would compile its own for a minute."""

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..parallel.ranks import Ranks
 from ..stand_ins import is_installed
 from ..versions import needs
-from .deepspeed_on_cpu import without_compiler
+from .deepspeed_on_cpu import WITH_DEEPSPEED, without_compiler
 from .loops import (
     MEANS,
     ROWS,
@@ -167,7 +167,6 @@ def in_two(group: Any, loop: str, options: dict[str, Any], *args: Any) -> Grads:
 
 
 WITH_LIGHTNING = pytest.mark.skipif(not is_installed("lightning"), reason="needs Lightning: pip install -e .[dev]")
-WITH_DEEPSPEED = pytest.mark.skipif(not is_installed("deepspeed"), reason="needs DeepSpeed: pip install -e .[dev]")
 ALONE = [accelerate, pytest.param(lightning, marks=[pytest.mark.slow, WITH_LIGHTNING])]
 
 

@@ -23,8 +23,9 @@ from ntl_kernels.integrations.transformers import NTLSeq2SeqTrainer, NTLTrainer,
 
 from ..parallel.ranks import Ranks
 from ..versions import needs
+from .deepspeed_on_cpu import WITH_DEEPSPEED, without_compiler
 from .loops import as_launched
-from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
+from .models import NUMBERS, VOCAB, OfOthers, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .test_transformers_trainer import EXACT, assert_metrics
 from .training import (
     LOG_ERROR,
@@ -236,32 +237,24 @@ def test_processes_that_share_rows(patched: bool, averages: bool, run: Any, tmp_
     assert_metrics(result["eval"], half, "eval_")
 
 
-def sharded_model() -> Any:
-    """Sharded by FSDP2, with the head as a separate unit."""
-    from torch.distributed.fsdp import fully_shard
-
-    model = apply_ntl_to_model(make_model(), NUMBERS)
-    for module in [*model.model.layers, model.lm_head, model]:
-        fully_shard(module)
-    return model
-
-
 def half_of_the_rows() -> dict[str, Any]:
     return {name: tensor[dist.get_rank() * HALF :][:HALF] for name, tensor in all_rows().items()}
 
 
-def fsdp2() -> dict[str, Any]:
-    """Gradients of the mean of the processes' losses."""
-    model = sharded_model()
+def fsdp2(model: Any) -> dict[str, Any]:
+    """Gradients of the mean of the processes' losses, with the head as a separate unit."""
+    from torch.distributed.fsdp import fully_shard
+
+    for module in [*model.model.layers, model.lm_head, model]:
+        fully_shard(module)
     model(**half_of_the_rows()).loss.backward()
     return {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
 
 
-def fsdp1() -> dict[str, Any]:
+def fsdp1(model: Any) -> dict[str, Any]:
     """The same by FullyShardedDataParallel."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-    model = apply_ntl_to_model(make_model(), NUMBERS)
     options = {"use_orig_params": True, "device_id": torch.device("cpu")}
     model.lm_head = FSDP(model.lm_head, **options)
     sharded = FSDP(model, **options)
@@ -271,13 +264,39 @@ def fsdp1() -> dict[str, Any]:
     return dict(named)
 
 
-@pytest.mark.parametrize("shard", [fsdp1, pytest.param(fsdp2, marks=AVERAGES)])
-def test_sharded_parameters(shard: Any, run: Any) -> None:
-    model = make_model()
+def zero3(model: Any) -> dict[str, Any]:
+    """The same by DeepSpeed, the second of two steps."""
+    module = without_compiler()
+    settings = {"train_micro_batch_size_per_gpu": HALF, "zero_allow_untested_optimizer": True}
+    settings["zero_optimization"] = {"stage": 3, "stage3_param_persistence_threshold": 0}  # small ones are split, too
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine, *_ = module.initialize(model=model, optimizer=optimizer, config=settings)
+    for _ in range(2):
+        assert model.lm_head.weight.numel() == 0
+        engine.backward(engine(**half_of_the_rows()).loss)
+        grads = {name: module.utils.safe_get_full_grad(p).clone() for name, p in model.named_parameters()}
+        engine.step()
+    return grads
+
+
+SHARDS = {"fsdp1": fsdp1, "fsdp2": fsdp2, "zero3": zero3}
+
+
+def sharded_gradients(shard: str, cls: Any) -> dict[str, Any]:
+    return SHARDS[shard](apply_ntl_to_model(make_model(cls=cls), NUMBERS))
+
+
+@pytest.mark.parametrize("cls", [None, OfOthers])
+@pytest.mark.parametrize(
+    "shard", ["fsdp1", pytest.param("fsdp2", marks=AVERAGES), pytest.param("zero3", marks=WITH_DEEPSPEED)]
+)
+def test_sharded_parameters(shard: str, cls: Any, run: Any) -> None:
+    """Of a model whose transform is guessed, and of one whose transform and shift are read in the first call."""
+    model = make_model(cls=cls)
     for start in (0, HALF):
         batch = torch.utils.data.default_collate(to_rows(model)[start : start + HALF])
         (stock_output(model, batch).loss / 2).backward()
-    assert_same_gradients(run(shard), gradients(model))
+    assert_same_gradients(run(sharded_gradients, shard, cls), gradients(model))
 
 
 class TokenLosses(torch.nn.Linear):

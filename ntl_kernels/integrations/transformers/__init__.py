@@ -7,8 +7,8 @@
 """
 
 from .losses import ntl_compute_loss_func, ntl_loss_function
-from .models import LogitTransform
 from .patch import apply_ntl_to_model, remove_ntl_from_model, set_ntl_loss_function
+from .probes import LogitTransform
 from .trainer import NTLSeq2SeqTrainer, NTLTrainer, NTLTrainerMixin
 
 __all__ = [

@@ -7,8 +7,9 @@ smoothing) would silently train without NTL. A hook on the model's calls raises 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -73,6 +74,12 @@ def bound_forward(function: Callable[..., Any], model: Any) -> BoundForward:
     return bound
 
 
+@torch.compiler.assume_constant_result
+def thread() -> int:
+    """The running thread; in compiled code the one that compiled it."""
+    return threading.get_ident()
+
+
 def may_train(model: Any) -> bool:
     """Whether a call of the model may train it, perhaps in evaluation mode, in which ``from_pretrained`` returns it."""
     return bool(model.training) or torch.is_grad_enabled()
@@ -80,7 +87,7 @@ def may_train(model: Any) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class Installed:
-    """A loss on a model, and whether the current forward pass has computed it."""
+    """A loss on a model, and in which threads the current forward pass has computed it."""
 
     installer: str
     """The name of the function that installed it."""
@@ -91,7 +98,8 @@ class Installed:
     """The names of the arguments of the model's own forward."""
     takes_any: bool = False
     """Whether that forward accepts arbitrary keywords."""
-    has_run: bool = False
+    has_run: dict[int, bool] = field(default_factory=dict)
+    """Whether the current forward pass of a thread has computed the loss."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call of the model by name."""
@@ -128,14 +136,13 @@ def uninstall(model: Any) -> Installed | None:
 def watched_loss(installed: Installed, *args: Any, **kwargs: Any) -> Tensor:
     """A model's loss function that records that it ran."""
     loss = model_loss(*args, options=installed.options, **kwargs)
-    installed.has_run = True
+    installed.has_run[thread()] = True
     return loss
 
 
 def check_loss_has_run(installed: Installed, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
     """Raise if the call had labels, or a Trainer withheld them, but the loss was not computed."""
-    name, installer, has_run = type(model).__name__, installed.installer, installed.has_run
-    installed.has_run = False
+    name, installer, has_run = type(model).__name__, installed.installer, installed.has_run.pop(thread(), False)
     if has_run and not torch.compiler.is_compiling() and uses_ulysses():
         raise RuntimeError(
             "under DeepSpeed's sequence parallelism (Ulysses) the Trainer weights the losses of the processes by their "

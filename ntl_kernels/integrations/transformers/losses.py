@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from ...tokens import NumberTokens
 from ...tokens.values import check_row_weights
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .models import check_own_loss, router_factor_of, shifts_by_name, shifts_labels, told_or_raise
+from .models import check_own_loss, is_transformers_own, router_factor_of, shifts_labels, what_is_known
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
 NUMBER_WEIGHTS = "number_weights"
 """The column of a batch, and the keyword of a model, with a weight of NTL for each label."""
+OUTPUTS = {"CausalLMOutputWithCrossAttentions": None, "CausalLM": True, "Seq2Seq|MaskedLM|TokenClassif": False}
+"""Whether the models that return outputs of a matching class shift labels; None: some do. The first match decides."""
 Count = int | float | Tensor
 """A denominator: a number, or a tensor of one element."""
 
@@ -202,6 +205,60 @@ def shift_of(base: Any, shift: bool | None) -> bool:
     return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
 
 
+def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., Any] | None = None) -> bool:
+    """Whether position t predicts label t + 1 in a model's own loss of these inputs, by ``forward`` instead of the
+    model's.
+
+    It is compared with the cross-entropy of the logits, shifted and not, plus what the model is known to add.
+    """
+    base = unwrap_model(model)
+    name, shift = type(base).__name__, shifts_labels(base)
+    if torch.compiler.is_compiling():
+        return told_or_raise(shift, name)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = (forward or model)(**inputs)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    loss = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
+    if shift is None and is_transformers_own(base) and shift_by_outputs(outputs) is False:
+        return False
+    if not isinstance(loss, Tensor):
+        return told_or_raise(shift, name)
+    added = what_is_known(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else None
+    own, logits = float(loss if added is None else loss - added), logits_of(outputs).flatten(0, -2).to(loss.dtype)
+    pair = [choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift) for shift in (True, False)]
+    shifted, unshifted = [F.cross_entropy(logits, each.to(logits.device).labels.flatten()).item() for each in pair]
+    errors, gap = (abs(own - shifted), abs(own - unshifted)), abs(shifted - unshifted)
+    fits = min(errors) <= max(1e-5, 2 * torch.finfo(loss.dtype).eps) * abs(own)
+    if fits and min(errors) < gap / 4:
+        return errors[0] < errors[1]
+    raise ValueError(
+        f"the own loss of {name} in the first batch is {own:.7g}, and the cross-entropy of its logits {shifted:.7g} "
+        f"with shifted labels, {unshifted:.7g} without: {'too close' if fits else 'it has other parts'}. Pass "
+        "shift=True (position t predicts label t + 1) or shift=False to train CE + NTL of the logits"
+    )
+
+
+def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
+    """Whether labels are shifted; raise if it is unknown (None) for the class of this name."""
+    if shift is not None:
+        return shift
+    raise ValueError(
+        f"{name} does not indicate whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
+        "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
+    )
+
+
+def shift_by_outputs(outputs: Any) -> bool | None:
+    """Whether models that return this class of outputs shift labels; None if some do."""
+    told = [shifts for pattern, shifts in OUTPUTS.items() if re.search(pattern, type(outputs).__name__)]
+    return told[0] if told else None
+
+
 def choose_targets(
     labels: Tensor | None, shift_labels: Tensor | None, shift: bool | None, number_weights: Tensor | None = None
 ) -> Targets:
@@ -265,7 +322,7 @@ def ntl_compute_loss_func(
     if model is not None:
         base = unwrap_model(model)
         check_own_loss(base)
-        shift = shift_of(base, shift)
+        shift = shifts_labels(base) if shift is None else shift
         holder = router_factor_of(base)
         aux_loss_coef = getattr(*holder) if aux_loss_coef is None and holder is not None else aux_loss_coef
     options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
@@ -282,7 +339,7 @@ def trainer_loss(
 ) -> Tensor:
     """The loss of a model's outputs, with the signature of a Trainer's ``compute_loss_func``."""
     name, shift = type(outputs).__name__, options.shift
-    shift = told_or_raise(shifts_by_name(name), name, "model=model, ") if shift is None else shift
+    shift = told_or_raise(shift_by_outputs(outputs), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
     loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
     added = outputs if isinstance(outputs, dict) else {}

@@ -1,22 +1,16 @@
-"""What is known about the models of transformers: one entry of `MODEL_CLASSES` per class, and what follows from it."""
+"""What a model does with labels besides comparing its logits with them, where no probe can find it out."""
 
 from __future__ import annotations
 
-import re
+import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import transformers
 from torch import Tensor
-
-
-class LogitTransform(NamedTuple):
-    """Logits ``= softcap * tanh(logit_scale * head(h) / softcap)``, or ``logit_scale * head(h)`` without softcap."""
-
-    logit_scale: float = 1.0
-    """What the output of the head is multiplied by."""
-    softcap: float | None = None
-    """The bound that ``tanh`` keeps the logits within; None: no bound."""
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 
 def mask_padding(model: Any, ids: Tensor) -> Tensor:
@@ -113,13 +107,15 @@ def rag_marginals(model: Any) -> str:
     return "sums the probabilities of a label over documents, so its loss cannot be computed from the logits alone"
 
 
-class ModelClass(NamedTuple):
-    """What is known about a model class and its subclasses."""
+def paligemma_masks(model: Any) -> str:
+    if "labels" not in inspect.signature(type(model.model).forward).parameters:
+        return ""
+    return "computes other attention masks without labels in transformers 4: use transformers 5"
 
-    transform: Callable[[Any], LogitTransform] | None = None
-    """Returns how a model transforms its head's output; None if the caller must declare it."""
-    shifts_labels: bool = True
-    """Whether its own loss compares position t with label t + 1."""
+
+class ModelClass(NamedTuple):
+    """What no probe can find out about a model class and its subclasses."""
+
     decoder_mask: Callable[[Any, Tensor], Tensor] | None = None
     """Returns the mask of the decoder inputs that its forward creates when it derives them from labels."""
     adds: Callable[[Any, Any, dict[str, Any]], Added] = router_loss
@@ -128,48 +124,18 @@ class ModelClass(NamedTuple):
     """Returns a description of parts of its own loss that CE + NTL of its logits would drop, or ""."""
 
 
-SOFTCAP = ModelClass(lambda model: LogitTransform(softcap=model.config.final_logit_softcapping))
-SCALED = ModelClass(lambda model: LogitTransform(logit_scale=model.logit_scale))
-DIVIDED = ModelClass(lambda model: LogitTransform(logit_scale=1 / model.config.logits_scaling))
-PLAIN = ModelClass(lambda model: LogitTransform())
-PLAIN_DECODERS = (
-    *("GPTJ", "GPTNeoX", "Gemma", "Llama", "Mistral", "Mixtral", "Olmo2", "Phi", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3"),
-    *("Qwen3Moe", "SmolLM3"),
-)
-"""Families whose ``ForCausalLM`` has the output of its head as logits."""
-UNSHIFTED_DECODERS = (
-    *("Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "MBart", "Marian", "Mvp", "PLBart"),
-    *("Pegasus", "TrOCR", "Whisper"),
-)
-"""Families whose ``ForCausalLM`` compares position t with label t."""
-
 MODEL_CLASSES: dict[str, ModelClass] = {
-    **{f"{family}ForCausalLM": PLAIN for family in PLAIN_DECODERS},
-    **{f"{family}ForConditionalGeneration": PLAIN for family in ("MT5", "T5", "UMT5")},  # they scale before their head
-    "GPT2LMHeadModel": PLAIN,
-    **{f"{family}ForCausalLM": ModelClass(shifts_labels=False) for family in UNSHIFTED_DECODERS},
-    **dict.fromkeys(
-        ("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"), ModelClass(shifts_labels=False)
-    ),
     **dict.fromkeys(("RagSequenceForGeneration", "RagTokenForGeneration"), ModelClass(more=rag_marginals)),
-    **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), SOFTCAP),
-    **dict.fromkeys(("CohereForCausalLM", "Cohere2ForCausalLM"), SCALED),
-    **dict.fromkeys(("GraniteForCausalLM", "GraniteMoeForCausalLM"), DIVIDED),
+    **dict.fromkeys(
+        ("ProphetNetForCausalLM", "ProphetNetForConditionalGeneration"), ModelClass(more=prophetnet_ngrams)
+    ),
     "BambaForCausalLM": ModelClass(more=bamba_z_loss),
     "EncoderDecoderModel": ModelClass(decoder_mask=mask_padding),
     "NllbMoeForConditionalGeneration": ModelClass(adds=nllb_router_losses),
+    "PaliGemmaForConditionalGeneration": ModelClass(more=paligemma_masks),
     "Pix2StructForConditionalGeneration": ModelClass(decoder_mask=mask_padding_but_the_first),
-    "ProphetNetForCausalLM": ModelClass(shifts_labels=False, more=prophetnet_ngrams),
-    "ProphetNetForConditionalGeneration": ModelClass(more=prophetnet_ngrams),
-    "RecurrentGemmaForCausalLM": ModelClass(lambda model: LogitTransform(softcap=model.config.logits_soft_cap)),
     "SwitchTransformersForConditionalGeneration": ModelClass(adds=switch_router_losses),
 }
-SHIFTS: dict[str, bool | None] = {
-    "CausalLMOutputWithCrossAttentions": None,  # of models that shift labels in their loss, and others
-    ".*(CausalLM|LMHead|ForConditionalGeneration|GenerationDecoder|VisionText2Text|ProteinText2Text).*": True,
-    ".*(Seq2Seq|MaskedLM|TokenClassif).*": False,
-}
-"""Whether a model shifts labels, by its class, loss type or type of outputs; the first matching pattern decides."""
 
 
 def what_is_known(model: Any) -> ModelClass:
@@ -180,34 +146,11 @@ def what_is_known(model: Any) -> ModelClass:
     return ModelClass()
 
 
-def transform_of(model: Any) -> LogitTransform:
-    """How a model of a known class transforms its head's output, by its current configuration."""
-    transform = what_is_known(model).transform
-    if transform is not None:
-        return transform(model)
-    known = ", ".join(name for name, row in MODEL_CLASSES.items() if row.transform is not None)
-    raise ValueError(
-        f"{type(model).__name__} is not known to ntl_kernels. If its logits are softcap * tanh(logit_scale * head / "
-        "softcap), declare it: apply_ntl_to_model(model, numbers, transform=LogitTransform(logit_scale=..., "
-        "softcap=...)); LogitTransform() declares plain logits. Otherwise train on full logits: NTLTrainer(..., "
-        f"numbers=numbers). Known classes: {known}"
-    )
-
-
 def check_own_loss(base: Any) -> None:
     """Raise if a bare model's own loss has parts that CE + NTL of its logits would drop."""
     more = what_is_known(base).more(base)
     if more:
         raise ValueError(f"{type(base).__name__} {more}")
-
-
-def check_no_bias(base: Any) -> None:
-    """Raise if a bare model's own forward adds to the output of its head, which no transform describes."""
-    if hasattr(base, "final_logits_bias"):
-        raise ValueError(
-            f"{type(base).__name__} adds final_logits_bias to the output of its head, so its loss needs logits: "
-            f"{train_on_logits(base)}"
-        )
 
 
 def train_on_logits(base: Any) -> str:
@@ -224,33 +167,23 @@ def is_encoder_decoder(model: Any) -> bool:
 
 
 def shifts_labels(base: Any) -> bool | None:
-    """Whether position t of a bare model predicts label t + 1 in its own loss; None if this is unknown.
-
-    The first class in the MRO that is known or has a telling name decides.
-    """
+    """Whether position t of a bare model predicts label t + 1 in its own loss; None if its forward computes it itself,
+    so that only a measurement can tell."""
     if is_encoder_decoder(base):
         return False
-    for cls in type(base).__mro__:
-        known = MODEL_CLASSES.get(cls.__name__)
-        shift = shifts_by_name(cls.__name__) if known is None else known.shifts_labels
-        if shift is not None:
-            return shift
-    return shifts_by_name(getattr(base, "loss_type", None) or "")
+    if "loss_function" not in forward_code(base).co_names:
+        return None
+    return LOSS_MAPPING.get(getattr(base, "loss_type", None), ForCausalLMLoss) is ForCausalLMLoss
 
 
-def shifts_by_name(name: str) -> bool | None:
-    """Whether this name of a class or loss type implies that labels are shifted; None if it implies neither."""
-    return next((shifts for pattern, shifts in SHIFTS.items() if re.fullmatch(pattern, name)), None)
+def is_transformers_own(base: Any) -> bool:
+    """Whether the forward of a bare model's class is one of transformers'. The loss of another may have any parts."""
+    return Path(transformers.__file__).parent in Path(forward_code(base).co_filename).parents
 
 
-def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
-    """Whether labels are shifted; raise if it is unknown (None) for the class of this name."""
-    if shift is not None:
-        return shift
-    raise ValueError(
-        f"{name} does not indicate whether labels must be shifted: pass {other_remedy}shift=True (GPT-2 and "
-        "other causal models) or shift=False (BartForCausalLM, masked language models and similar)"
-    )
+def forward_code(base: Any) -> Any:
+    """The code of the forward of a bare model's class, inside decorators."""
+    return inspect.unwrap(type(base).forward).__code__
 
 
 def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> None:
@@ -269,7 +202,7 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
         if hasattr(model, method):
             return getattr(model, method)(labels)
     shift_right = function_beside(model, "shift_tokens_right")
-    if shift_right is not None:
+    if shift_right is not None and len(inspect.signature(shift_right).parameters) == 3:
         config = getattr(model.config, "text_config", model.config)  # Florence2's; transformers 4 has None outside it
         return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
     raise ValueError(

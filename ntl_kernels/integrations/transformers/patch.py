@@ -14,11 +14,9 @@ from ...tokens import NumberTokens
 from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
 from .losses import NTLOptions, shift_of
-from .models import LogitTransform, check_no_bias, check_own_loss, is_encoder_decoder, train_on_logits, transform_of
-from .patched import Patch, check_head, head_forward, is_planned, model_forward, model_loss
-
-LOSS_FUNCTION = "_loss_function"
-"""The attribute in which transformers stores a loss function that was assigned to a model."""
+from .models import check_own_loss, is_transformers_own, shifts_labels, train_on_logits
+from .patched import LOSS_FUNCTION, Patch, check_head, head_forward, is_planned, model_forward
+from .probes import LogitTransform, Reading, guessed_transform
 
 
 def apply_ntl_to_model(
@@ -50,23 +48,25 @@ def apply_ntl_to_model(
     Apply it to the bare model or to a PEFT-wrapped one, before FSDP, DDP or torch.compile.
 
     Args:
-        model: a ``transformers`` causal or encoder-decoder model whose head is an ``nn.Linear``.
+        model: any ``transformers`` causal, image-text or encoder-decoder model whose head is an ``nn.Linear``.
         numbers: the number tokens of the model's vocabulary (``vocab_size`` = rows of the head's weight).
         config: kind and weight of the Number Token Loss.
         label_smoothing, z_loss, chunk_size, skip_ignored, backend: as for
             :func:`ntl_kernels.linear_cross_entropy_ntl`.
-        shift: whether position t predicts label t + 1; default: as in the model's own loss.
-        transform: how the model transforms its head's output; needed only for model classes unknown to this package. A
-            wrong transform raises an error in the first step (under torch.compile and torch.func, where it cannot be
-            checked, the loss is NaN).
+        shift: whether position t predicts label t + 1; default: as in the model's own loss, which is measured in the
+            first batch if the class does not tell.
+        transform: how the model transforms its head's output; default: as its first call shows. Needed only where that
+            call cannot look at values (in a model that is compiled before it, or under torch.func) and the
+            configuration does not suggest the transform: the loss is NaN there. A wrong transform raises an error.
 
     Returns:
         The same model, changed in place.
 
     Raises:
-        TypeError, ValueError: the architecture is unknown, the head has an adapter or is not an ``nn.Linear``, the
-            vocabulary has another size, or the forward has already been patched (by Liger, for example). A head split
-            along the hidden dimension, a wrong transform and a replaced head raise when the model runs.
+        TypeError, ValueError: the head has an adapter or is not an ``nn.Linear``, the vocabulary has another size, or
+            the forward has already been patched (by Liger, for example). When the model runs: logits that are no scaled
+            or soft-capped output of the head, an own loss with other parts than cross-entropy, a head that was
+            replaced or split along the hidden dimension.
         RuntimeError: the model is called with labels, but another loss is computed, because something replaced the
             forward (TRL's SFTTrainer, Liger) or a Trainer withheld the labels (``label_smoothing_factor``).
 
@@ -76,18 +76,17 @@ def apply_ntl_to_model(
         >>> model(input_ids=ids, labels=ids).loss.backward()
     """
     base = unwrap_model(model)
-    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
+    if shift is None and is_transformers_own(base):
+        shift = shifts_labels(base)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
     check_forward(base)
     check_own_loss(base)
-    check_no_bias(base)
-    if transform is None:
-        transform_of(base)  # raises for an unknown class
     head = find_head(base)
     check_head(head, base)
     if numbers.vocab_size != head.out_features:
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens, but the head of {type(base).__name__} has "
-            f"{head.out_features} rows: build them with vocab_size={head.out_features}"
+            f"{head.out_features} rows: build them with model=model"
         )
     remove_ntl_from_model(base)
     patch = Patch(
@@ -95,17 +94,14 @@ def apply_ntl_to_model(
         options=options,
         in_evaluation=False,
         fused={"chunk_size": chunk_size, "skip_ignored": skip_ignored, "backend": backend},
-        declared=transform,
+        reading=Reading(guessed_transform(base) if transform is None else transform, is_final=transform is not None),
+        loss_function=base.__dict__.get(LOSS_FUNCTION),
         planned_head=head.forward if is_planned(head.__dict__.get("forward")) else None,
     )
     install(patch, base, head)
     head.forward = partial(head_forward, head)
     put_forward(base, patch)
-    if is_encoder_decoder(base):
-        base.accepts_loss_kwargs = True  # makes the stock Trainer pass num_items_in_batch
-    else:
-        patch.stock_loss, patch.own_loss = base.loss_function, base.__dict__.get(LOSS_FUNCTION)
-        base.loss_function = partial(model_loss, patch)
+    base.accepts_loss_kwargs = True  # makes the stock Trainer pass num_items_in_batch
     return model
 
 
@@ -163,10 +159,8 @@ def remove_ntl_from_model(model: Any) -> None:
     """
     base = unwrap_model(model)
     patch = uninstall(base)
-    if unbound(base.__dict__.get(LOSS_FUNCTION)) in (watched_loss, model_loss):
+    if unbound(base.__dict__.get(LOSS_FUNCTION)) is watched_loss:
         del base.__dict__[LOSS_FUNCTION]
-        if isinstance(patch, Patch) and patch.own_loss is not None:
-            base.loss_function = patch.own_loss
     if not isinstance(patch, Patch):
         return
     for module in base.modules():
@@ -176,8 +170,7 @@ def remove_ntl_from_model(model: Any) -> None:
                 module.__dict__.update(patch.beneath)
             elif patch.planned_head is not None:
                 module.forward = patch.planned_head
-    if is_encoder_decoder(base):
-        del base.__dict__["accepts_loss_kwargs"]
+    base.__dict__.pop("accepts_loss_kwargs", None)
 
 
 def put_forward(model: Any, patch: Patch) -> None:

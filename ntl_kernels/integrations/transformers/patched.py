@@ -1,31 +1,34 @@
 """The code that runs in a model patched by `apply_ntl_to_model`.
 
-The body of the model runs unchanged. Its head computes the fused-linear loss instead of logits (inside its own
-``__call__``, so that the hooks of sharding and adapters run) and returns a few probes in place of logits. The model's
-own scaling and softcap act on the probes, which verifies the transform that the loss assumed. Its ``loss_function``
-then returns the loss, to which the model may add an auxiliary one. Encoder-decoder models, which compute their
-cross-entropy inside their forward, are called without labels, and the loss is attached to their output.
+The model's own forward runs unchanged, without labels. Its head computes the fused-linear loss instead of logits
+(inside its own ``__call__``, so that the hooks of sharding and adapters run) and returns a few probes in place of
+logits. The model's own scaling and softcap act on the probes, which shows how it transforms logits: the first call
+verifies the transform that the loss assumed, or runs once more with the right one. What the model's forward adds to its
+cross-entropy is then added to the loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from ...functional import linear_cross_entropy_ntl
-from ...tracing import PLAIN_TYPES, has_dtensor, has_values
-from .forwards import INSTALLED, Installed, describe, may_train, unbound
+from ...tracing import PLAIN_TYPES, has_dtensor
+from .forwards import INSTALLED, Installed, describe, may_train, thread, unbound
 from .frameworks import advice_on_head, check_hooks, find_head
-from .losses import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names
-from .models import LogitTransform, added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits, transform_of
+from .losses import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names, measured_shift
+from .models import added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits
+from .probes import NUM_PROBES, LogitTransform, Probes, Reading, make_probes
 
-NUM_PROBES = 8
+LOSS_FUNCTION = "_loss_function"
+"""The attribute in which transformers stores a loss function that was assigned to a model."""
 
 
 class PatchError(RuntimeError):
@@ -36,14 +39,14 @@ class PatchError(RuntimeError):
 class Call:
     """One forward pass that computes the loss."""
 
-    name: str
     transform: LogitTransform
     targets: Targets
     num_items: Count | None
     num_numbers: Count | None
-    hidden: Tensor | None = None
+    bias: Tensor | None
+    """[1, V] that BART and its family add to the output of their head; a buffer."""
+    probes: Probes | None = None
     loss: Tensor | None = None
-    is_taken: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,21 +55,18 @@ class Patch(Installed):
 
     fused: dict[str, Any]
     """Keywords that only the fused loss has."""
-    declared: LogitTransform | None
-    """The transform that the caller declared; None: that of the model's current configuration."""
+    reading: Reading
+    """How the model transforms its head's output."""
+    loss_function: Any = None
+    """The loss function that had been assigned to the model before; evaluation uses it."""
     beneath: dict[str, Any] = field(default_factory=dict)
     """accelerate's wrapper of the model's own forward, called instead of that forward."""
     planned_head: Callable[..., Tensor] | None = None
     """The forward that a tensor-parallel plan of transformers has installed on the head; None without one."""
-    stock_loss: Callable[..., Tensor] | None = None
-    """The loss function that the model uses in evaluation; None for an encoder-decoder model."""
-    own_loss: Callable[..., Tensor] | None = None
-    """The loss function that had been assigned to the model before."""
     added_factor: float = 1.0
     """The factor of the model's own additions to the loss (router losses)."""
-    proven: LogitTransform | None = None
-    """The last transform that the probes confirmed; cached, because reading the probes waits for the device."""
-    call: Call | None = None
+    calls: dict[int, Call] = field(default_factory=dict)
+    """The forward pass of each thread."""
     parts: tuple[Tensor, ...] | None = None
     """The fields of the last NTLOutput, detached; in a plain tuple, as compiled graphs of torch 2.11 return it."""
 
@@ -105,56 +105,69 @@ def train_forward(
 ) -> Any:
     """The output of a forward pass whose loss comes from hidden states."""
     check_head_now(model, patch)
+    if model.__dict__.get(LOSS_FUNCTION) is not patch.loss_function:
+        raise RuntimeError(
+            f"a loss_function was assigned to {type(model).__name__} after apply_ntl_to_model, which would ignore it: "
+            "call remove_ntl_from_model(model) to train with it"
+        )
     labels, shift_labels = given.pop("labels", None), given.pop("shift_labels", None)
     num_items, return_dict = given.pop("num_items_in_batch", None), given.pop("return_dict", None)
+    if patch.options.shift is None and shift_labels is None:
+        shift = measured_shift(model, given | {"labels": labels, "return_dict": True}, patch.stock_forward(model))
+        patch.options = replace(patch.options, shift=shift)
+    targets = choose_targets(labels, shift_labels, patch.options.shift, number_weights)
     if is_encoder_decoder(model):
-        targets = choose_targets(labels, None, patch.options.shift, number_weights)
-        put_decoder_inputs(model, given, labels)
-    else:
-        targets = choose_targets(labels, shift_labels, patch.options.shift, number_weights)
-        given["labels"] = targets.labels  # the model only checks whether there are labels
+        put_decoder_inputs(model, given, targets.labels if labels is None else labels)
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
-    transform = transform_of(model) if patch.declared is None else patch.declared
-    patch.parts, patch.call = None, Call(type(model).__name__, transform, targets, num_items, num_numbers)
-    try:
-        output = body_forward(model, patch, given)
-        loss = output.loss
-        if is_encoder_decoder(model):  # it was called without labels
-            loss, added = take_loss(patch, output.logits), added_loss(model, output, given)
-            loss = loss if added is None else loss + added
-        if not patch.call.is_taken:
-            raise RuntimeError(
-                f"{type(model).__name__} did not get its loss from its head via loss_function: its forward or its "
-                "loss_function was replaced after apply_ntl_to_model"
-            )
-    finally:
-        patch.call = None
-    patch.has_run = True
+    is_guess = not (patch.reading.is_final or torch.compiler.is_compiling())
+    random_states = (torch.get_rng_state(), *get_device_states(*model.parameters())) if is_guess else None
+    make_call = partial(Call, targets=targets, num_items=num_items, num_numbers=num_numbers)
+    output, loss = run(model, patch, make_call, given)
+    if loss is None and random_states is not None:  # once more, by the transform that the model turned out to have
+        torch.set_rng_state(random_states[0])
+        set_device_states(*random_states[1:])
+        output, loss = run(model, patch, make_call, given)
+    added: Any = added_loss(model, output, given)
+    loss = loss if added is None else loss + added * patch.added_factor
+    patch.has_run[thread()] = True
     fields = {name: value for name, value in output.items() if name not in ("loss", "logits")}
-    output = type(output)(loss=loss * patch.added_factor, **fields)
+    output = type(output)(loss=loss, **fields)
     return output if return_dict or (return_dict is None and model.config.return_dict) else output.to_tuple()
 
 
-def body_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
-    """The output of the model's own forward, in which the head stores the loss in the call and returns probes."""
-    call = patch.call
-    assert call is not None
+def run(model: Any, patch: Patch, make_call: Callable[..., Call], given: dict[str, Any]) -> Any:
+    """The output of the model's own forward without labels, in which the head computes the loss, and the loss; None
+    instead of it if the head assumed another transform than the model has."""
+    name = type(model).__name__
+    call = make_call(patch.reading.transform, bias=getattr(model, "final_logits_bias", None))
+    patch.calls[thread()] = call
     try:
-        return patch.stock_forward(model)(**given, return_dict=True)
+        output = patch.stock_forward(model)(**given, return_dict=True)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        if call.loss is None or call.is_taken or isinstance(error, (PatchError, torch.OutOfMemoryError)):
+        if call.loss is None or isinstance(error, (PatchError, torch.OutOfMemoryError)):
             raise
         raise RuntimeError(
-            f"{call.name} computes something from its logits besides its loss, but a model patched by "
-            f"apply_ntl_to_model has no logits in training: {train_on_logits(model)}. It raised: {error}"
+            f"{name} computes something from its logits besides its loss, but a model patched by apply_ntl_to_model "
+            f"has no logits in training: {train_on_logits(model)}. It raised: {error}"
         ) from error
+    finally:
+        del patch.calls[thread()]
+    if call.loss is None or call.probes is None:
+        raise RuntimeError(f"the head of {name} did not run: it was replaced after apply_ntl_to_model")
+    logits, columns = local(output["logits"]), call.probes.values.shape[-1]
+    loss = call.loss + anchor(logits)
+    if columns == NUM_PROBES:  # of this rank; a plan may have gathered those of all
+        logits = logits[..., :columns]
+    if call.bias is not None:
+        logits = logits - call.bias[..., :columns]
+    return output, patch.reading.confirmed(loss, call.transform, call.probes, logits, model)
 
 
 def head_forward(head: Any, hidden: Tensor) -> Tensor:
-    """The forward of a patched head: stores the loss of hidden [B..., H] in the call and returns probes [1, ..., 8]."""
+    """The forward of a patched head: stores the loss of hidden [B..., H] in the call; returns probes [1, ..., V]."""
     patch: Patch | None = getattr(head, INSTALLED, None)
-    call = None if patch is None else patch.call
+    call = None if patch is None else patch.calls.get(thread())
     is_split_here = has_dtensor(head.weight) and not has_dtensor(hidden)  # the plan's forward does it otherwise
     if patch is None or call is None:
         if patch is not None and patch.planned_head is not None and is_split_here:
@@ -164,57 +177,29 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
         raise PatchError("the model ran its head twice in one forward pass; apply_ntl_to_model supports only one run")
     check_weight(head.weight)
     on_all = on_ranks_of(head.weight, hidden, is_split=False) if is_split_here else hidden
-    loss = head_loss(patch, call, on_all, head.weight, head.bias)
-    call.hidden = local(hidden)
-    probes = make_probes(call.hidden) + anchor(loss)
-    is_split = has_dtensor(head.weight) and not is_split_here
-    return on_ranks_of(head.weight, probes, is_split=True) if is_split else probes
+    bias = head.bias if call.bias is None else call.bias[0] if head.bias is None else head.bias + call.bias[0]
+    call.loss = head_loss(patch, call, on_all, head.weight, bias)
+    is_split = has_dtensor(head.weight)
+    columns = NUM_PROBES if is_split else max(NUM_PROBES, head.out_features)
+    values = make_probes(local(hidden), columns)
+    call.probes = Probes(values, values + anchor(call.loss))
+    returned = call.probes.returned
+    return on_ranks_of(head.weight, returned, is_split=True) if is_split and not is_split_here else returned
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute the loss (0-d) of hidden [B..., H]; store it in the call and its parts in the patch."""
+    """The loss (0-d) of hidden [B..., H]; its parts are stored in the patch."""
     targets = call.targets.to(hidden.device)
     keywords = {
         **patch.options.keywords(),
         **patch.fused,
-        "logit_scale": call.transform.logit_scale,
-        "softcap": call.transform.softcap,
+        **call.transform._asdict(),
         **denominators(targets, patch.options, call.num_items, call.num_numbers),
     }
     keywords |= {"bias": bias, "return_parts": True, NUMBER_WEIGHTS: targets.number_weights}
     output = linear_cross_entropy_ntl(hidden, weight, targets.labels, patch.options.numbers, **keywords)
     loss, *parts = [local(part) for part in output]
-    call.loss, patch.parts = loss / patch.added_factor, (loss.detach(), *parts)
-    return call.loss
-
-
-def model_loss(patch: Patch, logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The loss function of a patched model; in evaluation the previous one."""
-    if patch.call is None:
-        assert patch.stock_loss is not None
-        return patch.stock_loss(logits, *args, **kwargs)
-    return take_loss(patch, logits)
-
-
-def take_loss(patch: Patch, logits: Tensor) -> Tensor:
-    """The loss that the head stored; raise unless the model transformed the probes as the loss assumed."""
-    call = patch.call
-    assert call is not None
-    if call.loss is None or call.hidden is None:
-        raise RuntimeError(f"the head of {call.name} did not run: it was replaced after apply_ntl_to_model")
-    call.is_taken = True
-    logits = local(logits)[..., :NUM_PROBES]  # a plan may have gathered those of all ranks
-    loss, expected = call.loss + anchor(logits), transformed(make_probes(call.hidden), call.transform)
-    if not has_values(logits):
-        return torch.where(are_close(logits, expected), loss, torch.nan)
-    if patch.proven != call.transform:
-        if logits.shape != expected.shape or not are_close(logits, expected):
-            raise ValueError(
-                f"{call.name} does not turn its head's output into logits by {call.transform}: it turned "
-                f"{shown(make_probes(call.hidden))} into {shown(logits)} of shape {tuple(logits.shape)}; expected "
-                f"{shown(expected)} of shape {tuple(expected.shape)}"
-            )
-        patch.proven = call.transform
+    patch.parts = (loss.detach(), *parts)
     return loss
 
 
@@ -275,25 +260,3 @@ def on_ranks_of(weight: Any, tensor: Tensor, is_split: bool) -> Tensor:
 
     mesh = weight.device_mesh
     return DTensor.from_local(tensor, mesh, [Shard(-1)] if is_split else [Replicate()] * mesh.ndim, run_check=False)
-
-
-def make_probes(hidden: Tensor) -> Tensor:
-    """float32 [1, ..., 1, 8] on the device of hidden [B..., H]: small and large values in place of logits."""
-    probes = torch.linspace(-6, 6, NUM_PROBES, device=hidden.device, dtype=torch.float32).sinh()
-    return probes.view((1,) * (hidden.ndim - 1) + (NUM_PROBES,))
-
-
-def transformed(probes: Tensor, transform: LogitTransform) -> Tensor:
-    """The probes as a model with this transform returns them."""
-    scaled = transform.logit_scale * probes
-    return scaled if transform.softcap is None else transform.softcap * torch.tanh(scaled / transform.softcap)
-
-
-def are_close(logits: Tensor, expected: Tensor) -> Tensor:
-    """Whether a model's probes are the expected ones: bool, 0-d, on their device."""
-    return torch.isclose(logits.detach().float(), expected, rtol=1e-2, atol=1e-3).all()
-
-
-def shown(probes: Tensor) -> list[float]:
-    """The values of probes for a message."""
-    return [float(f"{value:.4g}") for value in probes.detach().flatten()[:NUM_PROBES].tolist()]

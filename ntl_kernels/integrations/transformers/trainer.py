@@ -42,8 +42,16 @@ from .losses import (
     label_names,
     logits_of,
     loss_of_logits,
+    measured_shift,
 )
-from .models import added_loss, check_own_loss, is_encoder_decoder, put_decoder_inputs, shifts_labels, told_or_raise
+from .models import (
+    added_loss,
+    check_own_loss,
+    is_encoder_decoder,
+    is_transformers_own,
+    put_decoder_inputs,
+    shifts_labels,
+)
 from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
@@ -171,10 +179,13 @@ class NTLTrainerMixin(Host):
         if installed is None:
             self.ntl_check_given(self.model)
             if "shift" not in given:
-                given["shift"] = shifts_labels(base)
+                given["shift"] = shifts_labels(base) if is_transformers_own(base) else None
             if given["shift"] is None and batch is not None:
                 given["shift"] = self.ntl_given["shift"] = self.ntl_measure_shift(batch)
             return self.ntl_follow(NTLOptions(**given))
+        if installed.options.shift is None and batch is not None:
+            shift = given["shift"] if "shift" in given else self.ntl_measure_shift(batch)
+            installed.options = replace(installed.options, shift=shift)
         options = self.ntl_follow(installed.options)
         for name, value in given.items():
             if name == "config" and self.ntl_weight is not None:
@@ -188,20 +199,10 @@ class NTLTrainerMixin(Host):
         return options
 
     def ntl_measure_shift(self, batch: Any) -> bool:
-        """Whether position t predicts label t + 1, by comparing the model's own loss of a batch with both."""
-        ours = (NUM_NUMBERS, NUMBER_WEIGHTS)
-        inputs = self._prepare_inputs({name: value for name, value in batch.items() if name not in ours})
-        model, was_training = self.model_wrapped, self.model_wrapped.training
-        with torch.no_grad():
-            outputs = model.eval()(**inputs)
-        model.train(was_training)
-        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs[0]
-        for shift in (True, False) if isinstance(loss, Tensor) else ():
-            targets = choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift)
-            cross_entropy = F.cross_entropy(logits_of(outputs).flatten(0, -2).float(), targets.labels.flatten())
-            if torch.isclose(loss.float(), cross_entropy, rtol=1e-3):
-                return shift
-        return told_or_raise(None, type(unwrap_model(self.model)).__name__)
+        """Whether position t predicts label t + 1 in the model's own loss of a batch."""
+        ours = (NUM_NUMBERS, NUMBER_WEIGHTS, "skip_logits")
+        inputs = {name: value for name, value in batch.items() if name not in ours}
+        return measured_shift(self.model_wrapped, self._prepare_inputs(inputs))
 
     def ntl_follow(self, options: NTLOptions) -> NTLOptions:
         """The options with the scheduled weight, if there is a schedule."""
