@@ -27,6 +27,7 @@ REFUSED = {
     **each("ProphetNetForCausalLM ProphetNetForConditionalGeneration", "n-grams.*model.disable_ngram_loss = True"),
 }
 """Classes that cannot be patched, and the message."""
+REMEDY = "NTLTrainer|set model|put decoder_input_ids|labels must have"
 FEWEST_BUILT = 294
 
 pytestmark = needs("transformers", 5, 23, to="build every class from these configurations")
@@ -39,13 +40,17 @@ def param(name: str) -> object:
 
 @pytest.mark.parametrize("name", map(param, class_names()))
 def test_loss_and_gradients(name: str) -> None:
-    """A class that the tested version cannot build fails, unless it is listed as such; one of a newer is skipped."""
+    """None is wrong. Which are refused or not built is known of one version; in newer ones, messages name a remedy."""
     result, why = outcome(name)
     results[result] += 1
-    if result == "not tried" or (result == "not built" and has("transformers", 5, 24)):
+    is_newer = has("transformers", 5, 24)
+    if result == "not tried" or (result == "not built" and is_newer):
         pytest.skip(why)
-    assert (result, why) == ("refused" if name in REFUSED else "right", why)
-    assert re.search(REFUSED.get(name, ""), why)
+    if is_newer:
+        assert result == "right" or (result == "refused" and re.search(REMEDY, why)), why
+    else:
+        assert (result, why) == ("refused" if name in REFUSED else "right", why)
+        assert re.search(REFUSED.get(name, ""), why)
 
 
 @pytest.mark.slow
