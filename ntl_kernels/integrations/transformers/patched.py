@@ -125,6 +125,7 @@ def train_forward(
     make_call = partial(Call, targets=targets, num_items=num_items, num_numbers=num_numbers)
     output, loss = run(model, patch, make_call, given)
     if loss is None and random_states is not None:  # once more, by the transform that the model turned out to have
+        del output  # and with it what the first run has kept for its gradient
         torch.set_rng_state(random_states[0])
         set_device_states(*random_states[1:])
         output, loss = run(model, patch, make_call, given)
