@@ -300,6 +300,13 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"DbrxForCausalLM returned 0 .*output_router_logits=False"):
             added_loss(every_class.make("DbrxForCausalLM")[0], {"aux_loss": 0}, {})
 
+    def test_router_loss_of_a_mistaken_forward(self) -> None:
+        """That of transformers 4, whose NLLB-MoE has no num_experts."""
+        model, _ = every_class.make("NllbMoeForConditionalGeneration")
+        del model.num_experts
+        with pytest.raises(ValueError, match=r"router loss of NllbMoe.* in transformers 4 uses its encoder's"):
+            added_loss(model, {"encoder_router_logits": ()}, {})
+
     def test_router_losses_of_two_sides_in_a_compute_loss_func(self) -> None:
         model, batch = every_class.make("SwitchTransformersForConditionalGeneration")
         labels = batch.pop("labels")

@@ -231,14 +231,14 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     added = what_is_known(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else None
     own, logits = float(loss if added is None else loss - added), logits_of(outputs).flatten(0, -2).to(loss.dtype)
     pair = [choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift) for shift in (True, False)]
-    shifted, unshifted = [F.cross_entropy(logits, each.to(logits.device).labels.flatten()).item() for each in pair]
-    errors, gap = (abs(own - shifted), abs(own - unshifted)), abs(shifted - unshifted)
+    found = [F.cross_entropy(logits, each.to(logits.device).labels.flatten()).item() for each in pair]
+    errors, gap = [abs(own - each) for each in found], abs(found[0] - found[1])
     fits = min(errors) <= max(1e-5, 2 * torch.finfo(loss.dtype).eps) * abs(own)
     if fits and min(errors) < gap / 4:
         return errors[0] < errors[1]
     raise ValueError(
-        f"the own loss of {name} in the first batch is {own:.7g}, and the cross-entropy of its logits {shifted:.7g} "
-        f"with shifted labels, {unshifted:.7g} without: {'too close' if fits else 'it has other parts'}. Pass "
+        f"the own loss of {name} in the first batch is {own:.7g}, and the cross-entropy of its logits {found[0]:.7g} "
+        f"with shifted labels, {found[1]:.7g} without: {'too close' if fits else 'it has other parts'}. Pass "
         "shift=True (position t predicts label t + 1) or shift=False to train CE + NTL of the logits"
     )
 

@@ -176,6 +176,11 @@ def shifts_labels(base: Any) -> bool | None:
     return LOSS_MAPPING.get(getattr(base, "loss_type", None), ForCausalLMLoss) is ForCausalLMLoss
 
 
+def known_shift(base: Any) -> bool | None:
+    """The same, but None also where the model's loss may have other parts, which only a measurement can rule out."""
+    return shifts_labels(base) if is_transformers_own(base) else None
+
+
 def is_transformers_own(base: Any) -> bool:
     """Whether the forward of a bare model's class is one of transformers'. The loss of another may have any parts."""
     return Path(transformers.__file__).parent in Path(forward_code(base).co_filename).parents

@@ -14,7 +14,7 @@ from ...tokens import NumberTokens
 from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
 from .losses import NTLOptions, shift_of
-from .models import check_own_loss, is_transformers_own, shifts_labels, train_on_logits
+from .models import check_own_loss, known_shift, train_on_logits
 from .patched import LOSS_FUNCTION, Patch, check_head, head_forward, is_planned, model_forward
 from .probes import LogitTransform, Reading, guessed_transform
 
@@ -76,9 +76,7 @@ def apply_ntl_to_model(
         >>> model(input_ids=ids, labels=ids).loss.backward()
     """
     base = unwrap_model(model)
-    if shift is None and is_transformers_own(base):
-        shift = shifts_labels(base)
-    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, known_shift(base) if shift is None else shift)
     check_forward(base)
     check_own_loss(base)
     head = find_head(base)

@@ -137,7 +137,7 @@ def train_forward(
     return output if return_dict or (return_dict is None and model.config.return_dict) else output.to_tuple()
 
 
-def run(model: Any, patch: Patch, make_call: Callable[..., Call], given: dict[str, Any]) -> Any:
+def run(model: Any, patch: Patch, make_call: Callable[..., Call], given: dict[str, Any]) -> tuple[Any, Tensor | None]:
     """The output of the model's own forward without labels, in which the head computes the loss, and the loss; None
     instead of it if the head assumed another transform than the model has."""
     name = type(model).__name__

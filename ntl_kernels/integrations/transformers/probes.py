@@ -52,7 +52,9 @@ class Reading:
     tolerance: float | None = None
     """The relative error of the probes; None until they have confirmed the transform."""
 
-    def confirmed(self, loss: Tensor, used: LogitTransform, probes: Probes, logits: Tensor, model: Any) -> Any:
+    def confirmed(
+        self, loss: Tensor, used: LogitTransform, probes: Probes, logits: Tensor, model: Any
+    ) -> Tensor | None:
         """The loss, if a model turned the probes into these logits by the transform that was used for it.
 
         Otherwise None in a first call, after which ``transform`` is right, and later an error, or NaN on a device, for

@@ -44,14 +44,7 @@ from .losses import (
     loss_of_logits,
     measured_shift,
 )
-from .models import (
-    added_loss,
-    check_own_loss,
-    is_encoder_decoder,
-    is_transformers_own,
-    put_decoder_inputs,
-    shifts_labels,
-)
+from .models import added_loss, check_own_loss, is_encoder_decoder, known_shift, put_decoder_inputs
 from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
@@ -179,7 +172,7 @@ class NTLTrainerMixin(Host):
         if installed is None:
             self.ntl_check_given(self.model)
             if "shift" not in given:
-                given["shift"] = shifts_labels(base) if is_transformers_own(base) else None
+                given["shift"] = known_shift(base)
             if given["shift"] is None and batch is not None:
                 given["shift"] = self.ntl_given["shift"] = self.ntl_measure_shift(batch)
             return self.ntl_follow(NTLOptions(**given))
