@@ -6,6 +6,7 @@ python -m benchmarks.quality loss=ce,ntl_was seed=1,2 [OPTION=VALUE...] -m      
 python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION             splits from a download
 python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]           tables and plots over seeds
 python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 reference errors on a table
+python -m benchmarks.quality pretrained smollm2 [FOLDER]                               a checkpoint to fine-tune
 python -m benchmarks.quality time [OPTION=VALUE...] [--rounds N] [--out FILE]          a step with and without NTL
 """
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "time": "timing",
     "compare": "compare",
     "yardsticks": "yardsticks",
+    "pretrained": "pretrained",
 }
 """Command -> its module, imported when it runs, since some imports take seconds."""
 OPTIONS = """

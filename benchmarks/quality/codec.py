@@ -91,6 +91,8 @@ def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
+    if kind == "own":
+        return tokenizer
     if kind in RUNS:
         split_digits(tokenizer.backend_tokenizer, RUNS[kind])
     missing = {"pad_token": SPECIAL[0], "eos_token": SPECIAL[1]}
@@ -112,15 +114,15 @@ class Codec:
         self.tokenizer = tokenizer
         tokenizer.add_tokens(list(added))
         self.pad, self.eos = tokenizer.pad_token_id, tokenizer.eos_token_id
-        self.mark: int = tokenizer.convert_tokens_to_ids(SPECIAL[2])
+        self.vocab_size = max(tokenizer.get_vocab().values()) + 1
+        self.begin: list[int] = []
+        """The tokens before a question."""
+        self.mark: list[int] = [tokenizer.convert_tokens_to_ids(SPECIAL[2])]
+        """The tokens between a question and its answer."""
         state = {**json.loads(tokenizer.backend_tokenizer.to_str()), "post_processor": None}
         state |= {"truncation": None, "padding": None}
         self.writer = Tokenizer.from_str(json.dumps(state))
         self.reader = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
-
-    @property
-    def vocab_size(self) -> int:
-        return max(self.tokenizer.get_vocab().values()) + 1
 
     def numbers(self, group_by: str | None = "length") -> NumberTokens:
         """The number tokens for the Number Token Loss. Scores are all compared with each other."""
@@ -137,6 +139,18 @@ class Codec:
         """The text up to the first end token."""
         kept = [token for token in takewhile(lambda token: token != self.eos, ids) if token != self.pad]
         return self.writer.decode(kept, skip_special_tokens=False)
+
+
+class OwnCodec(Codec):
+    """A pretrained model's tokenizer as it is: a question ends in a line break, an answer in the end token."""
+
+    def __init__(self, tokenizer: Any, kind: str, longest_question: int) -> None:
+        super().__init__(tokenizer, kind, longest_question)
+        first = tokenizer("0").input_ids[:1]
+        self.begin = first if first == [tokenizer.bos_token_id] else []
+        self.mark = self.encode("\n")
+        if self.pad is None:
+            self.pad = self.eos  # masked wherever it is padding
 
 
 class NumberCodec(Codec):
@@ -234,13 +248,14 @@ class XValCodec(NumberCodec):
         return self.decode([token for tokens in written for token in tokens])
 
 
-OF_NUMBERS: dict[str, type[RTCodec] | type[XValCodec]] = {"rt": RTCodec, "xval": XValCodec}
+CODECS: dict[str, type[OwnCodec] | type[RTCodec] | type[XValCodec]] = {"own": OwnCodec, "rt": RTCodec, "xval": XValCodec}
+"""Kind -> its class; all others are a plain :class:`Codec`."""
 
 
 def make_codec(
     kind: str, texts: Sequence[str], size: int, checkpoint: str | None = None, longest_question: int | None = None
 ) -> Codec:
     """The codec "plain", "digits", "triples", "scores", "rt" or "xval" with the checkpoint's tokenizer, or with one
-    trained on ``texts``."""
+    trained on ``texts``; "own" with the checkpoint's alone."""
     tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
-    return OF_NUMBERS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)
+    return CODECS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)

@@ -68,8 +68,8 @@ def is_whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def one_of(*known: str) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: value in known, f"one of {', '.join(known)}"
+def one_of(*known: str | None) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value in known, f"one of {', '.join(each or 'null' for each in known)}"
 
 
 SEED = (lambda value: is_whole(value, 0) and value < 2**32, "a whole number from 0 to 2**32 - 1")
@@ -84,7 +84,8 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
     "model.architecture": one_of("t5", "llama"),
-    "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval"),
+    "model.adapter": one_of(None, "lora"),
+    "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval", "own"),
     "model.head": one_of("token", "regression", "value"),
     "model.longest_question": (lambda value: value is None or is_whole(value, 1), "null or a number of tokens"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
@@ -112,8 +113,14 @@ def check_combination(config: DictConfig) -> None:
     model, loss = config.model, config.loss.name
     if (model.head == "value") != (model.codec == "xval"):
         raise InputError(f"model.head=value and model.codec=xval go together; got {model.head} and {model.codec}")
+    if model.codec == "own" and not model.checkpoint:
+        raise InputError("model.codec=own needs the model that owns the tokenizer: model.checkpoint=FOLDER")
+    if model.adapter and not model.checkpoint:
+        raise InputError(f"model.adapter={model.adapter} needs a model to adapt: model.checkpoint=FOLDER")
     if model.head != "token":
         needed = {"model.architecture": (model.architecture, "t5"), "loss": (loss, "ce"), "beams": (config.beams, 1)}
+        if model.codec == "own":
+            needed.pop("model.architecture")
         for option, (given, only) in needed.items():
             if given != only:
                 why = " (it has a loss of its own)" if option == "loss" else ""

@@ -25,7 +25,7 @@ from ..commands import WRONG_INPUT, InputError, Parser, meant, naming
 from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
-from .data.pairs import FINAL
+from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
 from .names import split_of_expected, split_of_medians
 from .tasks import Answer, Sample, make_task
@@ -103,11 +103,12 @@ def write_answers(trainer: Answering, pairs: Sequence[Pair], answers: Sequence[s
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
 
 
-def shortened(splits: Splits, questions: int | None) -> Splits:
-    """The splits with at most this many questions for evaluation; None for all."""
-    tests = {name: pairs[:questions] for name, pairs in splits.tests.items()}
-    parts = {name: of_questions[:questions] for name, of_questions in splits.parts.items()}
-    return splits._replace(validation=splits.validation[:questions], tests=tests, parts=parts)
+def shortened(splits: Splits, questions: int | None, seed: int) -> Splits:
+    """The splits with at most this many questions for evaluation, chosen at random; None for all."""
+    validation = sample(splits.validation, questions, seed)
+    tests = {name: sample(pairs, questions, seed) for name, pairs in splits.tests.items()}
+    parts = {name: sample(of_questions, questions, seed) for name, of_questions in splits.parts.items()}
+    return splits._replace(validation=validation, tests=tests, parts=parts)
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
@@ -134,7 +135,7 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         print(f"{folder}: this run is finished", file=sys.stderr)
         return result
     arguments = training_arguments(config, folder)
-    splits = shortened(load_splits(config), config.trainer.max_questions)
+    splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
     if config.samples and task.sample is None:

@@ -94,7 +94,8 @@ def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> st
         return f"CE, Gaussian target ({loss['sigma']:g})"
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
     if trained_by in KINDS and codec not in ("digits", "scores", "rt"):
-        name += ", same length" if loss.get("group_by", "length") else ", all number tokens compared"
+        same = "" if codec == "own" else ", same length"
+        name += same if loss.get("group_by", "length") else ", all number tokens compared"
     changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
     extras = ", ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     T5Config,
@@ -22,9 +23,9 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..commands import InputError
-from .codec import Codec, RTCodec
-from .configuration import CONFIGURATION
+from ..commands import InputError, naming
+from .codec import Codec, OwnCodec, RTCodec
+from .configuration import CONFIGURATION, plain
 
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
 SIZES = {
@@ -126,8 +127,7 @@ class ValueModel(T5ForConditionalGeneration):
 
 
 class RegressionModel(T5EncoderModel):
-    """An encoder whose mean hidden state predicts the answer's value, standardised by ``answer_mean`` and
-    ``answer_deviation`` of its configuration."""
+    """An encoder whose mean hidden state predicts the answer's standardised value."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
@@ -137,12 +137,11 @@ class RegressionModel(T5EncoderModel):
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weights = attention_mask[..., None].to(states.dtype)
         predicted = self.head((states * weights).sum(1) / weights.sum(1).clamp_min(1)).squeeze(-1)
-        mean, deviation = self.config.answer_mean, self.config.answer_deviation
-        outputs = {"logits": predicted * deviation + mean}
+        outputs = {"logits": predicted}
         if labels is None:
             return outputs
         is_number = ~labels.isnan()
-        errors = predicted[is_number] - (labels[is_number] - mean) / deviation
+        errors = (predicted - labels)[is_number]
         return {"loss": (errors**2).sum() / is_number.sum().clamp_min(1), **outputs}
 
 
@@ -157,7 +156,18 @@ def make_model(options: DictConfig, codec: Codec, seed: int) -> Any:
     torch.manual_seed(seed)
     model = new_model(options, codec) if options.checkpoint is None else loaded_model(options, codec)
     model.config.codec = codec.kind
-    return model
+    return adapted(model, options) if options.adapter else model
+
+
+def adapted(model: Any, options: DictConfig) -> Any:
+    """The model with low-rank matrices, which alone are trained, apart from the head of a regression."""
+    from peft import LoraConfig, get_peft_model  # takes a second, and is needed here alone
+
+    task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    with naming("model.lora"):
+        return get_peft_model(
+            model, LoraConfig(task_type="SEQ_CLS" if options.head == "regression" else task, **plain(options.lora))
+        )
 
 
 def new_model(options: DictConfig, codec: Codec) -> Any:
@@ -181,17 +191,22 @@ def new_model(options: DictConfig, codec: Codec) -> Any:
 def loaded_model(options: DictConfig, codec: Codec) -> Any:
     """A checkpoint's model; raise if it lacks weights or reads numbers in another way."""
     auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
-    folder = saved_model(options.checkpoint)
-    model, found = WITH_HEAD.get(options.head, auto).from_pretrained(
-        folder, local_files_only=True, output_loading_info=True
+    folder, chosen, more = saved_model(options.checkpoint), WITH_HEAD.get(options.head, auto), {}
+    if options.head == "regression" and isinstance(codec, OwnCodec):
+        chosen, more = AutoModelForSequenceClassification, {"num_labels": 1, "pad_token_id": codec.pad}
+    model, found = chosen.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, dtype=torch.float32, **more
     )
     for name in sorted(found["missing_keys"]):
-        if not name.startswith("head."):
+        if not name.startswith(("head.", "score.")):
             raise ValueError(f"{folder} has no weights {name}, which a {type(model).__name__} needs")
         model.get_submodule(name.rpartition(".")[0]).reset_parameters()  # a checkpoint from elsewhere gets a new head
     if (kind := getattr(model.config, "codec", codec.kind)) != codec.kind:
         raise ValueError(f"{folder} was trained with model.codec={kind}; got {codec.kind}")
-    model.resize_token_embeddings(codec.vocab_size)
+    if isinstance(codec, OwnCodec):
+        codec.vocab_size = model.get_input_embeddings().num_embeddings  # which may be padded
+    else:
+        model.resize_token_embeddings(codec.vocab_size)
     return model
 
 

@@ -21,11 +21,11 @@ from ntl_kernels.ntloss import NumberLevelLoss
 from ntl_kernels.number_weights import BalancedWeights, WithNumberWeights
 
 from ..commands import InputError, naming
-from .codec import Codec, RTCodec, XValCodec, make_codec
+from .codec import Codec, OwnCodec, RTCodec, XValCodec, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
 from .losses import GAUSSIAN, GaussianTarget, ntl_config, number_level_config
-from .models import RegressionModel, ValueModel, add_number_embeddings, make_model, saved_model
+from .models import ValueModel, add_number_embeddings, make_model, saved_model
 from .ratings import probabilities, scores_of
 from .training import IGNORE, AddedLossTrainer, PlainTrainer, TokenTrainer
 
@@ -57,7 +57,7 @@ class Task:
 
 
 def question_of(codec: Codec, pair: Pair) -> list[int]:
-    return codec.encode(pair.question)[-codec.longest_question :]
+    return [*codec.begin, *codec.encode(pair.question)[-codec.longest_question :]]
 
 
 def answer_of(codec: Codec, pair: Pair) -> list[int]:
@@ -81,7 +81,7 @@ def seq2seq_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
 
 
 def marked_questions(codec: Codec, pairs: Sequence[Pair]) -> list[list[int]]:
-    return [[*question_of(codec, pair), codec.mark] for pair in pairs]
+    return [[*question_of(codec, pair), *codec.mark] for pair in pairs]
 
 
 def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
@@ -91,10 +91,10 @@ def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     return {**inputs_of(codec, [question + answer for question, answer in both]), "labels": labels}
 
 
-def regression_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-    """Labels [B]: values, NaN where an answer is not a number."""
+def regression_batch(codec: Codec, mean: float, deviation: float, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+    """Labels [B]: standardised values, NaN where an answer is not a number."""
     values = [final_value(pair.answer) for pair in pairs]
-    labels = torch.tensor([math.nan if value is None else value for value in values])
+    labels = torch.tensor([math.nan if value is None else (value - mean) / deviation for value in values])
     return {**inputs_of(codec, [question_of(codec, pair) for pair in pairs]), "labels": labels}
 
 
@@ -105,7 +105,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         checkpoint = options.checkpoint and str(saved_model(options.checkpoint))
         codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
         model = make_model(options, codec, config.seed)
-    if isinstance(model, RegressionModel):
+    if options.head == "regression":
         return regression_task(model, codec, splits)
     if isinstance(codec, XValCodec):
         return value_task(model, codec, splits)
@@ -177,17 +177,18 @@ def next_logits(model: Any, codec: Codec, pairs: Sequence[Pair], begun: Sequence
     return model(**inputs, logits_to_keep=1).logits[:, -1].cpu()
 
 
-def regression_task(model: RegressionModel, codec: Codec, splits: Splits) -> Task:
-    """A model that predicts a value for each question, trained with MSE."""
+def regression_task(model: Any, codec: Codec, splits: Splits) -> Task:
+    """A model that predicts a value for each question, trained with MSE of standardised values."""
     values = [value for pair in splits.train if (value := final_value(pair.answer)) is not None]
-    if 2 * len(values) <= len(splits.train):
+    if 2 * len(values) <= len(splits.train) or (isinstance(codec, OwnCodec) and len(values) < len(splits.train)):
         found = f"{len(values)} of {len(splits.train)} for training are"
         raise InputError(f"model.head=regression needs answers that are numbers; {found}")
     if not hasattr(model.config, "answer_mean"):  # otherwise the model was saved with it
         model.config.answer_mean = statistics.fmean(values)
         model.config.answer_deviation = max(statistics.pstdev(values), 1e-6)
-    arguments = {"answer": lambda pairs: regression_answers(model, codec, pairs)}
-    return Task(model, codec, "mse", PlainTrainer, arguments, partial(regression_batch, codec))
+    collate = partial(regression_batch, codec, model.config.answer_mean, model.config.answer_deviation)
+    arguments = {"answer": lambda pairs: regression_answers(model, collate(pairs))}
+    return Task(model, codec, "mse", PlainTrainer, arguments, collate)
 
 
 def value_task(model: ValueModel, codec: XValCodec, splits: Splits) -> Task:
@@ -232,12 +233,22 @@ def seq2seq_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: in
     return [codec.decode(row[1:]) for row in ids.tolist()]
 
 
-def causal_answers(model: Any, codec: Codec, pairs: Sequence[Pair], longest: int, **decoding: Any) -> list[str]:
+def causal_answers(
+    model: Any, codec: Codec, pairs: Sequence[Pair], longest: int, num_return_sequences: int = 1, **decoding: Any
+) -> list[str]:
+    """Of several answers to a question, all share one pass over it."""
     inputs = inputs_on(model, inputs_of(codec, marked_questions(codec, pairs), side="left"))
-    ids = model.generate(**inputs, max_new_tokens=longest, **decoding)
-    return [codec.decode(row[inputs["input_ids"].shape[1] :]) for row in ids.tolist()]
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    if num_return_sequences > 1:
+        positions = (mask.cumsum(1) - 1).clamp_min(0)[:, :-1]
+        read = model(input_ids=ids[:, :-1], attention_mask=mask[:, :-1], position_ids=positions, use_cache=True)
+        read.past_key_values.batch_repeat_interleave(num_return_sequences)
+        ids, mask = (each.repeat_interleave(num_return_sequences, 0) for each in (ids, mask))
+        decoding["past_key_values"] = read.past_key_values
+    rows = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=longest, pad_token_id=codec.pad, **decoding)
+    return [codec.decode(row[ids.shape[1] :]) for row in rows.tolist()]
 
 
-def regression_answers(model: RegressionModel, codec: Codec, pairs: Sequence[Pair]) -> list[str]:
-    outputs = model(**inputs_on(model, regression_batch(codec, pairs)))
-    return [f"{value:.6f}" for value in outputs["logits"].tolist()]
+def regression_answers(model: Any, batch: dict[str, Tensor]) -> list[str]:
+    predicted = model(**inputs_on(model, batch))["logits"].flatten().tolist()
+    return [f"{value * model.config.answer_deviation + model.config.answer_mean:.6f}" for value in predicted]

@@ -9,12 +9,13 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ntl_kernels.evaluation import number_in
 
 from ...commands import InputError
 
+T = TypeVar("T")
 FINAL = "####"
 """GSM8K's mark before the final number."""
 
@@ -83,6 +84,6 @@ def answered(pairs: list[Pair], path: Path, empty_target: str | None) -> list[Pa
     return [pair for pair in pairs if pair.answer.strip()]
 
 
-def sample(pairs: list[Pair], limit: int | None, seed: int) -> list[Pair]:
-    """All pairs, or a random sample of ``limit`` pairs."""
+def sample(pairs: list[T], limit: int | None, seed: int) -> list[T]:
+    """All pairs, or a random sample of ``limit`` pairs: the same places in any list of the same length."""
     return pairs if limit is None or limit >= len(pairs) else random.Random(seed).sample(pairs, limit)
