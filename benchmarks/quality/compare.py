@@ -5,7 +5,11 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
+import copy
 import json
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +23,14 @@ from transformers.utils.logging import set_verbosity_error
 from ..commands import InputError, Parser, count, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
-from .experiment import run
+from .experiment import load_splits, run, shortened
 from .losses import NTL, check_loss
 from .names import METRICS, SHORT, words
 from .records import Record, by_dataset, values_of
 from .report import FOLDER
 from .statistics import compare
 from .tables import markdown, spread, told
+from .timing import make_trainer
 
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, BARS = "trainer=quick", "+trainer.arguments.disable_tqdm=false"
@@ -63,7 +68,7 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
     ours = [each for each in overrides if each not in task]
     if not any(each.startswith("dataset=") for each in task):
         task = [*MAIN_JOB, *task]
-    if not any(each.startswith("trainer=") for each in task):
+    if not any(each.startswith("trainer=") for each in task) and not configure(task).model.checkpoint:
         task = [TRAINER, *task]
     runs = []
     ours = ours if any(each.startswith("loss=") for each in ours) else [*OURS, *ours]
@@ -75,11 +80,31 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
     return runs
 
 
+def expected_seconds(config: DictConfig) -> float:
+    """The duration of a run on this machine, apart from sampled answers: that of two steps and a few answers, times
+    their number."""
+    steps, arguments = config.trainer.arguments.max_steps, copy.deepcopy(config)
+    arguments.trainer.arguments |= {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "disable_tqdm": True}
+    splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer("ce", arguments, Path(folder))
+        trainer.train()  # the first steps are slower
+        step = trainer.train().metrics["train_runtime"] / 2
+    evaluations = -(-steps // config.trainer.arguments.eval_steps)
+    questions = evaluations * len(splits.validation) + sum(map(len, splits.tests.values()))
+    few = splits.validation[: config.trainer.arguments.per_device_eval_batch_size]
+    started = time.perf_counter()
+    trainer.ask(few, trainer.answer, "rehearsal")
+    return steps * step + questions * (time.perf_counter() - started) / len(few)
+
+
 def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     """The records of all runs, trained one after another under one progress bar."""
     for _, config in runs:
         check_loss(config.loss)  # only the loss differs between runs, so only it could fail after the first run
     found = []
+    minutes = len(runs) * expected_seconds(runs[0][1]) / 60
+    print(f"{len(runs)} runs; about {minutes:.0f} minutes on this machine", file=sys.stderr)
     bar = Bar(sum(config.trainer.arguments.max_steps for _, config in runs))
     with closing(bar):
         for name, config in runs:
