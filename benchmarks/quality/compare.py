@@ -84,7 +84,7 @@ def expected_seconds(config: DictConfig) -> float:
     """The duration of a run on this machine, apart from sampled answers: that of two steps and a few answers, times
     their number."""
     steps, arguments = config.trainer.arguments.max_steps, copy.deepcopy(config)
-    arguments.trainer.arguments |= {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "disable_tqdm": True}
+    arguments.trainer.arguments.update(max_steps=2, eval_strategy="no", save_strategy="no", disable_tqdm=True)
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer("ce", arguments, Path(folder))

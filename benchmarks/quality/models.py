@@ -160,14 +160,15 @@ def make_model(options: DictConfig, codec: Codec, seed: int) -> Any:
 
 
 def adapted(model: Any, options: DictConfig) -> Any:
-    """The model with low-rank matrices, which alone are trained, apart from the head of a regression."""
-    from peft import LoraConfig, get_peft_model  # takes a second, and is needed here alone
+    """The model with low-rank matrices, new or the checkpoint's. Only they and the head of a regression are trained."""
+    from peft import LoraConfig, PeftModel, get_peft_model  # a second; nothing else here needs it
 
+    if (folder := saved_model(options.checkpoint)).joinpath(ADAPTER).is_file():
+        return PeftModel.from_pretrained(model, folder, is_trainable=True)
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     with naming("model.lora"):
-        return get_peft_model(
-            model, LoraConfig(task_type="SEQ_CLS" if options.head == "regression" else task, **plain(options.lora))
-        )
+        lora = LoraConfig(task_type="SEQ_CLS" if options.head == "regression" else task, **plain(options.lora))
+        return get_peft_model(model, lora)
 
 
 def new_model(options: DictConfig, codec: Codec) -> Any:
@@ -192,6 +193,8 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     """A checkpoint's model; raise if it lacks weights or reads numbers in another way."""
     auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
     folder, chosen, more = saved_model(options.checkpoint), WITH_HEAD.get(options.head, auto), {}
+    if options.adapter and (adapter := folder / ADAPTER).is_file():
+        folder = saved_model(json.loads(adapter.read_text())["base_model_name_or_path"])
     if options.head == "regression" and isinstance(codec, OwnCodec):
         chosen, more = AutoModelForSequenceClassification, {"num_labels": 1, "pad_token_id": codec.pad}
     model, found = chosen.from_pretrained(
@@ -231,9 +234,10 @@ def saved_model(checkpoint: str) -> Path:
     return folder
 
 
+ADAPTER = "adapter_config.json"
 NEEDED = {
-    "weights": ("model*.safetensors", "pytorch_model*.bin"),
-    "configuration": ("config.json",),
+    "weights": ("model*.safetensors", "pytorch_model*.bin", "adapter_model*.safetensors"),
+    "configuration": ("config.json", ADAPTER),
     "tokenizer": ("tokenizer*", "*.model", "vocab*"),
 }
 """What a saved model consists of -> names of its files."""
