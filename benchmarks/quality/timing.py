@@ -1,15 +1,18 @@
-"""The time that the Number Token Loss adds to a training step, measured by the Trainer's timer."""
+"""The time and the memory that the Number Token Loss adds to a training step of the Trainer."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from torch import Tensor
 from tqdm import tqdm
 from transformers import Trainer
 from transformers.utils.logging import set_verbosity_error
@@ -18,30 +21,63 @@ from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
+from ..speed.measure import observe
 from ..speed.results import percentiles
 from .configuration import configure
+from .data import Pair
 from .experiment import load_splits
-from .tasks import make_task
-from .training import training_arguments
+from .losses import ntl_config
+from .tasks import Collate, make_task
+from .training import IGNORE, training_arguments
 
-LOSSES = {"stock": "ce", "ce": "ce", "ntl": "ntl_was"}
-"""Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer."""
-TITLES = {"stock": "stock Trainer, CE", "ce": "NTLTrainer, CE", "ntl": "NTLTrainer, CE + NTL-WAS"}
+LOSSES = {"stock": "ce", "logits": "ntl_was", "ce": "ce", "ntl": "ntl_was"}
+"""Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer: with the
+loss from the stock model's logits, or from hidden states (``apply_ntl_to_model``)."""
+TITLES = {
+    "stock": "stock Trainer, CE",
+    "logits": "NTLTrainer on the stock model, CE + NTL-WAS",
+    "ce": "NTLTrainer, CE",
+    "ntl": "NTLTrainer, CE + NTL-WAS",
+}
 
 
-def make_trainer(name: str, config: DictConfig, folder: Path) -> Trainer:
-    """The Trainer of a contestant; all have the same weights and see the same batches."""
+def make_trainer(name: str, config: DictConfig, folder: Path, all_tokens: bool = False) -> Trainer:
+    """The Trainer of a contestant; all have the same weights and see the same batches. ``all_tokens``: those of
+    questions are labels, too."""
     splits = load_splits(config)
     task = make_task(config, splits)
-    shared = {"args": training_arguments(config, folder), "train_dataset": splits.train, "data_collator": task.collate}
-    if name == "stock":
+    collate = partial(labelled_everywhere, task.collate) if all_tokens else task.collate
+    shared = {"args": training_arguments(config, folder), "train_dataset": splits.train, "data_collator": collate}
+    if name in ("stock", "logits"):
         remove_ntl_from_model(task.model)
+    if name == "stock":
         return Trainer(task.model, **shared)
+    if name == "logits":
+        shared |= {"numbers": task.codec.numbers(), "ntl_config": ntl_config(config.loss)}
     return task.trainer(task.model, **shared, **task.trainer_arguments)
 
 
-def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of a step in every round, from ``train_runtime``: collator, forward, backward and optimizer.
+def labelled_everywhere(collate: Collate, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+    """A decoder's batch with a label at every token."""
+    batch = collate(pairs)
+    return {**batch, "labels": batch["input_ids"].where(batch["attention_mask"] == 1, IGNORE)}
+
+
+def peak_bytes(trainer: Trainer) -> int:
+    """The peak memory of forward and backward beyond weights and optimizer."""
+    batch = trainer.data_collator(trainer.train_dataset[: trainer.args.per_device_train_batch_size])
+
+    def step(index: int) -> None:
+        trainer.model.zero_grad()
+        trainer.training_step(trainer.model, dict(batch))
+
+    trainer.model.zero_grad()
+    return observe(step, trainer.args.device)["peak_bytes"]
+
+
+def measure(overrides: list[str], rounds: int, steps: int, all_tokens: bool = False) -> dict[str, Any]:
+    """Seconds of a step in every round, from ``train_runtime``: collator, forward, backward and optimizer; and peaks of
+    memory.
 
     A round trains each contestant for ``steps`` steps, in an order that rotates from round to round.
     """
@@ -50,7 +86,7 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
     seconds: dict[str, list[float]] = {name: [] for name in LOSSES}
     with tempfile.TemporaryDirectory() as folder:
         trainers = {
-            name: make_trainer(name, configure([*fixed, *overrides, f"loss={loss}"]), Path(folder, name))
+            name: make_trainer(name, configure([*fixed, *overrides, f"loss={loss}"]), Path(folder, name), all_tokens)
             for name, loss in LOSSES.items()
         }
         names = list(trainers)
@@ -60,7 +96,8 @@ def measure(overrides: list[str], rounds: int, steps: int) -> dict[str, list[flo
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 seconds[name].append(trainers[name].train().metrics["train_runtime"] / steps)
-    return seconds
+        peaks = {name: peak_bytes(trainer) for name, trainer in trainers.items()}
+    return {"seconds": seconds, "peak_bytes": peaks}
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
@@ -78,23 +115,25 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 @in_one_line
 def main(arguments: list[str]) -> int:
-    """``time [OVERRIDE...] [--rounds N] [--steps N] [--out FILE]``"""
+    """``time [OVERRIDE...] [--rounds N] [--steps N] [--all-tokens] [--out FILE]``"""
     parser = Parser(prog="python -m benchmarks.quality time", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="options, as for an experiment")
     parser.add_argument("--rounds", type=count, default=30, help="default: 30")
     parser.add_argument("--steps", type=count, default=20, help="steps of each contestant in a round (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality/timing.json"))
+    parser.add_argument("--all-tokens", action="store_true", help="the loss on questions, too (decoders)")
     chosen = parser.parse_args(arguments)
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     writable(chosen.out.parent)
-    seconds = measure(chosen.overrides, chosen.rounds, chosen.steps)
+    measured = measure(chosen.overrides, chosen.rounds, chosen.steps, chosen.all_tokens)
     environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
-    result |= {"seconds": seconds, **summary(seconds)}
+    result |= {"all_tokens": chosen.all_tokens, **measured, **summary(measured["seconds"])}
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")
     for name, value in result["milliseconds"].items():
-        print(f"{TITLES[name]:26s} {value['median']:8.1f} ms per step ({value['low']:.1f} to {value['high']:.1f})")
+        time = f"{value['median']:8.1f} ms per step ({value['low']:.1f} to {value['high']:.1f})"
+        print(f"{TITLES[name]:44s} {time}, {result['peak_bytes'][name] / 2**20:,.0f} MiB")
     for base, value in result["ratios"].items():
         print(f"CE + NTL / {TITLES[base]}: {value['median']:.4f} ({value['low']:.4f} to {value['high']:.4f})")
     print(f"JSON: {chosen.out}")

@@ -534,7 +534,8 @@ def test_a_step_is_timed_with_and_without_the_loss(tmp_path: Path, capsys: Any, 
     sizes = ["model.size=test", *LIMITS]
     assert timing.main([*sizes, "--rounds", "3", "--steps", "1", "--out", str(path)]) == 0
     result = json.loads(path.read_text())
-    assert {name: len(values) for name, values in result["seconds"].items()} == {"stock": 3, "ce": 3, "ntl": 3}
+    assert {name: len(values) for name, values in result["seconds"].items()} == dict.fromkeys(timing.LOSSES, 3)
+    assert result["peak_bytes"]["stock"] > 1000 and result["peak_bytes"].keys() == result["seconds"].keys()
     ratios = sorted(a / b for a, b in zip(result["seconds"]["ntl"], result["seconds"]["stock"], strict=True))
     assert result["ratios"]["stock"]["median"] == ratios[1]
     assert "CE + NTL / stock Trainer, CE" in capsys.readouterr().out
@@ -544,9 +545,15 @@ def test_a_step_is_timed_with_and_without_the_loss(tmp_path: Path, capsys: Any, 
 
 
 def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:
-    config = configure("trainer=curve", "trainer.arguments.eval_strategy=no", "model.size=test", "loss=ce", *LIMITS)
-    stock, ours = (timing.make_trainer(name, config, tmp_path) for name in ("stock", "ce"))
-    batch = stock.data_collator(stock.train_dataset)
-    losses = [trainer.compute_loss(trainer.model.train(), dict(batch)).item() for trainer in (stock, ours)]
-    assert type(stock).__name__ == "Trainer"
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    options = ["trainer=curve", "trainer.arguments.eval_strategy=no", "model.size=test", *LIMITS]
+    for all_tokens in (False, True):
+        losses, labels = {}, set()
+        for name, loss in timing.LOSSES.items():
+            trainer = timing.make_trainer(name, configure(*options, f"loss={loss}"), tmp_path, all_tokens)
+            batch = trainer.data_collator(trainer.train_dataset)
+            losses[name] = trainer.compute_loss(trainer.model.train(), dict(batch)).item()
+            labels.add(int((batch["labels"] != -100).sum()))
+            assert (type(trainer).__name__ == "Trainer") == (name == "stock")
+        assert losses["ntl"] > losses["stock"] == pytest.approx(losses["ce"], rel=1e-5)
+        assert losses["ntl"] == pytest.approx(losses["logits"], rel=1e-5)
+        assert labels == {int((batch["attention_mask"] if all_tokens else batch["labels"] != -100).sum())}
