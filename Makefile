@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 WORKERS ?= 2
 PYTEST ?=
+# Descriptions of flats with their rents, which the project generates.
+FINETUNED ?= model=smollm2 dataset=rents
 # Ours, with and without NTL, F.cross_entropy and ntloss, on one small problem; not those that have to be compiled.
 TIMED ?= logits-fp32 and (ours or torch_ce) and not float and not compiled
 
@@ -22,11 +24,13 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 EMULATED = $(TESTS) --dist load tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help main bench test test-all lint types docs tests tests-all emulated frameworks
+.PHONY: help main finetune bench test test-all lint types docs tests tests-all emulated frameworks
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
+	@echo "make finetune   download a pretrained model of 135 million parameters, fine-tune it with CE and with CE + NTL, and"
+	@echo "                compare them (half an hour; your table: FINETUNED='model=smollm2 dataset=table dataset.file=...')"
 	@echo "make bench  install into $(ENVIRONMENT) and time a few losses with pytest-benchmark (options: TIMED=..., PYTEST=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
 	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
@@ -36,6 +40,12 @@ help:
 main: $(ENVIRONMENT)/.installed-bench
 	$(call say,main job: python -m benchmarks.quality $(ARGS))
 	$(RUN) -m benchmarks.quality $(ARGS)
+
+finetune: $(ENVIRONMENT)/.installed-finetune
+	$(call say,a pretrained model: python -m benchmarks.quality pretrained smollm2)
+	$(RUN) -m benchmarks.quality pretrained smollm2
+	$(call say,fine-tuning: python -m benchmarks.quality compare $(FINETUNED))
+	$(RUN) -m benchmarks.quality compare $(FINETUNED)
 
 bench: $(ENVIRONMENT)/.installed-bench
 	$(call say,speed: pytest benchmarks/speed --benchmark-only -k '$(TIMED)')

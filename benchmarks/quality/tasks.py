@@ -239,13 +239,14 @@ def causal_answers(
     """Of several answers to a question, all share one pass over it."""
     inputs = inputs_on(model, inputs_of(codec, marked_questions(codec, pairs), side="left"))
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    decoding |= {"max_new_tokens": longest, "pad_token_id": codec.pad}
     if num_return_sequences > 1:
         positions = (mask.cumsum(1) - 1).clamp_min(0)[:, :-1]
         read = model(input_ids=ids[:, :-1], attention_mask=mask[:, :-1], position_ids=positions, use_cache=True)
         read.past_key_values.batch_repeat_interleave(num_return_sequences)
         ids, mask = (each.repeat_interleave(num_return_sequences, 0) for each in (ids, mask))
         decoding["past_key_values"] = read.past_key_values
-    rows = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=longest, pad_token_id=codec.pad, **decoding)
+    rows = model.generate(input_ids=ids, attention_mask=mask, **decoding)
     return [codec.decode(row[ids.shape[1] :]) for row in rows.tolist()]
 
 

@@ -379,7 +379,7 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("model.head=regression loss=ce", "model.head=regression needs model.architecture=t5; got 'llama'"),
         ("model.vocabulary=abc", "model.vocabulary must be a number of tokens; got 'abc'"),
         ("+model.colour=red", "model has the options adapter, .*; got .*colour"),
-        ("~model.head", "model has the options .*head.*; got adapter, architecture, checkpoint, codec, longest_question, lora, name"),
+        ("~model.head", "model has the options .*head.*; got adapter, .*codec, longest_question, lora, name"),
         ("+foo=1", "an experiment has the options beams, .*; got .*foo"),
         ("trainer.resume=not/there", "trainer.resume=not/there: no checkpoint"),
         ("trainer.arguments.max_steps=abc", "trainer.arguments.max_steps must be a number; got 'abc'"),

@@ -27,6 +27,8 @@ from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.models import make_model
 from benchmarks.quality.tasks import causal_answers, causal_batch, make_task, padded
 
+from ..docs.pages import DOCS, blocks_of
+
 PADDED = 8
 """Rows of the embedding beyond the tokenizer's tokens."""
 QUICK = ["trainer=debug", "+trainer.arguments.disable_tqdm=true", "dataset.limits.train=8"]
@@ -67,7 +69,7 @@ def test_the_tokenizer_and_the_vocabulary_stay_as_they_are(options: list[str], p
     assert {parameter.dtype for parameter in task.model.parameters()} == {torch.float32}
     batch, pair = causal_batch(task.codec, splits.train[:1]), splits.train[0]
     kept = batch["labels"][0] != -100
-    assert batch["input_ids"][0].tolist() == stock(f"{pair.question} {pair.answer}").input_ids + [stock.eos_token_id]
+    assert batch["input_ids"][0].tolist() == [*stock(f"{pair.question} {pair.answer}").input_ids, stock.eos_token_id]
     assert task.codec.decode(batch["labels"][0, kept].tolist()) == pair.answer
     assert all(text.isdigit() for text in stock.convert_ids_to_tokens(batch["labels"][0, kept].tolist()[:-1]))
 
@@ -130,6 +132,28 @@ def test_both_losses_are_compared(options: list[str], tmp_path: Path, capsys: An
     assert "| CE + 0.3 NTL-WAS |" in printed.out and "stones: 8 training pairs, 2 steps of 4" in printed.out
     for record in json.loads((tmp_path / "out/comparison.json").read_text()):
         assert record["model"] == "smollm2" and record["metrics"]["test"]["ce"] > 0
+
+
+def test_the_recipe_trains_as_the_experiments_do(
+    options: list[str], pretrained_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's code on a tiny model: the same rows of tokens and labels, the same first loss."""
+    (block,) = [each for each in blocks_of(DOCS / "pages" / "recipes.md") if "MODEL, FILE" in each.code]
+    code = block.code.replace("runs/pretrained/smollm2", str(pretrained_model)).replace("table.csv", "stones.csv")
+    code = code.replace('"finetuned", max_steps=240', '"finetuned", max_steps=2, use_cpu=True')
+    monkeypatch.chdir(tmp_path)
+    page: dict[str, Any] = {}
+    exec(code, page)
+    assert (tmp_path / "finetuned" / "adapter_model.safetensors").is_file()
+    task = make_task(configure([*options, "loss=ntl_was"]), splits := load_splits(configure(options)))
+    lines = (tmp_path / "stones.csv").read_text().splitlines()[1:]
+    asked = [f"size {size}, colour {colour}, price?" for size, colour, _ in (line.split(",") for line in lines)]
+    places = [asked.index(pair.question) for pair in splits.train]
+    ours, theirs = task.collate(splits.train), page["trainer"].data_collator([page["rows"][place] for place in places])
+    assert all(torch.equal(theirs[name], ours[name]) for name in ("attention_mask", "labels"))
+    assert torch.equal(theirs["input_ids"] * theirs["attention_mask"], ours["input_ids"] * ours["attention_mask"])
+    with page["model"].disable_adapter(), task.model.disable_adapter():
+        torch.testing.assert_close(page["model"](**theirs).loss, task.model(**ours).loss)
 
 
 @pytest.mark.parametrize(
