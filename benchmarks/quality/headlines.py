@@ -12,7 +12,21 @@ from ..commands import InputError
 from . import plots
 from .advice import REWEIGHED
 from .losses import NTL
-from .names import BOOSTED, BUDGETS, EXACT, LONG, METRICS, RENTS, SHORT, UNITS, in_order, words
+from .names import (
+    BOOSTED,
+    BUDGETS,
+    EXACT,
+    FINETUNED,
+    LONG,
+    METRICS,
+    PRETRAINED,
+    RENTS,
+    SHORT,
+    UNITS,
+    UNTRAINED,
+    in_order,
+    words,
+)
 from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
 from .statistics import Difference, baseline, compare, pairs_of
 from .tables import MARKS, brief, in_words, markdown, rounded, told, told_as_factor
@@ -28,6 +42,7 @@ class Headline(NamedTuple):
 
 
 HEADLINES = (
+    *(Headline(dataset, model=PRETRAINED) for dataset in FINETUNED),
     Headline(SHORT),
     Headline(RENTS),
     Headline(LONG),
@@ -39,13 +54,13 @@ HEADLINES = (
     Headline("arithmetic", model="llama_pretrained", split="interpolate"),
 )
 """The rows of the plot of differences."""
-IN_TABLE = (SHORT, LONG, "housing", "taxis", "diamonds", "arithmetic")
-"""The data sets of the table's rows."""
+FROM_SCRATCH = (SHORT, LONG, "housing", "taxis", "diamonds", "arithmetic")
+"""The data sets of the second table's rows; the first is about fine-tuning."""
 CHOSEN = "†"
 """Marks the rows on whose data the setting was chosen."""
 SHOWN = "median_error"
 """The table's measure: wild answers do not dominate it, and every task has it."""
-TRAINED = ("housing", "taxis", "diamonds", RENTS)
+TRAINED = (*FINETUNED[:3], "housing", "taxis", "diamonds", RENTS)
 """The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
 """A row, its runs, and the CE runs with the same seeds."""
@@ -62,30 +77,52 @@ def pair_of(row: Headline, groups: Groups) -> Pair | None:
     return (row, [one for one, _ in both], [other for _, other in both]) if both else None
 
 
-def in_table(runs: Sequence[Record]) -> list[Pair]:
-    return [pair for pair in pairs(runs) if pair[0].dataset in IN_TABLE]
+def in_table(runs: Sequence[Record], datasets: Sequence[str]) -> list[Pair]:
+    return [pair for pair in pairs(runs) if pair[0].dataset in datasets]
 
 
-def table(runs: Sequence[Record]) -> str:
-    """A row per task: the median error with CE and with CE + NTL, and how it changes."""
-    header = ["task", "CE", NTL, "change [95% interval]", "seeds with a smaller error"]
-    rows = [table_row(*pair) for pair in in_table(runs)]
+def table(runs: Sequence[Record], datasets: Sequence[str] = FROM_SCRATCH) -> str:
+    """A row per task: the median error with CE and with CE + NTL, and how it and the mean error change."""
+    header = ["task", "CE", NTL, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
+    rows = [table_row(*pair) for pair in in_table(runs, datasets)]
     return markdown(header, rows, words=1) if rows else ""
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
     unit = f", {UNITS[row.dataset]}" if row.dataset in UNITS else ""
     means = [rounded(fmean(values_of(side, row.split, SHOWN)), 3) for side in (plain, ours)]
-    found = compare(ours, plain, row.split, SHOWN)
-    mark = MARKS[found.verdict] if found else ""
+    found, mae = (compare(ours, plain, row.split, metric) for metric in (SHOWN, "mae"))
     equal = sum(map(eq, *(values_of(side, row.split, SHOWN) for side in (ours, plain))))
     seeds = f"{found.lower} of {found.pairs}" + f" ({equal} equal)" * (equal > 0) if found else ""
-    return [task(row) + unit + CHOSEN * (row.dataset in BUDGETS), *means, brief(found, SHOWN) + mark, seeds]
+    name = task(row) + unit + CHOSEN * (row.dataset in BUDGETS)
+    return [name, *means, marked(found, SHOWN), seeds, marked(mae, "mae")]
+
+
+def marked(found: Difference | None, metric: str) -> str:
+    """A difference with its interval and mark."""
+    return brief(found, metric) + (MARKS[found.verdict] if found else "")
+
+
+def finetuning(runs: Sequence[Record], yardsticks: Record) -> str:
+    """What was fine-tuned, and how far the model before it and a method for tables are from the answers."""
+    found = in_table(runs, FINETUNED)
+    if not found:
+        return ""
+    (row, ours, _), datasets = found[0], by_dataset(runs)
+    training, lora = ours[0]["config"]["trainer"]["arguments"], ours[0]["config"]["model"]["lora"]
+    made = (
+        "SmolLM2-135M-Instruct, a pretrained model of 135 million parameters, was fine-tuned with LoRA (rank "
+        f"{lora['r']}) for {training['max_steps']} steps of {training['per_device_train_batch_size']} rows."
+    )
+    untrained = datasets[row.dataset].get((UNTRAINED, "CE"), [])
+    before = ", ".join(rounded(value, 3) for value in values_of(untrained, row.split, SHOWN))
+    asked = before and f"Before it, the model's median error was {before} for {words(row.dataset).split(': ')[-1]}."
+    return " ".join(filter(None, [made, asked, beyond(runs, yardsticks, FINETUNED)]))
 
 
 def scope(runs: Sequence[Record], yardsticks: Record) -> str:
     """The two sentences above the table: which models these are, and what a method for tables achieves."""
-    found = in_table(runs)
+    found = in_table(runs, FROM_SCRATCH)
     if not found:
         return ""
     trained = [run for _, ours, plain in found for run in (*ours, *plain)]
@@ -96,12 +133,12 @@ def scope(runs: Sequence[Record], yardsticks: Record) -> str:
         f"{min(steps):,} to {max(steps):,} steps (for sums, after training on expressions); rents and sums are "
         "generated data, the others are real tables."
     )
-    return f"{models} {beyond(runs, yardsticks)}".strip()
+    return f"{models} {beyond(runs, yardsticks, FROM_SCRATCH)}".strip()
 
 
-def beyond(runs: Sequence[Record], yardsticks: Record) -> str:
+def beyond(runs: Sequence[Record], yardsticks: Record, shown: Sequence[str]) -> str:
     """The sentence on gradient boosting; raises ``InputError`` if a language model has a smaller error."""
-    datasets = by_dataset(run for run in runs if run["model"] != "regression_head")
+    datasets = by_dataset(run for run in runs if run["loss"] != "MSE" and run["dataset"] in shown)
     errors = {name: yardsticks[name]["metrics"][BOOSTED][SHOWN] for name in in_order(set(yardsticks) & set(datasets))}
     for name, error in errors.items():
         if error >= min(fmean(values_of(group, "test", SHOWN)) for group in datasets[name].values()):
@@ -195,7 +232,8 @@ def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
     for dataset in in_order(datasets):
         groups = datasets[dataset]
         for split in splits_of(groups):
-            ours, heads = groups.get(("llama", NTL), []), groups.get(("regression_head", "MSE"), [])
+            model, head = (PRETRAINED, PRETRAINED) if dataset in FINETUNED else ("llama", "regression_head")
+            ours, heads = groups.get((model, NTL), []), groups.get((head, "MSE"), [])
             if found := compare(ours, heads, split, "mae", models=False):
                 claim = f"{words(dataset)}, {split}: MAE of {NTL} / of the regression head ≤ 1"
                 yield claim, told_as_factor(found), found.mean <= 0

@@ -9,6 +9,10 @@ SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
 BUDGETS = (SHORT, RENTS, LONG)
 """The training budgets of rents; each has its own learning-rate schedule."""
 DATASETS = {
+    "finetuned_diamonds": "fine-tuning: prices of diamonds",
+    "finetuned_housing": "fine-tuning: house values",
+    "finetuned_taxis": "fine-tuning: taxi fares",
+    "finetuned_rjokes": "fine-tuning: ratings of jokes",
     SHORT: "rents, 300 steps",
     RENTS: "rents, 800 steps",
     LONG: "rents, 2,000 steps",
@@ -28,7 +32,9 @@ DATASETS = {
 PAPER_START, PAPER_ARITHMETIC, PAPER_MATHEMATICS = "paper_start", "paper_arithmetic", "paper_mathematics"
 OF_PAPER = ("paper_expressions", PAPER_START, PAPER_ARITHMETIC, PAPER_MATHEMATICS)
 """Data sets of the paper's comparisons, which have a section of their own."""
-UNITS = {"housing": "dollars", "taxis": "dollars", "diamonds": "dollars"}
+FINETUNED = tuple(name for name in DATASETS if name.startswith("finetuned_"))
+"""Data sets on which a pretrained model is fine-tuned."""
+UNITS = dict.fromkeys(("housing", "taxis", "diamonds", *FINETUNED[:3]), "dollars")
 """The units of answers; those of generated data have none."""
 EXACT = ("expressions", "arithmetic")
 """Data sets with exact answers, which are right or wrong; answers of all others can only be estimated."""
@@ -36,6 +42,8 @@ BOOSTED = "gradient boosting"
 """The method for tables that models are compared with."""
 TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "llama": "digits"}
 """Model -> how its tokenizer writes numbers, in the order of reports."""
+PRETRAINED, UNTRAINED = "smollm2", "smollm2_untrained"
+"""The pretrained model, and the same before it is fine-tuned."""
 A_TOKEN_EACH = "llama_scores"
 """The model with a token for each score."""
 SEVERAL = ("llama_plain", "llama_triples")

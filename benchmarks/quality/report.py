@@ -14,7 +14,7 @@ from ..published import README, Draw, Pages, digest
 from . import headlines, paper, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
-from .names import A_TOKEN_EACH, METRICS, OF_PAPER, SEVERAL, anchor, in_order, words
+from .names import A_TOKEN_EACH, FINETUNED, METRICS, OF_PAPER, SEVERAL, anchor, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -145,14 +145,21 @@ AT_THEIR_COMMIT = (
 
 
 def headline_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
-    """What was trained, the table and its caption."""
-    caption = " ".join(filter(None, [CAPTION, headlines.harm(runs)]))
+    """What was trained from scratch, the table and its caption."""
+    caption = " ".join([CHOSEN, *filter(None, [headlines.harm(runs)])])
     return [*filter(None, [headlines.scope(runs, yardsticks)]), headlines.table(runs), caption]
+
+
+def finetuned_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
+    """What was fine-tuned, the table and its caption; nothing without such runs."""
+    told = headlines.finetuning(runs, yardsticks)
+    return [told, headlines.table(runs, FINETUNED), CAPTION] if told else []
 
 
 def advice(runs: Sequence[Record], yardsticks: Record) -> str:
     """The advice page: when to use NTL and with which options, with a table of evidence for each sentence."""
-    parts = ["# When the Number Token Loss helps", *headline_parts(runs, yardsticks)]
+    parts = ["# When the Number Token Loss helps", *finetuned_parts(runs, yardsticks)]
+    parts += ["## Small models, from scratch", *headline_parts(runs, yardsticks)]
     parts += [f"![{ALT}]({DIFFERENCES})", SHRINKS, f"![Change in MAE over training steps]({TRAINING})"]
     parts += [folded("How to read the tables", LEGEND), folded("How the settings were chosen", CHOICE)]
     for sentence, evidence, details in ADVICE:
@@ -168,9 +175,9 @@ def advice(runs: Sequence[Record], yardsticks: Record) -> str:
 ALT = "Change in error with CE + NTL, relative to CE"
 CAPTION = (
     f"Median absolute error of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. Change: "
-    f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0. {headlines.CHOSEN}: 0.3 was "
-    "chosen on the test answers of this task, after 800 steps."
+    f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
 )
+CHOSEN = f"{headlines.CHOSEN}: 0.3 was chosen on the test answers of this task, after 800 steps."
 SHRINKS = (
     "Paired difference in MAE to CE over training. Left: test answers at the end of three budgets, each with a "
     "learning rate that falls to 0. Right: validation answers during training. Filled dots: the interval excludes 0."
@@ -227,7 +234,7 @@ def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
         f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
         f"All tables: [report]({where}/{TEXT})."
     )
-    return "\n\n".join(headline_parts(runs, yardsticks)) + f" {found}\n"
+    return "\n\n".join(finetuned_parts(runs, yardsticks) or headline_parts(runs, yardsticks)) + f" {found}\n"
 
 
 def pages(folder: Path) -> Pages:

@@ -23,7 +23,7 @@ from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import describe
 from .configuration import configure
 from .data import Pair
-from .experiment import load_splits
+from .experiment import load_splits, shortened
 from .names import BOOSTED
 from .records import YARDSTICKS
 
@@ -64,7 +64,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
     columns = config.dataset.columns
     if columns is None:
         raise InputError("yardsticks needs dataset.columns=[...]")
-    splits = load_splits(config)
+    splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
     answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))
     found = {BOOSTED: boosted(train, answers, test, columns), CONSTANT: [median(answers)] * len(truths)}

@@ -248,6 +248,26 @@ def test_the_scope_of_the_headlines_follows_the_records() -> None:
         headlines.scope(runs, {"taxis": {"metrics": {names.BOOSTED: {"median_error": 5.3}}}})
 
 
+def test_fine_tuning_comes_first() -> None:
+    """With the error of the model before it, that of gradient boosting, and the regression head of the same model."""
+    name, model = "finetuned_diamonds", names.PRETRAINED
+    runs = [*both(name, model), record(name, "CE", 1, 500.0, names.UNTRAINED), *both("taxis")]
+    for run in runs:
+        run["config"]["model"]["lora"] = {"r": 16}
+    boosted = {name: {"metrics": {names.BOOSTED: {"median_error": 1.5}}}}
+    told, table, _ = report.finetuned_parts(runs, boosted)
+    assert "fine-tuned with LoRA (rank 16) for 20 steps of 4 rows. Before it" in told
+    assert "median error was 250 for prices of diamonds. On the real tables" in told
+    assert told.endswith("language model: 1.50 for fine-tuning: prices of diamonds.")
+    (row,) = table.splitlines()[2:]
+    assert row.startswith("| fine-tuning: prices of diamonds, dollars | 5.12 | 4.62 | −9.8% [")
+    assert len(headlines.table(runs).splitlines()) == 3, "taxi fares are in the other table"
+    assert report.finetuned_parts(both("taxis"), {}) == []
+    heads = [record(name, "MSE", seed, 10.0, model) for seed in SEEDS]
+    claims = [claim for claim, *_ in headlines.targets(runs + heads, {})]
+    assert claims == [f"fine-tuning: prices of diamonds, test: MAE of {NTL} / of the regression head ≤ 1"]
+
+
 def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
     assert tables.decoding_table(by_dataset(both("taxis"))) == ""
     runs = both("housing", test_median_of_16=8.0)
