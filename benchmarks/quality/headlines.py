@@ -25,6 +25,7 @@ from .names import (
     UNITS,
     UNTRAINED,
     in_order,
+    subject,
     words,
 )
 from .records import Groups, Record, by_dataset, splits_of, steps_of, values_of
@@ -94,7 +95,7 @@ def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[st
     found, mae = (compare(ours, plain, row.split, metric) for metric in (SHOWN, "mae"))
     equal = sum(map(eq, *(values_of(side, row.split, SHOWN) for side in (ours, plain))))
     seeds = f"{found.lower} of {found.pairs}" + f" ({equal} equal)" * (equal > 0) if found else ""
-    name = task(row) + unit + CHOSEN * (row.dataset in BUDGETS)
+    name = subject(row.dataset) + unit + CHOSEN * (row.dataset in BUDGETS)
     return [name, *means, marked(found, SHOWN), seeds, marked(mae, "mae")]
 
 
@@ -115,8 +116,8 @@ def finetuning(runs: Sequence[Record], yardsticks: Record) -> str:
         f"{lora['r']}) for {training['max_steps']} steps of {training['per_device_train_batch_size']} rows."
     )
     untrained = datasets[row.dataset].get((UNTRAINED, "CE"), [])
-    before = ", ".join(rounded(value, 3) for value in values_of(untrained, row.split, SHOWN))
-    asked = before and f"Before it, the model's median error was {before} for {words(row.dataset).split(': ')[-1]}."
+    shares = [f"{1 - share:.0%}" for share in values_of(untrained, row.split, "no_number")]
+    asked = f"Before that, {shares[0]} of its answers about {subject(row.dataset)} were numbers." if shares else ""
     return " ".join(filter(None, [made, asked, beyond(runs, yardsticks, FINETUNED)]))
 
 
@@ -143,7 +144,7 @@ def beyond(runs: Sequence[Record], yardsticks: Record, shown: Sequence[str]) -> 
     for name, error in errors.items():
         if error >= min(fmean(values_of(group, "test", SHOWN)) for group in datasets[name].values()):
             raise InputError(f"{name}: a language model has a smaller {METRICS[SHOWN]} than {BOOSTED}")
-    found = ", ".join(f"{rounded(error, 3)} for {words(name)}" for name, error in errors.items())
+    found = ", ".join(f"{rounded(error, 3)} for {subject(name)}" for name, error in errors.items())
     return found and f"On the real tables, {BOOSTED} has a smaller {METRICS[SHOWN]} than every language model: {found}."
 
 

@@ -13,6 +13,7 @@ DATASETS = {
     "finetuned_housing": "fine-tuning: house values",
     "finetuned_taxis": "fine-tuning: taxi fares",
     "finetuned_rjokes": "fine-tuning: ratings of jokes",
+    "settings_400_steps": "fine-tuning: prices of diamonds, 400 steps",
     SHORT: "rents, 300 steps",
     RENTS: "rents, 800 steps",
     LONG: "rents, 2,000 steps",
@@ -87,6 +88,11 @@ def split_of_expected(split: str) -> str:
 def words(dataset: str) -> str:
     """The display name of a data set."""
     return DATASETS.get(dataset, dataset)
+
+
+def subject(dataset: str) -> str:
+    """What a data set is about, without the way of training."""
+    return words(dataset).removeprefix("fine-tuning: ")
 
 
 def in_order(datasets: Iterable[str]) -> list[str]:

@@ -33,15 +33,17 @@ def check_outputs(notebook: NotebookNode) -> None:
     cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
-    *losses, metrics = printed(cells[-2]).splitlines()
+    *losses, metrics = printed(cells[4]).splitlines()
     (ce, first_ce, last_ce), (ntl, first_ntl, last_ntl) = (LOSS.match(line).groups() for line in losses)
     assert (ce, ntl) == ("CE", "NTL")
     assert 2.8 < float(first_ce) < 3.6  # the logarithm of 24 tokens is 3.2
     assert float(last_ce) < 0.75 * float(first_ce) and float(last_ntl) < float(first_ntl)
     errors = ast.literal_eval(metrics)
     assert 10 < errors["mae"] < 80 and errors["r2"] > 0.5  # the noise alone: 16; the median rent for every flat: 120
-    pictures = [output.data["image/png"] for output in cells[-1].outputs if "data" in output]
+    pictures = [output.data["image/png"] for output in cells[5].outputs if "data" in output]
     assert [base64.b64decode(picture)[:4] for picture in pictures] == [b"\x89PNG"]
+    tuned = printed(cells[6])
+    assert "(the rent is " in tuned or tuned == "There is no checkpoint in runs/pretrained/smollm2.\n"
 
 
 @pytest.fixture(scope="module")
