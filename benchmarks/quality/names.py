@@ -49,6 +49,13 @@ A_TOKEN_EACH = "llama_scores"
 """The model with a token for each score."""
 SEVERAL = ("llama_plain", "llama_triples")
 """Models whose tokens have several digits; they have a section of their own."""
+CONTESTANTS = {
+    "stock": "stock Trainer, CE",
+    "logits": "NTLTrainer on the stock model, CE + NTL-WAS",
+    "ce": "NTLTrainer, CE",
+    "ntl": "NTLTrainer, CE + NTL-WAS",
+}
+"""What is timed -> display name; only the last two have a patched model (``apply_ntl_to_model``)."""
 METRICS = {
     "exact_match": "exact match",
     "number_accuracy": "correct answers",

@@ -24,6 +24,7 @@ from .tables import (
     LOWER,
     budget_table,
     budgets,
+    cost_table,
     decoding_table,
     difference_table,
     in_words,
@@ -45,7 +46,9 @@ ADVICE_TEXT, TEXT, COMMANDS = "advice.md", "report.md", "commands.md"
 DIFFERENCES, TRAINING = "differences.png", "training.png"
 
 
-def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool) -> str:
+def report(
+    runs: Sequence[Record], timing: Record, yardsticks: Record, advised: bool, costs: Sequence[Record] = ()
+) -> str:
     """All tables as Markdown; ``advised``: link to the advice, which is based on the committed records."""
     datasets = by_dataset(without_sections(runs))
     parts = ["# Does the Number Token Loss help?"]
@@ -54,6 +57,8 @@ def report(runs: Sequence[Record], timing: Record, yardsticks: Record, advised: 
     parts += [f"The command of each run: [commands]({COMMANDS}).", LEGEND]
     if rows := headlines.targets(runs, timing):
         parts.append(markdown(["target", "measured", ""], rows))
+    if table := cost_table(costs):
+        parts += ["## What a step of fine-tuning costs", COSTS, table]
     if table := decoding_table({name: groups for name, groups in datasets.items() if not is_rated(groups)}):
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
@@ -69,6 +74,11 @@ def without_sections(runs: Sequence[Record]) -> list[Record]:
     return [run for run in runs if run["model"] not in SEVERAL and run["dataset"] not in OF_PAPER]
 
 
+COSTS = (
+    "Medians of interleaved rounds, with the ratio of each round to the stock Trainer's; in brackets, 20th and 80th "
+    "percentile. The peak of memory is that of forward and backward on one thread, beyond weights and optimizer. The "
+    "commands are in the files `timing-*.json` here."
+)
 DECODING = (
     "NTL-WAS pulls answers towards the median. Sampling answers from a model trained with cross-entropy alone, and "
     "taking their median, does the same. This table compares the two for the same trained models."
@@ -247,7 +257,8 @@ def pages(folder: Path) -> Pages:
         source = digest([each for _, each in sorted(groups.items())])
         drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)
-    told = report(runs, timing, yardsticks, advised=is_published)
+    costs = [json.loads(path.read_text()) for path in sorted(folder.glob("timing-*.json"))]
+    told = report(runs, timing, yardsticks, is_published, costs)
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:
         return Pages(SECTION, folder, texts, drawn, None)

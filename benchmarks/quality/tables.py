@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import fmean, stdev
+from statistics import median as middle
 
 from .. import published
 from ..published import MINUS, SPACE, commit_of
 from .losses import NTL
-from .names import METRICS, in_order, split_of_expected, words
+from .names import CONTESTANTS, METRICS, in_order, split_of_expected, words
 from .records import Groups, Key, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, as_ratio, baseline, compare
 
@@ -112,6 +113,21 @@ def plain(value: float) -> str:
 
 def signed(value: float) -> str:
     return ("+" if value > 0 else "") + plain(value)
+
+
+def cost_table(timings: Iterable[Record]) -> str:
+    """Time and memory of a fine-tuning step, by what is trained and which tokens have labels."""
+    rows = []
+    for found in timings:
+        trained = "all weights" if "model.adapter=null" in found["overrides"] else "LoRA"
+        setting = [trained, "all tokens" if found["all_tokens"] else "answers"]
+        for name, each in found["milliseconds"].items():
+            ratio = middle(a / b for a, b in zip(found["seconds"][name], found["seconds"]["stock"], strict=True))
+            times = f"{each['median']:,.0f} ms ({each['low']:,.0f} to {each['high']:,.0f})"
+            rows.append(
+                [*setting, CONTESTANTS[name], times, f"{ratio:.3f}", f"{found['peak_bytes'][name] / 2**20:,.0f}"]
+            )
+    return markdown(["trained", "labels", "with", "step", "time / stock", "peak MiB"], rows) if rows else ""
 
 
 def mean_table(groups: Groups, split: str, metrics: Iterable[str] = METRICS, first: str = "model") -> str:

@@ -27,18 +27,13 @@ from .configuration import configure
 from .data import Pair
 from .experiment import load_splits
 from .losses import ntl_config
+from .names import CONTESTANTS
 from .tasks import Collate, make_task
 from .training import IGNORE, training_arguments
 
 LOSSES = {"stock": "ce", "logits": "ntl_was", "ce": "ce", "ntl": "ntl_was"}
 """Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer: with the
 loss from the stock model's logits, or from hidden states (``apply_ntl_to_model``)."""
-TITLES = {
-    "stock": "stock Trainer, CE",
-    "logits": "NTLTrainer on the stock model, CE + NTL-WAS",
-    "ce": "NTLTrainer, CE",
-    "ntl": "NTLTrainer, CE + NTL-WAS",
-}
 
 
 def make_trainer(name: str, config: DictConfig, folder: Path, all_tokens: bool = False) -> Trainer:
@@ -133,8 +128,8 @@ def main(arguments: list[str]) -> int:
     chosen.out.write_text(json.dumps(result, indent=1) + "\n")
     for name, value in result["milliseconds"].items():
         time = f"{value['median']:8.1f} ms per step ({value['low']:.1f} to {value['high']:.1f})"
-        print(f"{TITLES[name]:44s} {time}, {result['peak_bytes'][name] / 2**20:,.0f} MiB")
+        print(f"{CONTESTANTS[name]:44s} {time}, {result['peak_bytes'][name] / 2**20:,.0f} MiB")
     for base, value in result["ratios"].items():
-        print(f"CE + NTL / {TITLES[base]}: {value['median']:.4f} ({value['low']:.4f} to {value['high']:.4f})")
+        print(f"CE + NTL / {CONTESTANTS[base]}: {value['median']:.4f} ({value['low']:.4f} to {value['high']:.4f})")
     print(f"JSON: {chosen.out}")
     return 0

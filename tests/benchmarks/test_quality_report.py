@@ -266,7 +266,21 @@ def test_fine_tuning_comes_first() -> None:
     assert report.finetuned_parts(both("taxis"), {}) == []
     heads = [record(name, "MSE", seed, 10.0, model) for seed in SEEDS]
     claims = [claim for claim, *_ in headlines.targets(runs + heads, {})]
-    assert claims == [f"fine-tuning: prices of diamonds, test: MAE of {NTL} / of the regression head ≤ 1"]
+    assert claims[1:] == [f"fine-tuning: prices of diamonds, test: MAE of {NTL} / of the regression head ≤ 1"]
+
+
+def test_what_a_step_costs() -> None:
+    spread = {"low": 900.0, "median": 1000.0, "high": 1100.0}
+    found = {
+        "overrides": ["model.adapter=null"],
+        "all_tokens": True,
+        "seconds": {"stock": [1.0, 2.0], "ntl": [1.1, 1.8]},
+    }
+    found |= {"milliseconds": dict.fromkeys(found["seconds"], spread), "peak_bytes": {"stock": 2**30, "ntl": 2**20}}
+    *_, row = tables.cost_table([found]).splitlines()
+    step = "1,000 ms (900 to 1,100)"
+    assert row == f"| all weights | all tokens | {names.CONTESTANTS['ntl']} | {step} | 1.000 | 1 |"
+    assert tables.cost_table([]) == ""
 
 
 def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
