@@ -139,8 +139,14 @@ def test_the_recipe_trains_as_the_experiments_do(
 ) -> None:
     """The page's code on a tiny model: the same rows of tokens and labels, the same first loss."""
     (block,) = [each for each in blocks_of(DOCS / "pages" / "recipes.md") if "MODEL, FILE" in each.code]
-    code = block.code.replace("runs/pretrained/smollm2", str(pretrained_model)).replace("table.csv", "stones.csv")
-    code = code.replace('"finetuned", max_steps=240', '"finetuned", max_steps=2, use_cpu=True')
+    code = block.code
+    for theirs, ours in (
+        ("runs/pretrained/smollm2", str(pretrained_model)),
+        ("table.csv", "stones.csv"),
+        ("max_steps=240", "max_steps=2, use_cpu=True"),
+    ):
+        assert code.count(theirs) == 1
+        code = code.replace(theirs, ours)
     monkeypatch.chdir(tmp_path)
     page: dict[str, Any] = {}
     exec(code, page)
