@@ -79,6 +79,8 @@ def test_only_the_adapter_is_trained(options: list[str], tmp_path: Path) -> None
     task = make_task(config, load_splits(config))
     trained = {name for name, each in task.model.named_parameters() if each.requires_grad}
     assert isinstance(task.model, PeftModel) and trained and all("lora_" in name for name in trained)
+    default = ["model=llama", *(each for each in options if each != "model=smollm2"), "model.adapter=lora"]
+    assert isinstance(make_task(configure(default), load_splits(config)).model, PeftModel)
     with pytest.raises(InputError, match=r"model.lora: .*unexpected keyword argument 'rank'"):
         make_task(configure([*options, "+model.lora.rank=2"]), load_splits(config))
 
