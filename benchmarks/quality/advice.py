@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .losses import NTL, was
-from .names import A_TOKEN_EACH, LONG, RENTS, SHORT, split_of_expected, split_of_medians
+from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, split_of_expected, split_of_medians
 
 
 class Evidence(NamedTuple):
@@ -58,6 +58,7 @@ UNDECIDED = dict.fromkeys(("mae", "median_error", "log_mae"), "undecided")
 EXPECTED = split_of_expected("test")
 JOKES, SCORES = "rjokes", {"dataset": "rjokes", "model": A_TOKEN_EACH}
 BALANCED = was(0.3, balance=True)
+STONES = {"dataset": "finetuned_diamonds", "model": PRETRAINED}
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (
@@ -76,9 +77,23 @@ CHOICE = (
 
 ADVICE = (
     Advice(
-        "NTL-WAS is worth trying where numbers can only be estimated and training is short. Compared with CE, the MAE "
-        "of rents {0} after 300 steps, {1} after 800 and {2} after 2,000. On real tables, it {3} for house "
-        "values, {4} for taxi fares and {5} for diamond prices.",
+        "Try NTL-WAS if you fine-tune a pretrained model on numbers that can only be estimated. On prices of diamonds, "
+        "the median error of SmolLM2 {0}, its log MAE {1} and its MAE {2}, compared with CE.",
+        (
+            *about(**STONES, loss=NTL, median_error="lower", log_mae="lower", mae="undecided"),
+            *about(**STONES, loss=NTL, ce="undecided", run_on="undecided"),
+            *about(**STONES, loss=NTL, split=MEDIANS, median_error="undecided", mae="undecided"),
+            *about(**STONES, loss="CE", beside="CE", split=MEDIANS, beside_split="test", median_error="lower"),
+            *about(**STONES, loss="CE", split=MEDIANS, beside=NTL, beside_split="test", median_error="higher"),
+        ),
+        f"The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. The median of {SAMPLES} "
+        "sampled answers also reduced the median error of the model trained with CE, but less than NTL did. No other "
+        "data, model or length of training has been compared with a pretrained model.",
+    ),
+    Advice(
+        "In small models trained from scratch, NTL-WAS is worth trying where numbers can only be estimated and "
+        "training is short. Compared with CE, the MAE of rents {0} after 300 steps, {1} after 800 and {2} after 2,000. "
+        "On real tables, it {3} for house values, {4} for taxi fares and {5} for diamond prices.",
         (
             *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, mae="lower")),
             *about(LONG, NTL, mae="undecided"),
@@ -90,8 +105,7 @@ ADVICE = (
             *about("taxis", NTL, median_error="undecided", log_mae="lower"),
             *about("diamonds", NTL, median_error="lower", run_on="lower"),
         ),
-        "The real tables were trained for 800 or 1,000 steps. Fine-tuning of pretrained models and long pretraining "
-        "have not been measured.",
+        "The real tables were trained for 800 or 1,000 steps. Long pretraining has not been measured.",
     ),
     Advice(
         f"If you can afford the sampling, try the median of {SAMPLES} sampled answers first. With CE alone, the MAE of "
@@ -108,8 +122,8 @@ ADVICE = (
             *about(JOKES, NTL, "CE", MEDIANS, mae="undecided"),
         ),
         "The same was found on ratings of jokes, with scores drawn from their probabilities. No other data set was "
-        "measured. Compared with the greedy answers of a model trained with NTL, the medians with CE alone had a lower "
-        "MAE on taxi fares and ratings. On house values the difference was not reliable.",
+        "measured with small models. Compared with the greedy answers of a model trained with NTL, the medians with CE "
+        "alone had a lower MAE on taxi fares and ratings. On house values the difference was not reliable.",
     ),
     Advice(
         "Do not use NTL where answers are exact. On sensor readings, which can only be estimated, it increased the log "
