@@ -30,7 +30,7 @@ say = @printf '\n== %s\n' "$(1)"
 help:
 	@echo "make main   install into $(ENVIRONMENT) and compare CE with CE + NTL on a small task (options: ARGS=...)"
 	@echo "make finetune   download a pretrained model of 135 million parameters, fine-tune it with CE and with CE + NTL, and"
-	@echo "                compare them (half an hour; your table: FINETUNED='model=smollm2 dataset=table dataset.file=...')"
+	@echo "                compare them (it says how long that takes; your table: FINETUNED='model=smollm2 dataset=table dataset.file=...')"
 	@echo "make bench  install into $(ENVIRONMENT) and time a few losses with pytest-benchmark (options: TIMED=..., PYTEST=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
 	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
