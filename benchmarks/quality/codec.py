@@ -148,7 +148,7 @@ class OwnCodec(Codec):
         super().__init__(tokenizer, kind, longest_question)
         first = tokenizer("0").input_ids[:1]
         self.begin = first if first == [tokenizer.bos_token_id] else []
-        self.mark = self.encode(" ")  # behind a line break, SmolLM2 learned more slowly
+        self.mark = self.encode(" ")
         if self.pad is None:
             self.pad = self.eos  # masked wherever it is padding
 

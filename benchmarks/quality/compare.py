@@ -87,7 +87,7 @@ def expected_seconds(config: DictConfig) -> float:
     arguments.trainer.arguments.update(max_steps=2, eval_strategy="no", save_strategy="no", disable_tqdm=True)
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer("ce", arguments, Path(folder))
+        trainer = make_trainer("ce", arguments, splits, Path(folder))
         trainer.train()  # the first steps are slower
         step = trainer.train().metrics["train_runtime"] / 2
     evaluations = -(-steps // config.trainer.arguments.eval_steps)

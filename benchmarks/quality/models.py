@@ -206,9 +206,7 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
         model.get_submodule(name.rpartition(".")[0]).reset_parameters()  # a checkpoint from elsewhere gets a new head
     if (kind := getattr(model.config, "codec", codec.kind)) != codec.kind:
         raise ValueError(f"{folder} was trained with model.codec={kind}; got {codec.kind}")
-    if isinstance(codec, OwnCodec):
-        codec.vocab_size = model.get_input_embeddings().num_embeddings  # which may be padded
-    else:
+    if not isinstance(codec, OwnCodec):
         model.resize_token_embeddings(codec.vocab_size)
     return model
 

@@ -105,6 +105,8 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         checkpoint = options.checkpoint and str(saved_model(options.checkpoint))
         codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
         model = make_model(options, codec, config.seed)
+    if isinstance(codec, OwnCodec):
+        codec.vocab_size = model.get_input_embeddings().num_embeddings  # which may be padded
     if options.head == "regression":
         return regression_task(model, codec, splits)
     if isinstance(codec, XValCodec):

@@ -24,7 +24,7 @@ from ..environment import describe
 from ..speed.measure import observe
 from ..speed.results import percentiles
 from .configuration import configure
-from .data import Pair
+from .data import Pair, Splits
 from .experiment import load_splits
 from .losses import ntl_config
 from .names import CONTESTANTS
@@ -36,10 +36,9 @@ LOSSES = {"stock": "ce", "logits": "ntl_was", "ce": "ce", "ntl": "ntl_was"}
 loss from the stock model's logits, or from hidden states (``apply_ntl_to_model``)."""
 
 
-def make_trainer(name: str, config: DictConfig, folder: Path, all_tokens: bool = False) -> Trainer:
+def make_trainer(name: str, config: DictConfig, splits: Splits, folder: Path, all_tokens: bool = False) -> Trainer:
     """The Trainer of a contestant; all have the same weights and see the same batches. ``all_tokens``: those of
     questions are labels, too."""
-    splits = load_splits(config)
     task = make_task(config, splits)
     collate = partial(labelled_everywhere, task.collate) if all_tokens else task.collate
     shared = {"args": training_arguments(config, folder), "train_dataset": splits.train, "data_collator": collate}
@@ -79,10 +78,12 @@ def measure(overrides: list[str], rounds: int, steps: int, all_tokens: bool = Fa
     fixed = ["trainer=curve", f"trainer.arguments.max_steps={steps}", "trainer.arguments.eval_strategy=no"]
     fixed += [f"trainer.arguments.logging_steps={steps + 1}", "+trainer.arguments.disable_tqdm=true"]
     seconds: dict[str, list[float]] = {name: [] for name in LOSSES}
+    configured = {name: configure([*fixed, *overrides, f"loss={loss}"]) for name, loss in LOSSES.items()}
+    splits = load_splits(configured["stock"])
     with tempfile.TemporaryDirectory() as folder:
         trainers = {
-            name: make_trainer(name, configure([*fixed, *overrides, f"loss={loss}"]), Path(folder, name), all_tokens)
-            for name, loss in LOSSES.items()
+            name: make_trainer(name, config, splits, Path(folder, name), all_tokens)
+            for name, config in configured.items()
         }
         names = list(trainers)
         for trainer in trainers.values():

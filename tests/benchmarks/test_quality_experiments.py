@@ -549,7 +549,8 @@ def test_the_stock_contestant_has_the_models_own_loss(tmp_path: Path) -> None:
     for all_tokens in (False, True):
         losses, labels = {}, set()
         for name, loss in timing.LOSSES.items():
-            trainer = timing.make_trainer(name, configure(*options, f"loss={loss}"), tmp_path, all_tokens)
+            config = configure(*options, f"loss={loss}")
+            trainer = timing.make_trainer(name, config, load_splits(config), tmp_path, all_tokens)
             batch = trainer.data_collator(trainer.train_dataset)
             losses[name] = trainer.compute_loss(trainer.model.train(), dict(batch)).item()
             labels.add(int((batch["labels"] != -100).sum()))

@@ -111,6 +111,15 @@ def test_a_linear_head_predicts_the_value(adapter: str, options: list[str], tmp_
         load_splits(configure(options))
 
 
+def test_a_linear_head_needs_numbers_only(options: list[str]) -> None:
+    """A head of transformers has no labels to ignore, so that one answer without a number is refused."""
+    config = configure([*options, "model.head=regression", "loss=ce"])
+    splits = load_splits(config)
+    splits.train[3] = splits.train[3]._replace(answer="unknown")
+    with pytest.raises(InputError, match="answers that are numbers; 7 of 8 for training are"):
+        make_task(config, splits)
+
+
 def test_drawn_answers_share_one_pass_over_their_question(options: list[str]) -> None:
     """Repeated greedy answers, for questions of several lengths, are those that are generated alone."""
     config = configure([*options, "loss=ce"])
