@@ -77,17 +77,19 @@ CHOICE = (
 
 ADVICE = (
     Advice(
-        "Try NTL-WAS if you fine-tune a pretrained model on numbers that can only be estimated. On prices of diamonds, "
-        "the median error of SmolLM2 {0}, its log MAE {1} and its MAE {2}, compared with CE.",
+        "If you fine-tune a pretrained model on numbers that can only be estimated, compare NTL-WAS with CE over several "
+        "seeds before you rely on it. On prices of diamonds, the median error of SmolLM2's greedy answers {0}; that of "
+        f"the medians of {SAMPLES} sampled answers {{1}}.",
         (
-            *about(**STONES, loss=NTL, median_error="lower", log_mae="lower", mae="undecided"),
-            *about(**STONES, loss=NTL, ce="undecided", run_on="undecided"),
-            *about(**STONES, loss=NTL, split=MEDIANS, median_error="undecided", mae="undecided"),
-            *about(**STONES, loss="CE", beside="CE", split=MEDIANS, beside_split="test", median_error="lower"),
-            *about(**STONES, loss="CE", split=MEDIANS, beside=NTL, beside_split="test", median_error="higher"),
+            *about(**STONES, loss=NTL, median_error="undecided"),
+            *about(**STONES, loss=NTL, split=MEDIANS, median_error="lower"),
+            *about(**STONES, loss=NTL, split=MEDIANS, mae="undecided"),
+            *about(**STONES, loss=NTL, mae="undecided", log_mae="undecided", ce="undecided", run_on="undecided"),
+            *about(**STONES, loss="CE", beside="CE", split=MEDIANS, beside_split="test", median_error="undecided"),
+            *about(**STONES, loss="CE", split=MEDIANS, beside=NTL, beside_split="test", median_error="undecided"),
         ),
-        f"The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. The median of {SAMPLES} "
-        "sampled answers also reduced the median error of the model trained with CE, but less than NTL did. No other "
+        "The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. Seeds differ a lot: with "
+        "NTL, the median error of greedy answers was smaller in seven pairs of eight and a third larger in one. No other "
         "data, model or length of training has been compared with a pretrained model.",
     ),
     Advice(
