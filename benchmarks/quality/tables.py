@@ -259,10 +259,11 @@ def settings(groups: Groups) -> str:
         f"{model} with {min(found):,}" + (f" to {max(found):,}" if min(found) < max(found) else "") + " parameters"
         for model, found in sizes.items()
     ]
-    arguments = [run["config"]["trainer"]["arguments"] for run in runs]
-    train = listed(run["sizes"]["train"] for run in runs)
+    trained = [run for run in runs if run["seconds"]] or runs
+    arguments = [run["config"]["trainer"]["arguments"] for run in trained]
+    train = listed(run["sizes"]["train"] for run in trained)
     steps, batch = (listed(a[name] for a in arguments) for name in ("max_steps", "per_device_train_batch_size"))
-    seconds = [run["seconds"] for run in runs]
+    seconds = [run["seconds"] for run in trained]
     return (
         f"`{runs[0]['dataset']}`: {', '.join(models)}; {train} training pairs, {steps} steps of batch size {batch}; "
         f"{min(seconds):.0f} to {max(seconds):.0f} s per run."
