@@ -165,4 +165,11 @@ same_rows diamonds "$diamonds" price carat,cut,color,clarity
 same_rows housing "$housing" median_house_value longitude,latitude,median_income,ocean_proximity
 same_rows taxis "$taxis" fare distance,pickup_borough,dropoff_borough,tolls
 python -m benchmarks.quality time --out benchmarks/results/quality/timing.json
+export OMP_NUM_THREADS=2 # on an idle machine
+for adapter in lora null; do
+  step="time $stones dataset.name=finetuned_diamonds model.adapter=$adapter"
+  step="$step trainer.arguments.per_device_train_batch_size=16 --rounds 5 --steps 2"
+  python -m benchmarks.quality $step --out benchmarks/results/quality/timing-$adapter-answers.json
+  python -m benchmarks.quality $step --all-tokens --out benchmarks/results/quality/timing-$adapter-tokens.json
+done
 python -m benchmarks.quality report
