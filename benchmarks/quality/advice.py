@@ -93,8 +93,8 @@ ADVICE = (
         ),
         "The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. Seeds differ a lot: on "
         "diamonds, the median error of greedy answers was smaller with NTL in seven pairs of eight and a third larger "
-        "in one. On house values, which were run with three seeds, NTL increased cross-entropy and, slightly, the MAE of "
-        "the medians. No other data, pretrained model or length of fine-tuning has been compared.",
+        "in one. On house values, run with three seeds, NTL increased cross-entropy and, slightly, the MAE of the "
+        "medians. No other data, pretrained model or length of fine-tuning has been compared.",
     ),
     Advice(
         "In small models trained from scratch, NTL-WAS is worth trying where numbers can only be estimated and "
