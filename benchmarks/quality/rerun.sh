@@ -121,7 +121,7 @@ reweighed="loss.reweigh=true"
   sweep $three dataset=mathematics_dataset dataset.name=paper_mathematics dataset.folder=$mathematics $small \
     dataset.limits.test=50 model=t5_ntl model.name=t5 loss=ce,ntl_was,ntl_mse $(steps 700 700)
 
-  # A pretrained model: a run takes a quarter of an hour.
+  # A pretrained model: a run takes a quarter to half an hour.
   python -m benchmarks.quality pretrained smollm2
   limits="dataset.limits.train=3840 dataset.limits.validation=100"
   rows="model=smollm2 dataset=table $limits dataset.limits.test=300"
