@@ -226,6 +226,17 @@ def test_differences_are_told_with_their_interval() -> None:
     assert tables.told_as_factor(Difference(-12.34, -15.0, 9.7, 5, 5)) == f"0.877 [0.850,{SPACE}1.097] over 5 seeds"
 
 
+def test_a_regression_head_on_a_pretrained_model_is_compared_with_its_token_head() -> None:
+    heads = [record("finetuned_taxis", "MSE", seed, 8 + 0.08 * seed, names.PRETRAINED) for seed in SEEDS]
+    for head in heads:
+        head["config"]["model"]["head"] = "regression"
+    groups = by_dataset([*both("finetuned_taxis", names.PRETRAINED), *heads])["finetuned_taxis"]
+    rows = tables.difference_table(groups, "test").splitlines()
+    assert any(row.startswith(f"| {names.PRETRAINED} | MSE | −20.0% ") for row in rows)
+    with pytest.raises(InputError, match="cannot be compared with CE: model.head"):
+        compare(heads, groups[names.PRETRAINED, "CE"], "test", "mae")
+
+
 def test_tables_have_losses_by_rows(runs: Path) -> None:
     groups = by_dataset(records.read([runs]))["diamonds"]
     *_, plain, ours = tables.mean_table(groups, "test").splitlines()
