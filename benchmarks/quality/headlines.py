@@ -233,9 +233,10 @@ def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
     for dataset in in_order(datasets):
         groups = datasets[dataset]
         for split in splits_of(groups):
-            model, head = (PRETRAINED, PRETRAINED) if dataset in FINETUNED else ("llama", "regression_head")
+            tuned = dataset in FINETUNED
+            model, head = (PRETRAINED, PRETRAINED) if tuned else ("llama", "regression_head")
             ours, heads = groups.get((model, NTL), []), groups.get((head, "MSE"), [])
-            if found := compare(ours, heads, split, "mae", models=False):
+            if found := compare(ours, heads, split, "mae", models=tuned):
                 claim = f"{words(dataset)}, {split}: MAE of {NTL} / of the regression head ≤ 1"
                 yield claim, told_as_factor(found), found.mean <= 0
 

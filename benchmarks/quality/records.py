@@ -131,9 +131,13 @@ def key_of(record: Record) -> tuple[str, str, str, int]:
 
 
 def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
-    """The options in which two runs differ, except those that pairs need not share (such as loss and seed)."""
+    """The options in which two runs differ, except those that pairs need not share (such as loss and seed).
+
+    The loss decides the head: MSE trains a regression head, the others a token head.
+    """
     ignored = ["loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT]
     ignored += [] if models else ["model"]
+    ignored += ["model.head"] if "MSE" in (one["loss"], other["loss"]) else []
     found = differences(one["config"], other["config"])
     return [key for key in found if not any(f"{key}.".startswith(f"{name}.") for name in ignored)]
 

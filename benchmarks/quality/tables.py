@@ -157,10 +157,9 @@ def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) 
 
 
 def to_baseline(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> Difference | None:
-    """The difference to CE of the same model (of a regression head on it: to its token head); None for CE itself or
-    without CE runs."""
+    """The difference to CE of the same model; None for CE itself or without CE runs."""
     plain = baseline(groups, key[0])
-    return None if plain is groups[key] else compare(groups[key], plain, where, metric, models=key[1] != "MSE")
+    return None if plain is groups[key] else compare(groups[key], plain, where, metric)
 
 
 def decoding_table(datasets: dict[str, Groups]) -> str:
