@@ -25,6 +25,7 @@ from .names import (
     UNITS,
     UNTRAINED,
     in_order,
+    models_of,
     subject,
     words,
 )
@@ -233,10 +234,9 @@ def regression_targets(datasets: dict[str, Groups]) -> Iterator[tuple[str, str, 
     for dataset in in_order(datasets):
         groups = datasets[dataset]
         for split in splits_of(groups):
-            tuned = dataset in FINETUNED
-            model, head = (PRETRAINED, PRETRAINED) if tuned else ("llama", "regression_head")
+            model, head = models_of(dataset)
             ours, heads = groups.get((model, NTL), []), groups.get((head, "MSE"), [])
-            if found := compare(ours, heads, split, "mae", models=tuned):
+            if found := compare(ours, heads, split, "mae", models=model == head):
                 claim = f"{words(dataset)}, {split}: MAE of {NTL} / of the regression head ≤ 1"
                 yield claim, told_as_factor(found), found.mean <= 0
 

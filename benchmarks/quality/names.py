@@ -102,6 +102,11 @@ def subject(dataset: str) -> str:
     return words(dataset).removeprefix("fine-tuning: ")
 
 
+def models_of(dataset: str) -> tuple[str, str]:
+    """The model with a token head, and the one with a regression head, in the reports of a data set."""
+    return (PRETRAINED, PRETRAINED) if dataset in FINETUNED else ("llama", "regression_head")
+
+
 def in_order(datasets: Iterable[str]) -> list[str]:
     """Data sets in the order of reports."""
     order = {dataset: place for place, dataset in enumerate(DATASETS)}

@@ -87,10 +87,10 @@ DECODING = (
 
 YARDSTICKS = (
     "Two reference methods on the same rows and columns: a method for tables (scikit-learn's gradient boosting for the "
-    "absolute error, with default settings) and the constant with the smallest error. Small models that read numbers "
-    "digit by digit and train for some minutes have larger errors than gradient boosting, with and without NTL. The "
-    "regression head is a weak baseline here: in these runs, the position biases of its T5 started near 0, from where "
-    "learning starts later than from the values that are used now."
+    "absolute error, with default settings) and the constant with the smallest error. Language models that read "
+    "numbers digit by digit and train for some minutes have larger errors than gradient boosting, with and without "
+    "NTL. The regression head of the small models is a weak baseline: in these runs, the position biases of its T5 "
+    "started near 0, from where learning starts later than from the values that are used now."
 )
 
 

@@ -13,7 +13,7 @@ from statistics import median as middle
 from .. import published
 from ..published import MINUS, SPACE, commit_of
 from .losses import NTL
-from .names import CONTESTANTS, METRICS, in_order, split_of_expected, words
+from .names import CONTESTANTS, METRICS, in_order, models_of, split_of_expected, words
 from .records import Groups, Key, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, as_ratio, baseline, compare
 
@@ -174,8 +174,9 @@ def decoding_table(datasets: dict[str, Groups]) -> str:
     return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED), *beside], rows)
 
 
-def decoding_rows(dataset: str, groups: Groups, model: str = "llama") -> Iterator[list[str]]:
+def decoding_rows(dataset: str, groups: Groups) -> Iterator[list[str]]:
     """The rows of a data set."""
+    model, _ = models_of(dataset)
     plain, ours = groups.get((model, "CE"), []), groups.get((model, NTL), [])
     for split, median in median_splits(groups).items():
         for where in (split, median):
@@ -192,10 +193,11 @@ def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
     """Errors of models with CE and the recommended loss, and of methods without a language model; may be empty."""
     rows = []
     for dataset in in_order(yardsticks):
-        groups = datasets.get(dataset, {})
-        for key in (("llama", "CE"), ("llama", NTL), ("regression_head", "MSE")):
-            cells = [spread(values_of(groups.get(key, []), "test", metric)) for metric in DECODED]
-            rows.append([words(dataset), ", ".join(key), *cells])
+        groups, (model, head) = datasets.get(dataset, {}), models_of(dataset)
+        for key in ((model, "CE"), (model, NTL), (head, "MSE")):
+            if key in groups:
+                cells = [spread(values_of(groups[key], "test", metric)) for metric in DECODED]
+                rows.append([words(dataset), ", ".join(key), *cells])
         for method, metrics in yardsticks[dataset]["metrics"].items():
             rows.append([words(dataset), method, *(rounded(metrics[metric], 3) for metric in DECODED)])
     return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED)], rows) if rows else ""

@@ -230,9 +230,14 @@ def test_a_regression_head_on_a_pretrained_model_is_compared_with_its_token_head
     heads = [record("finetuned_taxis", "MSE", seed, 8 + 0.08 * seed, names.PRETRAINED) for seed in SEEDS]
     for head in heads:
         head["config"]["model"]["head"] = "regression"
-    groups = by_dataset([*both("finetuned_taxis", names.PRETRAINED), *heads])["finetuned_taxis"]
+    datasets = by_dataset([*both("finetuned_taxis", names.PRETRAINED), *heads])
+    groups = datasets["finetuned_taxis"]
     rows = tables.difference_table(groups, "test").splitlines()
     assert any(row.startswith(f"| {names.PRETRAINED} | MSE | −20.0% ") for row in rows)
+    boosted = {"finetuned_taxis": {"metrics": {names.BOOSTED: {"mae": 7.0, "median_error": 3.5}}}}
+    _, _, *rows = tables.yardstick_table(datasets, boosted).splitlines()
+    answers = [f"{names.PRETRAINED}, {loss}" for loss in ("CE", NTL, "MSE")]
+    assert [row.split(" | ")[1] for row in rows] == [*answers, names.BOOSTED]
     heads[0]["config"]["model"]["hidden_size"] = 64
     with pytest.raises(InputError, match=r"cannot be compared with CE: model\.hidden_size"):
         tables.difference_table(groups, "test")
@@ -266,7 +271,8 @@ def test_fine_tuning_comes_first() -> None:
     """With the error of the model before it, that of gradient boosting, and the regression head of the same model."""
     name, model = "finetuned_diamonds", names.PRETRAINED
     runs = [*both(name, model), record(name, "CE", 1, 500.0, names.UNTRAINED), *both("taxis")]
-    for run in runs:
+    heads = [record(name, "MSE", seed, 10.0, model) for seed in SEEDS]
+    for run in runs + heads:
         run["config"]["model"]["lora"] = {"r": 16}
         run["metrics"]["test"]["no_number"] = 0.6
     boosted = {name: {"metrics": {names.BOOSTED: {"median_error": 1.5}}}}
@@ -278,7 +284,6 @@ def test_fine_tuning_comes_first() -> None:
     assert row.startswith("| prices of diamonds, dollars | 5.12 | 4.62 | −9.8% [")
     assert len(headlines.table(runs).splitlines()) == 3, "taxi fares are in the other table"
     assert report.finetuned_parts(both("taxis"), {}) == []
-    heads = [record(name, "MSE", seed, 10.0, model) for seed in SEEDS]
     claims = [claim for claim, *_ in headlines.targets(runs + heads, {})]
     assert claims[1:] == [f"fine-tuning: prices of diamonds, test: MAE of {NTL} / of the regression head ≤ 1"]
 
@@ -299,6 +304,8 @@ def test_what_a_step_costs() -> None:
 
 def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
     assert tables.decoding_table(by_dataset(both("taxis"))) == ""
+    tuned = by_dataset(both("finetuned_housing", names.PRETRAINED, test_median_of_16=8.0))
+    assert len(tables.decoding_table(tuned).splitlines()) == 2 + 4
     runs = both("housing", test_median_of_16=8.0)
     groups = by_dataset(runs)["housing"]
     assert records.median_splits(groups) == {"test": "test_median_of_16"}
