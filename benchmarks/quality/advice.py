@@ -99,8 +99,8 @@ ADVICE = (
         "The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. Seeds differ a lot: on "
         "diamonds, the median error of greedy answers was smaller with NTL in seven pairs of eight and a third larger "
         "in one. On house values and taxi fares, run with five seeds, NTL increased cross-entropy and made fewer "
-        "numbers too long; on taxi fares, more were too short. The errors on taxi fares did not change reliably: "
-        "nearly all are multiples of half a dollar, and the median error was one dollar in every run. There, the MAE "
+        "numbers too long; on taxi fares, more were too short. No error on taxi fares changed reliably: nearly all "
+        "fares are multiples of half a dollar, and the median error was one dollar in every run. There, the MAE "
         "of the medians with CE alone was lower than that of greedy answers with NTL. No other data, pretrained model "
         "or length of fine-tuning has been compared.",
     ),
