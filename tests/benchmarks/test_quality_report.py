@@ -536,12 +536,12 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
         found = compare(groups[model, "CE"], groups[model, NTL], advice.MEDIANS, "mae", "test")
         assert found is not None
         verdicts[name] = found.verdict
-    assert {verdicts.pop(name) for name in ("finetuned_diamonds", "finetuned_housing", "housing")} == {"undecided"}
-    assert verdicts == dict.fromkeys(("finetuned_taxis", "rjokes", "taxis"), "lower")
+    assert verdicts == dict.fromkeys(("finetuned_taxis", "rjokes", "taxis"), "lower") | dict.fromkeys(
+        ("finetuned_diamonds", "finetuned_housing", "housing"), "undecided"
+    )
     told = " ".join(report.README.read_text().split())
-    where = "smaller than NTL's on taxi fares (fine-tuned or from scratch) and ratings of jokes, and not reliably"
-    where += " different on house values and, fine-tuned, prices of diamonds"
-    assert f"median of {advice.SAMPLES} sampled answers, whose MAE was {where}" in told
+    where = "smaller than NTL's on taxi fares and jokes, and nowhere reliably larger"
+    assert f"median of {advice.SAMPLES} sampled answers: its MAE was {where}" in told
 
 
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
