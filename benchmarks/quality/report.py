@@ -112,10 +112,10 @@ def tables_of(dataset: str, groups: Groups) -> list[str]:
 
 
 RATINGS = (
-    "The answers are scores from 0 to 11. `llama_scores` has a token for each score, `llama` writes 10 and 11 with two "
-    "digits. `expected` is the expected score, and `median of 16` the median of 16 drawn scores, both from the "
-    "probabilities of the scores. QWK is the quadratic weighted kappa; it and `within one` round to whole scores. A "
-    "constant answer has a QWK of 0. `balance=True`: every number token has the same total weight in NTL "
+    "The answers are scores from 0 to 11. `llama_scores` has a token for each score; the other models write 10 and 11 "
+    "with two digits. `expected` is the expected score, and `median of 16` the median of 16 drawn scores, both from "
+    "the probabilities of the scores. QWK is the quadratic weighted kappa; it and `within one` round to whole scores. "
+    "A constant answer has a QWK of 0. `balance=True`: every number token has the same total weight in NTL "
     "(`number_weights`)."
 )
 
