@@ -532,7 +532,7 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
     sampled = {name: groups for name, groups in datasets.items() if records.median_splits(groups)}
     verdicts = {}
     for name, groups in sampled.items():
-        model = names.PRETRAINED if name in names.FINETUNED else "llama"
+        model, _ = names.models_of(name)
         found = compare(groups[model, "CE"], groups[model, NTL], advice.MEDIANS, "mae", "test")
         assert found is not None
         verdicts[name] = found.verdict
