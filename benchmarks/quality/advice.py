@@ -102,7 +102,7 @@ ADVICE = (
         "numbers too long; on taxi fares, more were too short. No error on taxi fares changed reliably: nearly all "
         "fares are multiples of half a dollar, and the median error was one dollar in every run. There, the MAE "
         "of the medians with CE alone was lower than that of greedy answers with NTL. Ratings of jokes were run with "
-        "fewer than three seeds, which decide nothing. No other data, pretrained model or length of fine-tuning has "
+        "two seeds, which decide nothing. No other data, pretrained model or length of fine-tuning has "
         "been compared.",
     ),
     Advice(
