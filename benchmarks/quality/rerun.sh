@@ -142,10 +142,13 @@ reweighed="loss.reweigh=true"
   sweep 1 $stones dataset.name=finetuned_diamonds $untrained
   sweep 1 $houses dataset.name=finetuned_housing $untrained
   sweep 1 $rides dataset.name=finetuned_taxis $untrained
+  sweep 1 $jokes dataset.name=finetuned_rjokes $untrained trainer.max_questions=1000
   sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds model.head=regression loss=ce
   sweep $three $houses dataset.name=finetuned_housing model.head=regression loss=ce
   sweep $three $rides dataset.name=finetuned_taxis model.head=regression loss=ce
   sweep 1,2,3,4 $jokes dataset.name=finetuned_rjokes loss=ce,ntl_was
+  sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_was loss.weight=1
+  sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_mse
 }
 
 python -m benchmarks.quality report runs/quality --out benchmarks/results/quality
