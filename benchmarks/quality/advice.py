@@ -82,8 +82,8 @@ ADVICE = (
     Advice(
         "If you fine-tune a pretrained model on numbers that can only be estimated, compare NTL-WAS with CE over "
         "several seeds before you rely on it. With SmolLM2, the median error of greedy answers {0} for prices of "
-        f"diamonds and {{1}} for house values; that of the medians of {SAMPLES} sampled answers {{2}} and {{3}}. The MAE "
-        "of ratings of jokes {4} for greedy answers and {5} for expected scores.",
+        f"diamonds and {{1}} for house values; that of the medians of {SAMPLES} sampled answers {{2}} and {{3}}. The "
+        "MAE of ratings of jokes {4} for greedy answers and {5} for expected scores.",
         (
             *(claim for task in (STONES, HOUSES) for claim in about(**task, loss=NTL, median_error="undecided")),
             *about(**STONES, loss=NTL, split=MEDIANS, median_error="lower"),
@@ -102,15 +102,15 @@ ADVICE = (
             *about(**STONES, loss="CE", beside="CE", split=MEDIANS, beside_split="test", median_error="undecided"),
             *about(**STONES, loss="CE", split=MEDIANS, beside=NTL, beside_split="test", median_error="undecided"),
         ),
-        "The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. Seeds differ a lot: on "
-        "diamonds, the median error of greedy answers was smaller with NTL in seven pairs of eight and a third larger "
-        "in one. On house values and taxi fares, run with five seeds, NTL increased cross-entropy and made fewer "
-        "numbers too long; on taxi fares, more were too short. No error on taxi fares changed reliably: nearly all "
-        "fares are multiples of half a dollar, and the median error was one dollar in every run. There, the MAE "
-        "of the medians with CE alone was lower than that of greedy answers with NTL. On ratings of jokes, run with four "
-        "seeds, NTL increased cross-entropy and the QWK of greedy answers; it did not reliably rank the jokes better "
-        "(Spearman correlation). No other data, pretrained model or "
-        "length of fine-tuning has been compared.",
+        "The model has 135 million parameters and trained for 240 steps of 16 rows with LoRA. Seeds differ a lot: "
+        "on diamonds, the median error of greedy answers was smaller with NTL in seven pairs of eight and a third "
+        "larger in one. On house values and taxi fares, run with five seeds, NTL increased cross-entropy and made "
+        "fewer numbers too long; on taxi fares, more were too short. No error on taxi fares changed reliably: "
+        "nearly all fares are multiples of half a dollar, and the median error was one dollar in every run. There, "
+        "the MAE of the medians with CE alone was lower than that of greedy answers with NTL. On ratings of jokes, "
+        "run with four seeds, NTL increased cross-entropy and the QWK of greedy answers; it did not reliably rank "
+        "the jokes better (Spearman correlation). No other data, pretrained model or length of fine-tuning has been "
+        "compared.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "
@@ -216,12 +216,13 @@ ADVICE = (
             ),
             *about(**RATED, loss=NTL, split=EXPECTED, within_one="higher"),
         ),
-        "Here every score has a token. Written as digits, the differences are alike, except that the QWK of expected "
-        "scores did not fall reliably. Greedy answers of a model trained with NTL ranked worse than the expected "
-        f"scores of one trained with CE alone, and so did the median of {SAMPLES} drawn scores. These "
-        "models are small and were trained from scratch for 300 steps. With SmolLM2, fine-tuned, the MAE of expected "
-        "scores with CE alone was lower than that of greedy answers with CE or with NTL, but they did not reliably rank "
-        "better; with NTL, more expected scores were off by at most one. All models read the last 64 tokens of a joke and agree weakly with the scores.",
+        "Here every score has a token. Written as digits, the differences are alike, except that the QWK of "
+        "expected scores did not fall reliably. Greedy answers of a model trained with NTL ranked worse than the "
+        f"expected scores of one trained with CE alone, and so did the median of {SAMPLES} drawn scores. These "
+        "models are small and were trained from scratch for 300 steps. With SmolLM2, fine-tuned, the MAE of "
+        "expected scores with CE alone was lower than that of greedy answers with CE or with NTL, but they did not "
+        "reliably rank better; with NTL, more expected scores were off by at most one. All models read the last 64 "
+        "tokens of a joke and agree weakly with the scores.",
     ),
     Advice(
         "If ratings are judged by QWK, balance NTL over the scores (`number_weights`). On ratings of jokes, where most "
