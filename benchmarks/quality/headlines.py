@@ -110,15 +110,15 @@ def finetuning(runs: Sequence[Record], yardsticks: Record) -> str:
     found = in_table(runs, FINETUNED)
     if not found:
         return ""
-    (row, ours, _), datasets = found[0], by_dataset(runs)
+    (_, ours, _), datasets = found[0], by_dataset(runs)
     training, lora = ours[0]["config"]["trainer"]["arguments"], ours[0]["config"]["model"]["lora"]
     made = (
         "SmolLM2-135M-Instruct, a pretrained model of 135 million parameters, was fine-tuned with LoRA (rank "
         f"{lora['r']}) for {training['max_steps']} steps of {training['per_device_train_batch_size']} rows."
     )
-    untrained = datasets[row.dataset].get((UNTRAINED, "CE"), [])
-    shares = [f"{1 - share:.0%}" for share in values_of(untrained, row.split, "no_number")]
-    asked = f"Before that, {shares[0]} of its answers about {subject(row.dataset)} were numbers." if shares else ""
+    untrained = [(datasets[row.dataset].get((UNTRAINED, "CE"), []), row.split) for row, _, _ in found]
+    shares = [1 - share for group, split in untrained for share in values_of(group, split, "no_number")]
+    asked = f"Before that, at most {max(shares):.1%} of its answers in any task were numbers." if shares else ""
     return " ".join(filter(None, [made, asked, beyond(runs, yardsticks, FINETUNED)]))
 
 
