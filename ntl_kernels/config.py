@@ -30,10 +30,10 @@ class NTLConfig:
             ``"huber"`` (that loss between the expected value and the label's value).
         weight: lambda, the factor of the NTL term; 0 means plain cross-entropy. In the benchmarks
             (``benchmarks/results/quality/advice.md``), larger values than 0.3 increased cross-entropy. On rents they
-            did not reliably reduce the error; on ratings of jokes, 1 reduced the MAE of greedy answers. A pretrained
-            model was fine-tuned with 0.3 only, and its greedy answers did not reliably improve. A 0-d tensor on the
-            logits' device may change in place from step to step: a schedule then causes no recompilation, and a
-            captured CUDA graph reads the current value (not yet run on a GPU).
+            did not reliably reduce the error; on ratings of jokes, 1 reduced the MAE of greedy answers of small models.
+            In a fine-tuned model, 1 did not reliably reduce an error of diamond prices below that with 0.3. A 0-d
+            tensor on the logits' device may change in place from step to step: a schedule then causes no recompilation,
+            and a captured CUDA graph reads the current value (not yet run on a GPU).
         reweigh: interpolate between NTL (all probability on number tokens) and 1.01 times its largest possible value
             (no probability on number tokens), so that predicting no number is never cheaper than predicting a wrong
             one. The paper does not do this; the ``ntloss`` package does by default. If it is uncertain where a
