@@ -14,6 +14,8 @@ DATASETS = {
     "finetuned_taxis": "fine-tuning: taxi fares",
     "finetuned_rjokes": "fine-tuning: ratings of jokes",
     "settings_400_steps": "fine-tuning: prices of diamonds, 400 steps",
+    "diamonds_60_steps": "fine-tuning: prices of diamonds, 60 steps",
+    "diamonds_480_steps": "fine-tuning: prices of diamonds, 480 steps",
     SHORT: "rents, 300 steps",
     RENTS: "rents, 800 steps",
     LONG: "rents, 2,000 steps",

@@ -149,6 +149,9 @@ reweighed="loss.reweigh=true"
   sweep 1,2,3,4 $jokes dataset.name=finetuned_rjokes loss=ce,ntl_was
   sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_was loss.weight=1
   sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_mse
+  sweep $three $stones dataset.name=diamonds_480_steps dataset.limits.train=7680 samples=16 loss=ce,ntl_was \
+    $(steps 480 480)
+  sweep 1 $stones dataset.name=diamonds_60_steps dataset.limits.train=960 samples=16 loss=ce,ntl_was $(steps 60 60)
 }
 
 python -m benchmarks.quality report runs/quality --out benchmarks/results/quality
