@@ -109,8 +109,8 @@ ADVICE = (
         "nearly all fares are multiples of half a dollar, and the median error was one dollar in every run. There, "
         "the MAE of the medians with CE alone was lower than that of greedy answers with NTL. On ratings of jokes, "
         "run with four seeds, NTL increased cross-entropy and the QWK of greedy answers; it did not reliably rank "
-        "the jokes better (Spearman correlation). Diamonds were also run for 60 and 480 steps, with one seed each: too "
-        "few to decide. No other data or pretrained model has been compared.",
+        "the jokes better (Spearman correlation). Diamonds were also run for 60 and 480 steps, with one and two seeds: "
+        "too few to decide. No other data or pretrained model has been compared.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "
