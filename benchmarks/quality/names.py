@@ -106,7 +106,8 @@ def subject(dataset: str) -> str:
 
 def models_of(dataset: str) -> tuple[str, str]:
     """The model with a token head, and the one with a regression head, in the reports of a data set."""
-    return (PRETRAINED, PRETRAINED) if dataset in FINETUNED else ("llama", "regression_head")
+    finetuned = DATASETS.get(dataset, "").startswith("fine-tuning: ")
+    return (PRETRAINED, PRETRAINED) if finetuned else ("llama", "regression_head")
 
 
 def in_order(datasets: Iterable[str]) -> list[str]:
