@@ -113,8 +113,8 @@ ADVICE = (
         "run with four seeds, NTL increased cross-entropy and the QWK of greedy answers; it did not reliably rank "
         "the jokes better (Spearman correlation). Diamonds were also run for 480 steps, with three seeds: no error of "
         "greedy answers or medians changed reliably, though the median error of greedy answers was smaller with NTL in "
-        "all three. After 60 steps, run with one seed, neither loss predicted better than the mean price. No other "
-        "data or pretrained model has been compared.",
+        "all three. After 60 steps, run with one seed, greedy answers were no better than the mean price with either "
+        "loss. No other data or pretrained model has been compared.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "
