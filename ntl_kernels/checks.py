@@ -17,12 +17,11 @@ from torch import Tensor
 from . import backends
 from .backends import resolve_backend
 from .config import NTLConfig, check_number, shown
-from .linear import is_autocast
 from .problem import Problem, as_number, is_kept
 from .spec import LossOptions, LossSpec, RowOptions, Values, row_values, values_of
 from .tokens import NumberTokens
 from .tokens.values import check_row_weights
-from .tracing import is_symbolic
+from .tracing import is_autocast, is_symbolic
 
 REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -1,7 +1,8 @@
 """Computes the loss of a checked :class:`Problem` on one of three paths: plain, traced or reference.
 
-Plain calls use the `autograd.Function`s of :mod:`ntl_kernels.autograd`, traced ones (:mod:`ntl_kernels.tracing`) the
-operators of :mod:`ntl_kernels.ops`, and ``backend="reference"`` the specification.
+Plain calls use the `autograd.Function` of :mod:`ntl_kernels.autograd`, traced ones (:mod:`ntl_kernels.tracing`) the
+operators of :mod:`ntl_kernels.ops`, and ``backend="reference"`` the specification. A traced loss of one rank's columns
+uses the `autograd.Function` as well; the steps between its collectives are operators.
 """
 
 from __future__ import annotations
@@ -9,73 +10,73 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import linear, ops, reference
-from .autograd import CrossEntropyNTL, LinearCrossEntropyNTL, is_one_pass, mark_overwritten
-from .backends import load_backend
-from .backends.layout import loss_dtype, rows_of
+from . import loss, ops, reference, steps
+from .autograd import CrossEntropyNTL, mark_overwritten
+from .backends.layout import loss_dtype
 from .checks import check_inplace, checked_rows
 from .config import NTLOutput
-from .linear import Chunking, default_chunk_size, is_autocast, keeps_gradients
+from .loss import Chunking, Inputs, Plan, as_inputs, default_chunk_size
 from .problem import Forward, Problem, RowResult
-from .tracing import is_plain
+from .tracing import is_autocast, is_plain
+
+OVER_A_COPY = Plan()
+IN_PLACE = Plan(inplace=True)
 
 
 def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> Forward:
     """The loss of logits [B..., V]."""
     if problem.backend == "reference":
         return reference_loss(logits, problem)
-    plain = is_plain(logits)
-    problem = checked_rows(problem, logits.shape[-1], loss_dtype(logits.dtype), plain)
-    needs_gradient = torch.is_grad_enabled() and logits.requires_grad
-    if not plain:
-        operands = ops.operands_of(problem, loss_dtype(logits.dtype))
-        keeps_gradient = needs_gradient and is_one_pass(logits, problem)
-        loss, parts, fields, _ = ops.call(ops.Losses, ops.losses, rows_of(logits), keeps_gradient, *operands)
-        return Forward(loss, parts, fields)
-    if needs_gradient:
-        if inplace:
-            check_inplace(logits)
-        version = logits._version
-        result = Forward(*CrossEntropyNTL.apply(logits, problem, inplace))
-        if logits._version != version:  # not with "none" or float16, or if the rows are a copy
-            mark_overwritten(logits)
-        return result
-    return load_backend(problem.backend).forward(rows_of(logits.detach()), problem, None)
+    return loss_of(Inputs(logits), problem, IN_PLACE if inplace else OVER_A_COPY)
 
 
 def loss_of_hidden(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem, chunk_size: int | None, skip_ignored: bool
 ) -> Forward:
     """The loss of hidden states [B..., H], weight [V, H] and bias [V]."""
-    hidden, weight, bias = autocast(hidden), autocast(weight), None if bias is None else autocast(bias)
+    operands = as_rows(hidden, weight, bias)
     if problem.backend == "reference":
-        return reference_loss(torch.nn.functional.linear(hidden, weight, bias), problem)
-    rows = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-    inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
-    plain = is_plain(*inputs)
-    problem = checked_rows(problem, weight.shape[0], loss_dtype(hidden.dtype), plain)
+        return reference_loss(torch.nn.functional.linear(*operands), problem)
     # Finding the rows that count waits for the device, which compiled and captured graphs cannot do.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
-    size = default_chunk_size(rows.shape[0], weight) if chunk_size is None else chunk_size
-    chunking = Chunking(size, skip_ignored)
-    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    if not plain:
-        is_exporting = torch.compiler.is_exporting()  # the exported graph may later run with other requires_grad flags
-        needs = [
-            needs_gradient
-            and keeps_gradients(problem, hidden.dtype)
-            and given is not None
-            and (given.requires_grad or is_exporting)
-            for given in (hidden, weight, bias)
-        ]
-        operands = ops.operands_of(problem, loss_dtype(hidden.dtype))
-        loss, parts, fields, *_ = ops.call(
-            ops.LinearLosses, ops.linear_losses, rows, weight, bias, *chunking, needs, *operands
-        )
-        return Forward(loss, parts, fields)
-    if needs_gradient:
-        return Forward(*LinearCrossEntropyNTL.apply(rows, weight, bias, problem, chunking))
-    return linear.forward(rows, weight, bias, problem, chunking, [False] * 3).forward
+    size = default_chunk_size(operands[0].shape[0], weight) if chunk_size is None else chunk_size
+    return loss_of(Inputs(*operands), problem, Plan(chunking=Chunking(size, skip_ignored)))
+
+
+def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:
+    """The loss of logits [B..., V], or of hidden states [N, H] and a head, without the reference."""
+    source, given = inputs.source, [each for each in inputs if each is not None]
+    plain = is_plain(*given)
+    problem = checked_rows(problem, problem.vocab_size, loss_dtype(source.dtype), plain)
+    needs_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    if not plain and plan.is_whole:
+        return traced_loss(as_inputs(*inputs), problem, plan, needs_gradient)
+    if not needs_gradient:
+        detached = [None if each is None else each.detach() for each in inputs]
+        return loss.forward(as_inputs(*detached), problem, plan, [False] * 3).forward  # type: ignore[arg-type]
+    if plan.inplace:
+        check_inplace(source)
+    version = source._version
+    result = Forward(*CrossEntropyNTL.apply(*inputs, problem, plan if plain else plan.traced()))
+    if plain and source._version != version:  # not with "none" or float16, or if the rows are a copy
+        mark_overwritten(source)
+    return result
+
+
+def traced_loss(inputs: Inputs, problem: Problem, plan: Plan, needs_gradient: bool) -> Forward:
+    """The loss of all columns by an operator."""
+    keeps = needs_gradient and plan.keeps_gradients(inputs, problem)
+    is_exporting = torch.compiler.is_exporting()  # the graph may later run with other requires_grad flags
+    wanted = [keeps and each is not None and (each.requires_grad or is_exporting) for each in inputs]
+    operands = steps.operands_of(problem, loss_dtype(inputs.source.dtype))
+    result, parts, fields, *_ = ops.call(*inputs, *plan.chunking, wanted, *operands)
+    return Forward(result, parts, fields)
+
+
+def as_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Hidden states [B..., H] as [N, H], and a head, all in the dtype of autocast's matrix products."""
+    rows = autocast(hidden).reshape(-1, hidden.shape[-1]).contiguous()
+    return rows, autocast(weight), None if bias is None else autocast(bias)
 
 
 def reference_loss(logits: Tensor, problem: Problem) -> Forward:

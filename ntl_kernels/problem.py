@@ -162,6 +162,9 @@ class RowResult(NamedTuple):
     absolute_error: Any = None  # |yhat - v_y|
     mass: Any = None  # probability on number tokens; 0 if all are -inf: then so are ntl and absolute_error
     number_weight: Any = None  # w * u
+    number_peak: Any = None  # the number tokens' normaliser, like ``peak`` and ``total``; this and the next two are for
+    number_total: Any = None  # gradients that a later pass computes
+    effect: Any = None  # L before reweighing for "wasserstein", yhat - v_y for the kinds of the expected value
 
 
 class Statistics(NamedTuple):
@@ -190,16 +193,6 @@ class Header(NamedTuple):
     ntl_weight: Any  # lambda
 
 
-class Merged(NamedTuple):
-    """What the gradient of any rank's columns needs to know about a row, in the order of the rows of ``merged``."""
-
-    peak: Any  # this and the next: the row's normaliser, as in RowResult
-    total: Any
-    number_peak: Any  # this and the next: over the number tokens; these and the effect are 0 in rows without NTL
-    number_total: Any
-    effect: Any  # L before reweighing for "wasserstein", yhat - v_y for the other kinds
-
-
 def reduced_terms(sums: RowResult, tokens: Any, numbers: Any, problem: Problem) -> tuple[Any, Any]:
     """(CE, NTL) from the sums of the results of all rows and the denominators of a mean."""
     ce, ntl = sums.cross_entropy, sums.ntl
@@ -225,7 +218,6 @@ def parts_of(sums: RowResult, counts: RowResult, tokens: Any, numbers: Any, prob
 
 NUM_PARTS = len(Parts._fields)
 NUM_FIELDS = len(RowResult._fields)
-NUM_MERGED = len(Merged._fields)
 AT = RowResult(*range(NUM_FIELDS))
 """The row of each result in ``fields``: to select a few costs less than ``unbind``."""
 

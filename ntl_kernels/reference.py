@@ -107,7 +107,7 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
         mass=mass,
         number_weight=torch.where(is_number, weights_of_ntl, 0.0),
     )
-    return torch.stack(found)
+    return torch.stack([torch.zeros_like(peak) if each is None else each for each in found])  # autograd needs no more
 
 
 def forward(logits: Tensor, problem: Problem) -> Forward:

@@ -124,7 +124,8 @@ class NoSecondDerivative(torch.autograd.Function):
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
             "the losses of ntl_kernels have no second derivatives, but their gradient was differentiated "
-            "(create_graph=True, or nested torch.func transforms). Use backend='reference', which supports them"
+            "(create_graph=True, or nested torch.func transforms). Use backend='reference', which supports them unless "
+            "the vocabulary is sharded"
         )
 
 
@@ -146,3 +147,8 @@ def times_upstream(gradient: Tensor, upstream: Tensor, counts: Tensor) -> Tensor
     row_shape = (*gradient.shape[:-1], 1)
     factor = upstream.reshape(row_shape) if upstream.ndim else upstream
     return (gradient * factor).masked_fill_(~counts.view(row_shape), 0.0)
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether autocast may run matrix products of the tensor in another dtype."""
+    return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)

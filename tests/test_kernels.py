@@ -102,7 +102,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
         problem = Problem(labels.view(-1), None, None, given, given, config.weight, table, spec, reduction, "triton")
         written = gradient if reduction == "mean" else None
         backend.row_losses(logits, problem, fields, written)
-        backend.row_gradients(logits, problem, fields, one, gradient)
+        backend.row_gradients(logits, problem, None, fields, None, one, gradient)
         backend.finish(fields, problem)
         backend.sums_of_programs(fields, backend.TOTAL_PROGRAMS)
     backend.count(problem, v, torch.float32)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
-from ntl_kernels.linear import CHUNK_MULTIPLE, default_chunk_size
+from ntl_kernels.loss import CHUNK_MULTIPLE, default_chunk_size
 
 from .heads import check_head, random_head, solve_head
 from .problems import Answer, Problem, assert_as_good_as_plain

@@ -66,11 +66,12 @@ def test_opcheck(name: str, layout: str, numbers: NumberTokens) -> None:
     logits = torch.randn(2, 4, 50)[:, :-1] if layout == "sliced" else torch.randn(2, 3, 50)
     differentiable = logits.clone() if layout == "contiguous" else logits.detach()
     differentiable.requires_grad_()
+    rest = None, None, 1, False, [name != "losses" and name != "losses of rows", False, False]
     arguments = {
-        "losses and gradient": (differentiable, True, *given("mean")),
-        "losses": (differentiable, False, *given("sum")),
-        "losses of rows": (differentiable, False, *given("none")),
-        "gradients": (logits, torch.rand(NUM_FIELDS, 6), torch.rand(()), *given("mean", 3.0)),
+        "losses and gradient": (differentiable, *rest, *given("mean")),
+        "losses": (differentiable, *rest, *given("sum")),
+        "losses of rows": (differentiable, *rest, *given("none")),
+        "gradients": (torch.rand(NUM_FIELDS, 6), torch.rand(()), logits, *rest, *given("mean", 3.0)),
     }
     torch.library.opcheck(getattr(ops, name.split()[0]), arguments[name])
 
@@ -80,10 +81,10 @@ def test_opcheck_linear(reduction: str) -> None:
     hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
     needs = [True, True, False] if reduction == "mean" else [False] * 3
     arguments = (hidden, weight, None, 4, True, needs, *operands(LABELS.view(-1), reduction))
-    torch.library.opcheck(ops.linear_losses, arguments)
-    given = torch.rand(NUM_FIELDS, 6), torch.rand(6), *operands(LABELS.view(-1), "none")
-    arguments = (hidden.detach(), weight.detach(), None, 4, True, [True, True, False], *given)
-    torch.library.opcheck(ops.linear_gradients, arguments)
+    torch.library.opcheck(ops.losses, arguments)
+    given = torch.rand(NUM_FIELDS, 6), torch.rand(6)
+    rest = hidden.detach(), weight.detach(), None, 4, True, [True, True, False], *operands(LABELS.view(-1), "none")
+    torch.library.opcheck(ops.gradients, (*given, *rest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -37,10 +38,12 @@ from ntl_kernels import (
 )
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets, loss_of_logits
+from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from .copies import refused_copies
 from .graphs import captured, warm_up
 from .integrations.models import NUMBERS, VOCAB, make_model, make_targets
+from .parallel.shards import group_of_one
 from .versions import needs
 
 PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
@@ -130,6 +133,16 @@ def hidden_loss(head: Any, x: Tensor, labels: Tensor, *, reduction: str, **given
     return linear_cross_entropy_ntl(x, head.weight, labels, NUMBERS, reduction=reduction, **given)
 
 
+def shard_loss(head: nn.Module, x: Tensor, labels: Tensor, **given: Any) -> Tensor:
+    return vocab_parallel_cross_entropy_ntl(head(x), labels, NUMBERS, group=dist.group.WORLD, vocab_start=0, **given)
+
+
+def head_shard_loss(head: Any, x: Tensor, labels: Tensor, **given: Any) -> Tensor:
+    return vocab_parallel_linear_cross_entropy_ntl(
+        x, head.weight, labels, NUMBERS, group=dist.group.WORLD, vocab_start=0, **given
+    )
+
+
 def statistics_of(config: NTLConfig) -> Network:
     """With a separate table: torch remembers whether a compiled function saw a tensor's shape as dynamic."""
     numbers = copy.deepcopy(NUMBERS)
@@ -175,8 +188,10 @@ SUBJECTS = {
     "DotProduct": Subject("`ntloss.NTLossDotProduct`", drop_in("NTLossDotProduct", loss_function=twice_mse), "ntloss"),
     "NumberLevel": Subject("`ntloss.NumberLevelLoss`", drop_in("NumberLevelLoss", float_level=True), "ntloss"),
     "model": Subject("patched model", PatchedModel, "model"),
+    "shard": Subject("`vocab_parallel_cross_entropy_ntl`", of_functions(shard_loss, "mean"), "shard"),
+    "head-shard": Subject("`vocab_parallel_linear_cross_entropy_ntl`", of_functions(head_shard_loss, "mean"), "shard"),
 }
-HOLD_NO_LOGITS = ("linear", "linear-none", "linear-module", "model")
+HOLD_NO_LOGITS = ("linear", "linear-none", "linear-module", "model", "head-shard")
 
 
 def make(subject: str, weight: float | Tensor = 0.3) -> Any:
@@ -448,9 +463,10 @@ def second_of_grad(network: Any) -> None:
     """`torch.func.grad` of `torch.func.grad`, whether gradients are enabled outside or not."""
     x, labels = sample(4)
     derivative = grad(lambda z: grad(lambda y: total(network(y, labels)))(z).sum())
-    expected = torch.autograd.functional.hessian(lambda z: total(network.truth(z, labels)), x).sum((0, 1, 2))
     with torch.no_grad():
-        assert_same([derivative(x)], [expected])
+        found = derivative(x)
+    expected = torch.autograd.functional.hessian(lambda z: total(network.truth(z, labels)), x).sum((0, 1, 2))
+    assert_same([found], [expected])
 
 
 def by_upstream(network: Any) -> None:
@@ -569,6 +585,11 @@ UNSUPPORTED = Outcome(
     'Not supported: the call raises an error. With `backend="reference"` the functions support every transform.',
     r"ntl_kernels do not support .*Use backend='reference'",
 )
+NO_SECOND_OF_SHARDS = Outcome("Only first derivatives: a second derivative raises an error.", r"no second derivatives")
+AUTOGRAD_ALONE = Outcome(
+    "Not supported: the call raises an error. Collectives have no such transform; use autograd.",
+    r"losses of a sharded vocabulary do not support .*use autograd",
+)
 NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
 NO_OPERATOR = Outcome("Not applicable: it uses no operator of this library.", None)
 NO_LAMBDA = Outcome(
@@ -588,8 +609,8 @@ def everyone(outcome: Outcome) -> dict[str, Outcome]:
     return dict.fromkeys(SUBJECTS, outcome)
 
 
-def losses(outcome: Outcome) -> dict[str, Outcome]:
-    return dict.fromkeys(LOSSES, outcome)
+def losses(outcome: Outcome, of_shards: Outcome) -> dict[str, Outcome]:
+    return dict.fromkeys(LOSSES, outcome) | dict.fromkeys(SHARDED, of_shards)
 
 
 def kinds(outcome: Outcome, *names: str) -> dict[str, Outcome]:
@@ -598,8 +619,10 @@ def kinds(outcome: Outcome, *names: str) -> dict[str, Outcome]:
 
 NO_KERNELS = ("statistics", "DotProduct", "NumberLevel")
 """Torch operations alone, which have every transform."""
-LOSSES = [name for name in SUBJECTS if name not in NO_KERNELS]
+SHARDED = ("shard", "head-shard")
+LOSSES = [name for name in SUBJECTS if name not in (*NO_KERNELS, *SHARDED)]
 DENOMINATORS = kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss")
+NO_BATCHES, FIRST_ALONE = losses(UNSUPPORTED, AUTOGRAD_ALONE), losses(NO_SECOND, NO_SECOND_OF_SHARDS)
 IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
 
 TABLE = {
@@ -660,22 +683,22 @@ TABLE = {
     ),
     "hooks": Transform("saved-tensor hooks", packed),
     "autocast": Transform("autocast", autocast),
-    "grad": Transform("`torch.func.grad`", func_grad),
-    "vmap": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients, losses(UNSUPPORTED)),
-    "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev), losses(UNSUPPORTED)),
-    "jacfwd": Transform("`jvp`, `jacfwd`", partial(jacobian, transform=torch.func.jacfwd), losses(UNSUPPORTED)),
-    "dual": Transform("dual tensors", partial(jacobian, transform=along_duals), losses(UNSUPPORTED)),
+    "grad": Transform("`torch.func.grad`", func_grad, dict.fromkeys(SHARDED, AUTOGRAD_ALONE)),
+    "vmap": Transform("`vmap(grad)`, per-sample gradients", per_sample_gradients, NO_BATCHES),
+    "jacrev": Transform("`jacrev`", partial(jacobian, transform=torch.func.jacrev), NO_BATCHES),
+    "jacfwd": Transform("`jvp`, `jacfwd`", partial(jacobian, transform=torch.func.jacfwd), NO_BATCHES),
+    "dual": Transform("dual tensors", partial(jacobian, transform=along_duals), NO_BATCHES),
     "vectorized": Transform(
         "`is_grads_batched=True`, `jacobian(vectorize=True)`",
         partial(jacobian, transform=vectorized),
-        losses(UNSUPPORTED),
+        NO_BATCHES,
     ),
-    "double": Transform("second derivative by `create_graph=True`", double_backward, losses(NO_SECOND)),
-    "grad-grad": Transform("`torch.func.grad` twice", second_of_grad, losses(NO_SECOND)),
+    "double": Transform("second derivative by `create_graph=True`", double_backward, FIRST_ALONE),
+    "grad-grad": Transform("`torch.func.grad` twice", second_of_grad, losses(NO_SECOND, AUTOGRAD_ALONE)),
     "upstream": Transform(
         "derivative of the gradient with respect to the upstream gradient, `autograd.functional.jvp`",
         by_upstream,
-        losses(NO_SECOND),
+        FIRST_ALONE,
     ),
     "deterministic": Transform("deterministic algorithms", deterministic),
     "inference": Transform("inference mode", inference),
@@ -707,6 +730,16 @@ CELLS = [
     for subject in SUBJECTS
     if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA, NO_OPERATOR)
 ]
+
+
+@pytest.fixture(autouse=True)
+def _group(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A process group of one rank for the losses of shards."""
+    given = getattr(request.node, "callspec", None)
+    parameters = given.params if given is not None else {}
+    backend = "nccl" if parameters.get("transform") == "cuda-graph" else "gloo"
+    with group_of_one(backend) if parameters.get("subject") in SHARDED else nullcontext():
+        yield
 
 
 @pytest.mark.parametrize(("transform", "subject"), CELLS)

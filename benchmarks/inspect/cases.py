@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ntl_kernels.backends.contract import Merge, num_statistics
+from ntl_kernels.backends.contract import num_statistics
 from ntl_kernels.config import NTLConfig
 from ntl_kernels.problem import NUM_FIELDS, Problem
 from ntl_kernels.spec import LossSpec
@@ -121,13 +121,13 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 LAUNCHES: dict[str, Any] = {
     "losses_and_gradients": lambda b, a: b.row_losses(a.logits, a.mean, a.fields, a.gradient),
     "losses": lambda b, a: b.launch_row_losses(a.logits, a.per_row, a.fields, a.fields[0], None),
-    "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, a.fields[0], a.fields[1], a.gradient),
+    "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, None, a.fields, None, a.fields[1], a.gradient),
     "scale": lambda b, a: b.scale_(a.gradient, meta()),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
     "sum": lambda b, a: b.sums_of_programs(a.fields, b.TOTAL_PROGRAMS),
     "finish": lambda b, a: b.finish(a.fields, a.per_row),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
-    "shard_gradients": lambda b, a: shards().shard_gradients(a.logits, a.mean, 0, known(a), meta(), a.gradient),
+    "shard_gradients": lambda b, a: b.row_gradients(a.logits, a.mean, 0, a.fields, every_number(a), meta(), a.gradient),
     "merge_shards": lambda b, a: shards().merge_shards(meta(8, num_statistics(a.mean.spec), 65), None, a.mean),
 }
 """Kernel -> function that launches it with backend b and arguments a."""
@@ -146,10 +146,10 @@ def shards() -> Any:
     return triton_shards
 
 
-def known(arguments: Arguments) -> Merge:
-    """What all ranks know, including the logits of all number tokens if there is ``label_sigma``."""
+def every_number(arguments: Arguments) -> Tensor | None:
+    """The logits of all number tokens of all ranks, if there is ``label_sigma``."""
     is_smooth = arguments.mean.spec.label_sigma > 0
-    return Merge(arguments.fields[:3], meta(BATCH, arguments.mean.table.ids.numel()) if is_smooth else None)
+    return meta(BATCH, arguments.mean.table.ids.numel()) if is_smooth else None
 
 
 def all_cases() -> list[Case]:

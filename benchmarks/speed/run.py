@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from ntl_kernels.linear import default_chunk_size
+from ntl_kernels.loss import default_chunk_size
 
 from .. import environment
 from ..commands import InputError, meant, writable

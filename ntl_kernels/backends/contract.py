@@ -8,7 +8,7 @@ and without overlapping elements. A gradient has their shape and dtype and may b
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor, dtype, inf
 
@@ -40,10 +40,19 @@ class Backend(Protocol):
         ...
 
     def row_gradients(
-        self, logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor
+        self,
+        logits: Tensor,
+        problem: Problem,
+        first: int | None,
+        fields: Tensor,
+        number_logits: Tensor | None,
+        upstream: Tensor,
+        gradient: Tensor,
     ) -> None:
-        """Fill ``gradient`` from the logits and their ``fields`` (contiguous), computed by the same backend;
-        ``upstream`` is [N] for "none", else 0-d."""
+        """Fill ``gradient`` [B, T, W] from the columns of the logits from ``first`` on (None: all) and the ``fields``
+        (contiguous) of whole rows, computed by the same backend; ``upstream`` is [N] for "none", else 0-d.
+        ``number_logits`` [N, K] are those of :meth:`ShardBackend.number_columns` of all ranks, if there are any. For
+        reduction "mean" the problem must contain both denominators."""
         ...
 
     def scale_(self, gradient: Tensor, upstream: Tensor) -> None:
@@ -61,19 +70,13 @@ def num_statistics(spec: LossSpec) -> int:
     return len(UNKNOWN) if spec.label_smoothing else len(UNKNOWN) - 1
 
 
-class Merge(NamedTuple):
-    """What all ranks together know about some rows and what gradients need; bitwise equal on all ranks."""
-
-    merged: Tensor  # [NUM_MERGED, N]
-    number_logits: Tensor | None  # [N, K], only with ``label_sigma``
-
-
 class ShardBackend(Protocol):
     """The losses of a vocabulary whose columns are split over the ranks of a group.
 
-    Each rank reduces its columns to a few :class:`Statistics` per row. Those of all ranks determine the loss of a row
-    and the gradient of every column, so one gather per forward pass is the only communication. Only ``label_sigma``,
-    which compares cumulative distributions, also needs the logit of every number token.
+    Each rank reduces its columns to a few :class:`Statistics` per row. Those of all ranks determine the fields of a
+    row, and these the gradient of every column (:meth:`Backend.row_gradients`), so one gather per forward pass is the
+    only communication. Only ``label_sigma``, which compares cumulative distributions, also needs the logit of every
+    number token.
 
     ``problem`` describes the whole vocabulary and is the same on all ranks; ``first`` is the first column of the rank's
     logits [B, T, W], where W may be 0.
@@ -88,15 +91,8 @@ class ShardBackend(Protocol):
         sum over the ranks is exact in any order, because all terms but one are 0."""
         ...
 
-    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
-        """(fields [NUM_FIELDS, N], what gradients need) from the statistics [R, S, N + 1] of all ranks with headers.
-        All ranks get the same bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K]
-        is the sum of all ranks' :meth:`number_columns`, passed only with ``label_sigma``."""
-        ...
-
-    def shard_gradients(
-        self, logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
-    ) -> None:
-        """Fill ``gradient`` [B, T, W]; ``upstream`` is [N] for reduction "none", else 0-d. For reduction "mean" the
-        problem must contain both denominators."""
+    def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> Tensor:
+        """fields [NUM_FIELDS, N] from the statistics [R, S, N + 1] of all ranks with headers. All ranks get the same
+        bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K] is the sum of all
+        ranks' :meth:`number_columns`, passed only with ``label_sigma``."""
         ...

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from ..formulas import costs
-from ..problem import Header, Merged, Problem, RowResult, Statistics
-from ..tokens import NumberTable
+from ..problem import Header, Problem, RowResult, Statistics
 from ..value_losses import VALUE_LOSSES
-from .contract import UNKNOWN, Merge, num_statistics
+from .contract import UNKNOWN, num_statistics
 from .eager.blocks import Block, Blocks
-from .eager.labels import Factor, Labels, read_labels
-from .eager.losses import as_fields, cross_entropy, cross_entropy_pulls, row_gradient
-from .eager.numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, own, value_terms
+from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
+from .eager.labels import Labels, read_labels
+from .eager.losses import as_fields, cross_entropy
+from .eager.numbers import drain_of, own
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
-
-
-class LocalNumbers(NamedTuple):
-    """The number tokens among a rank's columns."""
-
-    places: Tensor  # int64 [k]: their indices among all number tokens
-    columns: Tensor  # int64 [k]: their columns, from the rank's first
-    values: Tensor  # [k]
-
-
-def local_numbers(table: NumberTable, first: int, width: int, dtype: torch.dtype) -> LocalNumbers:
-    columns = table.ids.long() - first
-    places = ((columns >= 0) & (columns < width)).nonzero().squeeze(-1)
-    return LocalNumbers(places, columns[places], table.values[places].to(dtype))
-
-
-def local_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
-    """(the columns of token ids among the rank's, whether they are there), in the ids' shape; column 0 if not."""
-    column = ids - first
-    is_here = (column >= 0) & (column < width)
-    return torch.where(is_here, column, 0), is_here
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -91,7 +68,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     return columns
 
 
-def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> Tensor:
     spec, labels = problem.spec, read_labels(problem, problem.vocab_size, gathered.dtype)
     sent = Statistics(*gathered[:, :, :-1, None].unbind(1))
     normaliser, _ = merged_sums(sent.peak, sent.total)
@@ -105,7 +82,8 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
     rows = is_measured.view(-1).nonzero().view(-1)
     parts = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
-    ntl, error, mass, *of_numbers = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
+    spread = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
+    ntl, error, mass, number_peak, number_total, effect = spread
     weight = torch.ones_like(ce) if labels.weights is None else labels.weights
     found = RowResult(
         cross_entropy=labels.weighted(ce),
@@ -117,11 +95,14 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         absolute_error=error,
         mass=mass,
         number_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
+        number_peak=number_peak,
+        number_total=number_total,
+        effect=effect,
     )
     fields = as_fields(found)
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
-    return fields, Merge(torch.stack(Merged(*normaliser, *of_numbers)).squeeze(-1), number_logits)
+    return fields
 
 
 def merged_numbers(
@@ -146,13 +127,6 @@ def merged_numbers(
     return ntl, error, mass, *over_numbers, effect
 
 
-def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
-    """The terms with ``label_sigma`` of all number tokens, from their transformed logits [n, K]."""
-    others = labels.others(problem.table)
-    q, values = own(number_logits, others, -torch.inf).softmax(-1), problem.table.values.to(number_logits.dtype)
-    return cumulative_terms(q, labels.targets, values, problem.spec, others)
-
-
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:
     """(the normaliser, weighted means), each [N, 1], from peaks, totals and weighted sums [R, N, 1] relative to the
     peaks."""
@@ -160,58 +134,3 @@ def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Norma
     scales = (peaks - anchor(peak)).exp_()
     total = (totals * scales).sum(0)
     return Normaliser(peak, total), [(sums * scales).sum(0) / total for sums in weighted]
-
-
-def shard_gradients(
-    logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
-) -> None:
-    width, dtype, spec = logits.shape[-1], merge.merged.dtype, problem.spec
-    if width == 0:
-        return
-    labels = read_labels(problem, problem.vocab_size, dtype).with_coefficients(problem, upstream)
-    numbers_here = local_numbers(problem.table, first, width, dtype)
-
-    def work(block: Block) -> None:
-        x, numbers = transform_logits(block, spec), None
-        known = Merged(*merge.merged[:, block.rows].unsqueeze(-1).unbind())
-        column, is_here = local_column(block.labels.ids, first, width)
-        a, b = (spread(factor, known.peak) for factor in (block.labels.a, block.labels.b))
-        part = block.labels._replace(ids=column, a=a, b=b)
-        if part.has_numbers:
-            number_x = x.index_select(-1, numbers_here.columns)
-            number_logits = None if merge.number_logits is None else merge.number_logits[block.rows]
-            numbers = local_loss(number_x, known, number_logits, part, numbers_here, problem)
-        pulls = cross_entropy_pulls(a, Normaliser(known.peak, known.total), problem.vocab_size, spec)
-        pulls = pulls._replace(label=pulls.label * is_here)
-        powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
-        block.write(row_gradient(x, powers, known.total, pulls, part, numbers, numbers_here.columns, spec))
-
-    Blocks(logits, labels, gradient).for_each(work)
-
-
-def spread(factor: Factor, like: Tensor) -> Tensor:
-    """A factor with one number per row, shaped like a tensor [n, 1]."""
-    return factor.expand_as(like) if isinstance(factor, Tensor) else torch.full_like(like, factor)
-
-
-def local_loss(
-    x: Tensor, known: Merged, number_logits: Tensor | None, labels: Labels, numbers: LocalNumbers, problem: Problem
-) -> NumberLoss:
-    """The terms of the gradient by the rank's number logits x [n, k]; ``number_logits`` [n, K] with ``label_sigma``."""
-    spec, targets = labels.spec_of_rows(problem.spec), labels.targets
-    x = own(x, labels.others(problem.table, numbers.places), -torch.inf)
-    if number_logits is not None:
-        terms = all_terms(number_logits, labels, problem)
-        terms = terms._replace(effects=terms.effects[:, numbers.places])
-    elif spec.kind == "wasserstein":
-        terms = NumberTerms(costs(numbers.values, targets, spec), known.effect, known.effect)
-    else:
-        terms = value_terms(numbers.values, targets, known.effect, spec)
-    whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
-    pulls = number_pulls(whole.probabilities(x), over_numbers.probabilities(x), terms, spec)
-    is_unmeasured = known.number_total == 0
-    pulls.masked_fill_(is_unmeasured, 0)
-    if not spec.reweigh:
-        return NumberLoss(None, pulls, None)
-    drain = drain_of(terms.mean_effect, share_of(over_numbers, whole), spec, terms.remainder)
-    return NumberLoss(None, pulls, drain.masked_fill_(is_unmeasured, 0))

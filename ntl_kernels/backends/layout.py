@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,8 @@ def rows_of(logits: Tensor) -> Tensor:
     view if two leading strides can express it."""
     logits, vocab_size = logits.resolve_neg(), logits.shape[-1]
     if logits.is_contiguous():
-        return logits.view(1, -1, vocab_size) if logits.numel() else logits.reshape(1, 0, vocab_size)
+        count = -1 if logits.numel() else math.prod(logits.shape[:-1])
+        return logits.view(1, count, vocab_size)
     if logits.stride(-1) != 1 and vocab_size > 1:
         return contiguous_rows(logits)
     try:

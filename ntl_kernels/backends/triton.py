@@ -24,15 +24,9 @@ import triton
 from torch import Tensor
 
 from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
-from ..kernels.losses import (
-    Sums,
-    count_kernel,
-    finish_kernel,
-    row_gradients_kernel,
-    row_losses_kernel,
-    scale_kernel,
-    sum_kernel,
-)
+from ..kernels.gradients import row_gradients_kernel
+from ..kernels.losses import Sums, count_kernel, finish_kernel, row_losses_kernel, scale_kernel, sum_kernel
+from ..kernels.shards import Shard
 from ..kernels.softcap import EXACT, HARDWARE
 from ..problem import NUM_FIELDS, NUM_PARTS, Forward, Problem
 from ..spec import LossSpec
@@ -44,6 +38,7 @@ from .tiles import (
     LANES,
     MOST_THREADS,
     UNROLL,
+    UNROLL_OF_MANY_OPERATIONS,
     kept_tile,
     least_threads,
     tile_for,
@@ -93,8 +88,22 @@ def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
     """:func:`row_losses`; also writes the rows' w (CE + lambda u NTL) to ``losses`` [N], if given."""
-    walks = 1 if gradient is None else 2
-    launch_rows(row_losses_kernel, walks, logits, problem, gradient, (fields, losses))
+    row_count = problem.labels.numel()
+    if row_count == 0:
+        return
+    options, block = options_of(problem.spec, logits), block_of(problem.table)
+    tile, launch_options = loss_tile(logits, gradient, options, block, walks=1 if gradient is None else 2)
+    arguments = (
+        *matrices_of(logits, gradient),
+        labels_of(problem),
+        numbers_of(problem.table),
+        fields,
+        losses,
+        *weights_of_terms(problem),
+        *constants_of(problem.spec),
+    )
+    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
+    launch(row_losses_kernel, row_count, arguments, constants, **launch_options)
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -127,33 +136,35 @@ def programs_over(row_count: int) -> int:
     return 1 if row_count <= MOST_ROWS_OF_A_PROGRAM else TOTAL_PROGRAMS
 
 
-def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    launch_rows(row_gradients_kernel, 1, logits, problem, gradient, (fields, *strided(upstream)))
-
-
-def launch_rows(
-    kernel: Any, walks: int, logits: Tensor, problem: Problem, gradient: Tensor | None, arguments: tuple[Any, ...]
+def row_gradients(
+    logits: Tensor,
+    problem: Problem,
+    first: int | None,
+    fields: Tensor,
+    number_logits: Tensor | None,
+    upstream: Tensor,
+    gradient: Tensor,
 ) -> None:
-    """Launch a kernel of the loss, one program per row.
-
-    Args:
-        walks: how often it walks the row.
-        arguments: those between the numbers and the denominators.
-    """
-    row_count = problem.labels.numel()
-    if row_count == 0:
+    row_count, width = problem.labels.numel(), logits.shape[2]
+    if row_count == 0 or width == 0:
         return
     options, block = options_of(problem.spec, logits), block_of(problem.table)
-    tile, launch_options = loss_tile(logits, gradient, options, block, walks)
+    unroll = unroll_of(options) if first is None else UNROLL_OF_MANY_OPERATIONS
+    tile, launch_options = tile_of(logits, gradient, unroll, least_threads(options, block))
     arguments = (
-        *matrices_of(logits, gradient),
+        *matrices_of(logits, gradient)[:-1],
+        row_count,
+        Shard(first, width, problem.vocab_size),
         labels_of(problem),
         numbers_of(problem.table),
-        *arguments,
+        fields,
+        number_logits,
+        *strided(upstream),
         *weights_of_terms(problem),
         *constants_of(problem.spec),
     )
-    launch(kernel, row_count, arguments, {"OPTIONS": options, "BLOCK": block, "TILE": tile}, **launch_options)
+    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
+    launch(row_gradients_kernel, row_count, arguments, constants, **launch_options)
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:

@@ -1,7 +1,6 @@
 """The contract of shards on GPUs: launches of the kernels in :mod:`ntl_kernels.kernels`.
 
-Statistics and ``merged`` contain logits and totals in the units of the kernels
-(:mod:`ntl_kernels.kernels.normaliser`).
+Statistics contain logits and totals in the units of the kernels (:mod:`ntl_kernels.kernels.normaliser`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import torch
 import triton
 from torch import Tensor
 
-from ..kernels.shard_gradients import shard_gradients_kernel
 from ..kernels.shards import (
     Shard,
     cumulative_losses_kernel,
@@ -18,22 +16,17 @@ from ..kernels.shards import (
     number_columns_kernel,
     shard_statistics_kernel,
 )
-from ..problem import NUM_FIELDS, NUM_MERGED, Problem
-from .contract import Merge, num_statistics
+from ..problem import NUM_FIELDS, Problem
+from .contract import num_statistics
 from .launch import launch
-from .tiles import UNROLL_OF_MANY_OPERATIONS, least_threads
 from .triton import (
     block_of,
     constants_of,
     labels_of,
     loss_tile,
-    matrices_of,
     matrix_of,
     numbers_of,
     options_of,
-    strided,
-    tile_of,
-    weights_of_terms,
 )
 
 MERGED_ROWS = 128
@@ -80,9 +73,9 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     return columns
 
 
-def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> tuple[Tensor, Merge]:
+def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> Tensor:
     rank_count, row_count = gathered.shape[0], gathered.shape[2] - 1
-    fields, merged = gathered.new_empty((NUM_FIELDS, row_count)), gathered.new_empty((NUM_MERGED, row_count))
+    fields = gathered.new_empty((NUM_FIELDS, row_count))
     if row_count:
         arguments = (
             gathered,
@@ -93,12 +86,11 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
             problem.vocab_size,
             None if number_logits is None else cumulative_losses(number_logits, problem),
             fields,
-            merged,
             *constants_of(problem.spec),
         )
         constants = {"OPTIONS": options_of(problem.spec, gathered), "ROWS": MERGED_ROWS}
         launch(merge_shards_kernel, triton.cdiv(row_count, MERGED_ROWS), arguments, constants)
-    return fields, Merge(merged, number_logits)
+    return fields
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
@@ -114,26 +106,3 @@ def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
     )
     launch(cumulative_losses_kernel, number_logits.shape[0], arguments, {"BLOCK": block_of(problem.table)})
     return losses
-
-
-def shard_gradients(
-    logits: Tensor, problem: Problem, first: int, merge: Merge, upstream: Tensor, gradient: Tensor
-) -> None:
-    row_count, width = problem.labels.numel(), logits.shape[2]
-    if row_count == 0 or width == 0:
-        return
-    options, block = options_of(problem.spec, logits), block_of(problem.table)
-    tile, launch_options = tile_of(logits, gradient, UNROLL_OF_MANY_OPERATIONS, least_threads(options, block))
-    arguments = (
-        *matrices_of(logits, gradient)[:-1],
-        row_count,
-        Shard(first, width, problem.vocab_size),
-        labels_of(problem),
-        numbers_of(problem.table),
-        *merge,
-        *strided(upstream),
-        *weights_of_terms(problem),
-        *constants_of(problem.spec),
-    )
-    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
-    launch(shard_gradients_kernel, row_count, arguments, constants, **launch_options)

@@ -9,7 +9,7 @@ Small functions named after the mathematics are combined into a few kernels:
 - ``walk``: passes over a row in 16-byte vectors, at any alignment: normaliser, gradient, scaling, clearing
 - ``numbers``: the Number Token Loss of one row and its gradient
 - ``losses``: the kernels of the loss, and those over all rows
-- ``shards``, ``shard_gradients``: the kernels for a vocabulary that is split over ranks
+- ``shards``: the statistics of a vocabulary that is split over ranks; ``gradients``: gradients in a pass of their own
 
 Importing this package needs Triton. From the rest of ``ntl_kernels`` it imports only names of fields and a constant.
 """

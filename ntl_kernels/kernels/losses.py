@@ -51,6 +51,8 @@ class NumberResult(NamedTuple):
     ntl: Any
     absolute_error: Any
     mass: Any
+    normaliser: Any  # of the number tokens
+    effect: Any  # as in RowResult
 
 
 @triton.jit
@@ -77,7 +79,7 @@ def label_terms(
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
     pulls = cross_entropy_pulls(a, normaliser, row.size, transform, scalars, OPTIONS.label_smoothing)
-    ntl, absolute_error, mass = 0.0, 0.0, 0.0
+    ntl, absolute_error, mass, number_peak, number_total, effect = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
         q, number_normaliser = number_softmax(columns.numbers.u, transform)
@@ -87,6 +89,7 @@ def label_terms(
         mass = share_of(number_normaliser, normaliser, transform)
         terms = number_terms(q, columns.offsets, columns.numbers, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
+        number_peak, number_total, effect = number_normaliser.peak, number_normaliser.total, terms.mean_effect
         slope, number_gradients = number_row(
             columns.numbers, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
         )
@@ -95,7 +98,13 @@ def label_terms(
     label_column = column_gradient(columns.u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
     return (
         RowGradient(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
-        NumberResult(ntl=ntl, absolute_error=absolute_error, mass=mass),
+        NumberResult(
+            ntl=ntl,
+            absolute_error=absolute_error,
+            mass=mass,
+            normaliser=Normaliser(peak=number_peak, total=number_total),
+            effect=effect,
+        ),
     )
 
 
@@ -174,6 +183,9 @@ def row_result(label, ce, is_correct, normaliser, number):
         absolute_error=number.absolute_error,
         mass=number.mass,
         number_weight=tl.where(label.index >= 0, label.weight * label.number_weight, 0.0),
+        number_peak=number.normaliser.peak,
+        number_total=number.normaliser.total,
+        effect=number.effect,
     )
 
 
@@ -225,40 +237,6 @@ def row_losses_kernel(
             tl.store(losses + n, 0.0)
         if gradient is not None:
             clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
-
-
-@triton.jit(do_not_specialize=[*VARYING, "fields"])
-def row_gradients_kernel(
-    logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one
-    labels, numbers,
-    fields,  # [F, N]
-    upstream, upstream_stride,
-    num_tokens, num_numbers, ntl_weight, transform, scalars,
-    OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """The gradient of every row from its logits and their normaliser."""
-    n, row_count = tl.program_id(0), tl.num_programs(0)
-    label = read_labels(labels, numbers, vocab_size, n)
-    target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
-    if label.counts:
-        KIND: tl.constexpr = OPTIONS.kind
-        row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
-        total = load_named("total", RESULTS, fields, row_count, n)
-        normaliser = Normaliser(peak=load_named("peak", RESULTS, fields, row_count, n), total=total)
-        incoming = tl.load(upstream + n * upstream_stride)
-        a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
-        kept = read_kept(row, TILE)
-        own, own_label, own_scalars = numbers, label, scalars
-        if numbers.groups is not None:
-            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
-        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
-        row_gradient, _ = label_terms(
-            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
-        )
-        tl.debug_barrier()  # wait until all threads have read the columns that others write
-        write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
-    else:
-        clear_row(target, TILE)
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..problem import Header, Merged, Statistics
+from ..problem import Header, Statistics
 from .arguments import VARYING
 from .groups import own_group
 from .losses import RESULTS, NumberResult, cross_entropy, row_result
@@ -31,14 +31,13 @@ from .walk import read_kept, row_of, walk_front, walk_kept
 class Shard(NamedTuple):
     """The columns of the vocabulary that a rank has. ``width`` is 0 for a rank without columns."""
 
-    first: Any
+    first: Any  # None: it has all
     width: Any
     vocab_size: Any  # V, of all ranks together
 
 
 STATISTICS = tl.constexpr(Statistics._fields)
 HEADER = tl.constexpr(Header._fields)
-MERGED = tl.constexpr(Merged._fields)
 
 
 class Gathered(NamedTuple):
@@ -59,8 +58,11 @@ def sent(names, smoothing):
 @triton.jit
 def column_in_shard(id, shard):
     """(the column of a token id among the rank's columns, whether it is there); column 0 if it is not."""
-    column = id - shard.first
-    is_here = (column >= 0) & (column < shard.width)
+    if shard.first is None:
+        column, is_here = id, id >= 0
+    else:
+        column = id - shard.first
+        is_here = (column >= 0) & (column < shard.width)
     return tl.where(is_here, column, 0), is_here
 
 
@@ -179,10 +181,9 @@ def merge_shards_kernel(
     labels, numbers, vocab_size,
     cumulative,  # [N] L with label_sigma, or None
     fields,  # [F, N]
-    merged,  # [M, N]
     transform, scalars, OPTIONS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The fields of ROWS rows and what the gradient of their columns needs, from the statistics of all ranks."""
+    """The fields of ROWS rows, from the statistics of all ranks."""
     KIND: tl.constexpr = OPTIONS.kind
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < row_count
@@ -216,13 +217,13 @@ def merge_shards_kernel(
             ntl=tl.where(is_number, reweighed(loss, mass, own_scalars, OPTIONS.reweigh), 0.0),
             absolute_error=tl.where(is_number, tl.abs(error), 0.0),
             mass=tl.where(is_number, mass, 0.0),
+            normaliser=Normaliser(
+                peak=tl.where(is_number, over_numbers.peak, 0.0), total=tl.where(is_number, over_numbers.total, 0.0)
+            ),
+            effect=tl.where(is_number, effect, 0.0),
         ),
     )
     store_named(result, RESULTS, fields, row_count, rows, inside)
-    known = Merged(
-        peak=peak, total=total, number_peak=over_numbers.peak, number_total=over_numbers.total, effect=effect
-    )
-    store_named(known, MERGED, merged, row_count, rows, inside)
 
 
 @triton.jit

@@ -2,8 +2,7 @@
 
 - ``functional``: the public functions
 - ``tensors``: the losses of DTensors
-- ``shards``: dispatch of a rank's shard; ``whole``: the reference implementation, which gathers all logits
-- ``logits``: the loss of a rank's logits; ``hidden``: the loss of hidden states and a rank's part of the head
+- ``split``: a rank's columns; ``whole``: the reference implementation, which gathers all logits
 - ``steps``: the computation between two collectives
 - ``collectives``: communication; ``headers``: checks that the ranks' columns and arguments are consistent
 """

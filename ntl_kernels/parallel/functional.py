@@ -11,8 +11,7 @@ from ..dispatch import as_result
 from ..spec import LossOptions
 from ..tokens import NumberTokens
 from .collectives import checked_group
-from .logits import Split
-from .shards import loss_of_head_shard, loss_of_shard
+from .split import Split, loss_of_head_shard, loss_of_shard
 
 
 def vocab_parallel_cross_entropy_ntl(
@@ -167,8 +166,8 @@ def vocab_parallel_linear_cross_entropy_ntl(
         num_tokens=num_tokens,
         num_numbers=num_numbers,
     )
-    operands = hidden, weight_shard, bias_shard, problem, split
-    result = loss_of_head_shard(*operands, chunk_size, skip_ignored, sums_hidden=reduce_hidden_grad)
+    split = split._replace(sums_hidden=reduce_hidden_grad)
+    result = loss_of_head_shard(hidden, weight_shard, bias_shard, problem, split, chunk_size, skip_ignored)
     return as_result(result, problem, return_parts)
 
 

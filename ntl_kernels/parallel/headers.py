@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..checks import can_look
-from ..linear import rows_that_count
+from ..loss import rows_that_count
 from ..problem import Header, Problem, Statistics
 from ..spec import LossSpec
 

@@ -15,14 +15,13 @@ from torch.distributed import DeviceMesh, ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from .. import steps
 from ..backends.layout import loss_dtype
 from ..config import NTLOutput
 from ..dispatch import as_output, as_result, in_shape, loss_of_hidden, loss_of_logits
 from ..problem import Forward, Problem, RowResult, parts_of
-from . import steps
 from .collectives import finished, sum_ranks
-from .logits import Split
-from .shards import loss_of_head_shard, loss_of_shard
+from .split import Split, loss_of_head_shard, loss_of_shard
 
 
 class Layout(NamedTuple):
@@ -112,8 +111,8 @@ def linear_cross_entropy(
     if layout.columns is None:
         result = loss_of_hidden(*operands, chunk_size, skip_ignored)
     else:
-        split = layout.split(weight.shape[0])
-        result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored, sums_hidden)
+        split = layout.split(weight.shape[0])._replace(sums_hidden=sums_hidden)
+        result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored)
     if not isinstance(hidden, DTensor):
         return as_result(result, local_problem, return_parts)
     return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)

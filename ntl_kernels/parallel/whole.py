@@ -13,7 +13,6 @@ from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from .collectives import finished, gather_ranks, sum_ranks
 from .headers import SIZE, are_wrong, with_header
-from .logits import Split
 
 
 class AllColumns(torch.autograd.Function):
@@ -23,7 +22,7 @@ class AllColumns(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, vocab_size: int, split: Split) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, vocab_size: int, split: Any) -> Tensor:
         ctx.columns = slice(split.first, split.first + logits.shape[-1])
         whole = logits.new_zeros((*logits.shape[:-1], vocab_size))
         whole[..., ctx.columns] = logits
@@ -39,7 +38,7 @@ class SummedGradient(torch.autograd.Function):
     """Passes on hidden states that each rank multiplies by its part of the head; sums their gradient over ranks."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, split: Split) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, split: Any) -> Tensor:
         ctx.split = split
         return hidden.view_as(hidden)
 
@@ -48,7 +47,7 @@ class SummedGradient(torch.autograd.Function):
         return refuse_second_derivative(finished(sum_ranks(upstream.detach(), ctx.split.group)), upstream), None
 
 
-def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
+def all_columns(logits: Tensor, problem: Problem, split: Any) -> Tensor:
     """Logits [B..., V] from this rank's [B..., W]; NaN or an error if ranks were called with different arguments."""
     vocab_size = problem.vocab_size
     if not is_plain(logits):
@@ -62,6 +61,6 @@ def all_columns(logits: Tensor, problem: Problem, split: Split) -> Tensor:
     return whole if is_wrong is None else torch.where(is_wrong, torch.nan, whole)
 
 
-def summed_gradient(hidden: Tensor, split: Split) -> Tensor:
+def summed_gradient(hidden: Tensor, split: Any) -> Tensor:
     """The hidden states, with a gradient that is summed over the ranks."""
     return SummedGradient.apply(hidden, split)

@@ -352,5 +352,5 @@ def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
     if not one_pass:
         upstream = torch.ones(contract.labels.numel(), device=gradient.device)
         per_row = contract._replace(reduction="none")
-        triton.row_gradients(logits, per_row, fields, upstream, gradient)
+        triton.row_gradients(logits, per_row, None, fields, None, upstream, gradient)
     return fields

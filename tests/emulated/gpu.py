@@ -24,8 +24,7 @@ ROLES = {
     "shard_statistics_kernel": Roles(frozenset({"statistics"})),
     "number_columns_kernel": Roles(frozenset({"number_logits"})),
     "cumulative_losses_kernel": Roles(frozenset({"losses"})),
-    "merge_shards_kernel": Roles(frozenset({"fields", "merged"})),
-    "shard_gradients_kernel": Roles(frozenset({"gradient"})),
+    "merge_shards_kernel": Roles(frozenset({"fields"})),
 }
 """Of each kernel."""
 ROLES_OF_GROUPS = ROLES | {"number_columns_kernel": Roles(frozenset(), updates=frozenset({"number_logits"}))}

@@ -13,7 +13,7 @@ from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.backends.layout import gradient_like
 from ntl_kernels.formulas import divide
-from ntl_kernels.problem import NUM_FIELDS, Parts, RowResult
+from ntl_kernels.problem import AT, NUM_FIELDS, Parts, RowResult
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import LossSpec
 from ntl_kernels.tokens import NumberTable
@@ -49,7 +49,7 @@ def test_gradients_are_written_where_they_are_asked_for(layout: str, dtype: torc
     for upstream, is_in_place in ((1.0, False), (-2.0, True)):
         source = strided(problem.logits, layout)
         gradient = source if is_in_place else strided(torch.zeros(2, 3, vocab_size, dtype=dtype), layout)
-        backend.row_gradients(source, contract, fields, torch.tensor(upstream), gradient)
+        backend.row_gradients(source, contract, None, fields, None, torch.tensor(upstream), gradient)
         held(gradient, upstream)
 
 
@@ -138,5 +138,6 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     )
     eager.row_losses(logits.double(), contract._replace(backend="eager"), exact, truth)
     lost = 8 * APPROXIMATE * spec.worst_loss
-    torch.testing.assert_close(fields.double(), exact, rtol=8 * APPROXIMATE, atol=lost)
+    shown = slice(AT.number_peak)  # eager leaves out what only a later gradient needs
+    torch.testing.assert_close(fields.double()[shown], exact[shown], rtol=8 * APPROXIMATE, atol=lost)
     torch.testing.assert_close(gradient.double(), truth, rtol=torch.finfo(dtype).eps, atol=lost * 0.3 / 3)

@@ -12,4 +12,5 @@ Values per row are columns [n, 1] inside a block, because they multiply blocks [
 have in :mod:`ntl_kernels.kernels`.
 """
 
-from .losses import count, finish, forward, row_gradients, row_losses, scale_  # noqa: F401 - the backend's functions
+from .gradients import row_gradients  # noqa: F401
+from .losses import count, finish, forward, row_losses, scale_  # noqa: F401 - the backend's functions

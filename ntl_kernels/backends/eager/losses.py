@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
+from ...problem import NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
-from .labels import Factor, Labels, chosen, number_of, read_labels
+from .labels import Factor, Labels, number_of, read_labels
 from .numbers import NumberLoss, expected_error, number_softmax, own, solve_numbers
 from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and_normaliser, transform_logits
 
@@ -58,24 +58,6 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
     return fields
 
 
-def row_gradients(logits: Tensor, problem: Problem, fields: Tensor, upstream: Tensor, gradient: Tensor) -> None:
-    spec, ids = problem.spec, problem.table.ids
-    labels = read_labels(problem, logits.shape[-1], fields.dtype).with_coefficients(problem, upstream)
-
-    def work(block: Block) -> None:
-        x, numbers = transform_logits(block, spec), None
-        peak, total = (chosen(fields[row], block.rows).unsqueeze(-1) for row in (AT.peak, AT.total))
-        q, measured = number_softmax(x, block.labels, problem, False)
-        powers = torch.sub(x, peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
-        if measured.has_numbers:
-            number_powers = own(powers.index_select(-1, ids), measured.others(problem.table), 0)
-            numbers = solve_numbers(number_powers / total, q, measured, problem)
-        pulls = cross_entropy_pulls(block.labels.a, Normaliser(peak, total), problem.vocab_size, spec)
-        block.write(row_gradient(x, powers, total, pulls, block.labels, numbers, ids, spec))
-
-    Blocks(logits, labels, gradient).for_each(work)
-
-
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
     factor = upstream.item()
     if math.isfinite(factor):
@@ -107,8 +89,12 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     distance = None
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
-    q, measured = number_softmax(x, labels, problem, problem.wants_parts)
+    q, measured = number_softmax(x, labels, problem, problem.wants_parts or block.gradient is None)
+    over_numbers = None
     if block.gradient is None:
+        if labels.has_numbers:  # before x is overwritten
+            number_x = own(x.index_select(-1, ids), labels.others(problem.table), -torch.inf)
+            over_numbers = normaliser_of(number_x, number_x.amax(-1, keepdim=True), number_x)
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
     else:
@@ -125,15 +111,22 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         block.write(row_gradient(x, p, None, pulls, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
-    is_correct = weight = ntl = error = mass = number_weight = None
+    is_correct = weight = ntl = error = mass = number_weight = number_peak = number_total = effect = None
     if numbers is not None:
         ntl = labels.weighted_numbers(numbers.ntl).masked_fill(measured.is_other, 0)
+        if q is not None and (problem.wants_parts or over_numbers is not None):
+            error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
+        if over_numbers is not None:
+            effect = numbers.effect if spec.kind == "wasserstein" else error
+            measures: tuple[Any, ...] = (*over_numbers, effect)
+            known = (part.masked_fill(measured.is_other, 0) for part in measures)
+            number_peak, number_total, effect = known
     if problem.wants_parts:
         is_correct = (label_logits >= peak).to(ce.dtype)
         weight = torch.ones_like(ce) if labels.weights is None else labels.weights
-        if number_p is not None and q is not None:
-            error = expected_error(q, labels.targets, problem.table.values.to(q.dtype)).abs_()
-            error = (error if labels.group is None else error * labels.group.unit).masked_fill_(measured.is_other, 0)
+        if number_p is not None and error is not None:
+            error = error.abs() if labels.group is None else error.abs() * labels.group.unit
+            error = error.masked_fill_(measured.is_other, 0)
             mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
             number_weight = labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0)
     found = RowResult(
@@ -146,6 +139,9 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         absolute_error=error,
         mass=mass,
         number_weight=number_weight,
+        number_peak=number_peak,
+        number_total=number_total,
+        effect=effect,
     )
     return as_fields(found)
 

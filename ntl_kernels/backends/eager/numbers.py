@@ -30,10 +30,11 @@ class NumberTerms(NamedTuple):
 class NumberLoss(NamedTuple):
     """The Number Token Loss of n rows, and the terms of its gradient (docs, Mathematics, eq. 28 to 32)."""
 
-    ntl: Tensor | None  # [n, 1]: NTL_i; arbitrary outside number rows. None if only the gradient is needed
     pulls: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
-    drain: Tensor | None
+    drain: Tensor | None = None
     """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
+    ntl: Any = None  # [n, 1]: NTL_i; this and the next are arbitrary outside number rows, None if not computed
+    effect: Any = None  # [n, 1]: the mean effect
 
 
 def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> tuple[Tensor | None, Labels]:
@@ -69,9 +70,9 @@ def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem)
     terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec, others)
     pulls = number_pulls(p, q, terms, spec).masked_fill_(labels.is_other, 0)
     if not spec.reweigh:
-        return NumberLoss(terms.loss, pulls, None)
+        return NumberLoss(pulls, None, terms.loss, terms.mean_effect)
     drain = pulls.sum(-1, keepdim=True)
-    return NumberLoss(drain + spec.worst_loss, pulls, drain)  # eq. 15
+    return NumberLoss(pulls, drain, drain + spec.worst_loss, terms.mean_effect)  # eq. 15
 
 
 def number_pulls(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:

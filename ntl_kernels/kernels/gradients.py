@@ -1,4 +1,4 @@
-"""The gradient of one rank's columns."""
+"""The gradient of a row in a pass of its own, from the fields of its loss: of all columns, or of one rank's."""
 
 from typing import Any, NamedTuple
 
@@ -7,17 +7,17 @@ import triton.language as tl
 
 from .arguments import VARYING
 from .groups import own_group
-from .losses import RowGradient, cross_entropy_pulls, number_row
+from .losses import RESULTS, RowGradient, cross_entropy_pulls, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, divisor, value_offsets, value_terms
+from .numbers import NumberTerms, costs, cumulative_terms, divisor, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
-from .shards import MERGED, column_in_shard, read_shard_numbers, smooth_terms
+from .shards import column_in_shard, read_shard_numbers, smooth_terms
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
 
 
 class Places(NamedTuple):
-    """Where among the rank's columns those are that differ from the others."""
+    """Where among the columns those are that differ from the others."""
 
     label: Any
     has_label: Any  # whether the label is there
@@ -25,17 +25,17 @@ class Places(NamedTuple):
     has_number: Any  # [BLOCK]: which number tokens are there
 
 
-@triton.jit(do_not_specialize=VARYING)
-def shard_gradients_kernel(
+@triton.jit(do_not_specialize=[*VARYING, "fields"])
+def row_gradients_kernel(
     logits, gradient, logits_stride, gradient_stride, length, row_count,  # Matrix [B, T, W], which may be one
     shard, labels, numbers,
-    merged,  # [M, N]
-    number_logits,  # [N, K] with label_sigma, or None
+    fields,  # [F, N]
+    number_logits,  # [N, K] of all ranks with label_sigma, or None
     upstream, upstream_stride,
     num_tokens, num_numbers, ntl_weight, transform, scalars,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program per row: the gradient of this rank's columns, from their logits and the merged statistics."""
+    """One program per row: the gradient of the columns that are here, from their logits and the row's fields."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     target = row_of(gradient, gradient_stride, length, shard.width, n, TILE)
@@ -43,8 +43,8 @@ def shard_gradients_kernel(
         row = row_of(logits, logits_stride, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
-        row_gradient, places, exponent = shard_columns(
-            row, label, n, shard, numbers, merged, row_count, number_logits, transform, scalars, a, b, OPTIONS, BLOCK
+        row_gradient, places, exponent = gradient_columns(
+            row, label, n, shard, numbers, fields, row_count, number_logits, transform, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
         tl.debug_barrier()  # wait until all threads have read the columns that others write
@@ -62,14 +62,14 @@ def shard_gradients_kernel(
 
 
 @triton.jit
-def shard_columns(
-    row, label, n, shard, numbers, merged, row_count, number_logits, transform, scalars, a, b,
+def gradient_columns(
+    row, label, n, shard, numbers, fields, row_count, number_logits, transform, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """(RowGradient, Places, the row's exponent); call it before the row is overwritten."""
     KIND: tl.constexpr = OPTIONS.kind
     normaliser = Normaliser(
-        peak=load_named("peak", MERGED, merged, row_count, n), total=load_named("total", MERGED, merged, row_count, n)
+        peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
     )
     exponent = exponent_at(normaliser.peak, transform)
     a, b = a * transform.scale, b * transform.scale
@@ -80,16 +80,17 @@ def shard_columns(
     columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
-        effect = load_named("effect", MERGED, merged, row_count, n)
-        terms = shard_terms(
-            columns, own, number_logits, n, numbers.size, own_label.index, effect, transform, own_scalars, KIND, BLOCK
-        )
         over_numbers = Normaliser(
-            peak=load_named("number_peak", MERGED, merged, row_count, n),
-            total=load_named("number_total", MERGED, merged, row_count, n),
+            peak=load_named("number_peak", RESULTS, fields, row_count, n),
+            total=load_named("number_total", RESULTS, fields, row_count, n),
         )
         at_numbers = exponent_at(over_numbers.peak, transform)
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
+        effect = load_named("effect", RESULTS, fields, row_count, n)
+        index = own_label.index
+        terms = terms_from_fields(
+            q, columns, own, number_logits, n, numbers.size, index, effect, transform, own_scalars, KIND, BLOCK
+        )
         mass = share_of(over_numbers, normaliser, transform)
         slope, number_gradients = number_row(
             columns, q, terms, mass, own_label, b, pulls, normaliser, exponent, own_scalars, OPTIONS
@@ -107,17 +108,19 @@ def shard_columns(
 
 
 @triton.jit
-def shard_terms(
-    columns, numbers, number_logits, n, count, index, effect, transform, scalars,
+def terms_from_fields(
+    q, columns, numbers, number_logits, n, count, index, effect, transform, scalars,
     KIND: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The terms of the rank's columns of a number row, from the merged statistics."""
+    """The terms of the number columns that are here, from the ``effect`` among the row's fields."""
+    offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
     if KIND == "cumulative":
-        terms = smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK)
-    else:
-        offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
-        if KIND == "wasserstein":
-            terms = NumberTerms(effects=costs(tl.abs(offsets), scalars), mean_effect=effect, slope=1.0, loss=effect)
+        if number_logits is None:
+            terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
         else:
-            terms = value_terms(offsets, effect, scalars, KIND)
+            terms = smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK)
+    elif KIND == "wasserstein":
+        terms = NumberTerms(effects=costs(tl.abs(offsets), scalars), mean_effect=effect, slope=1.0, loss=effect)
+    else:
+        terms = value_terms(offsets, effect, scalars, KIND)
     return terms

@@ -1,0 +1,108 @@
+"""The gradients of rows in a pass of its own, from the fields of their losses: of all columns, or of one rank's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...formulas import costs
+from ...problem import Problem, RowResult
+from ...tokens import NumberTable
+from .blocks import Block, Blocks
+from .labels import Factor, Labels, chosen, read_labels
+from .losses import cross_entropy_pulls, row_gradient
+from .numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, own, value_terms
+from .softmax import Normaliser, share_of, transform_logits
+
+
+class LocalNumbers(NamedTuple):
+    """The number tokens among the columns that are here."""
+
+    places: Tensor  # int64 [k]: their indices among all number tokens
+    columns: Tensor  # int64 [k]: their columns, from the first
+    values: Tensor  # [k]
+
+
+def local_numbers(table: NumberTable, first: int | None, width: int, dtype: torch.dtype) -> LocalNumbers:
+    columns, values = table.ids.long(), table.values.to(dtype)
+    if first is None:
+        return LocalNumbers(torch.arange(columns.shape[0], device=columns.device), columns, values)
+    places = ((columns >= first) & (columns < first + width)).nonzero().squeeze(-1)
+    return LocalNumbers(places, columns[places] - first, values[places])
+
+
+def local_column(ids: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """(the columns of token ids among the rank's, whether they are there), in the ids' shape; column 0 if not."""
+    column = ids - first
+    is_here = (column >= 0) & (column < width)
+    return torch.where(is_here, column, 0), is_here
+
+
+def row_gradients(
+    logits: Tensor,
+    problem: Problem,
+    first: int | None,
+    fields: Tensor,
+    number_logits: Tensor | None,
+    upstream: Tensor,
+    gradient: Tensor,
+) -> None:
+    width, spec = logits.shape[-1], problem.spec
+    if width == 0:
+        return
+    labels = read_labels(problem, problem.vocab_size, fields.dtype).with_coefficients(problem, upstream)
+    numbers_here = local_numbers(problem.table, first, width, fields.dtype)
+
+    def work(block: Block) -> None:
+        x, numbers, part = transform_logits(block, spec), None, block.labels
+        known = RowResult(*fields[:, block.rows].unsqueeze(-1).unbind())
+        whole = Normaliser(known.peak, known.total)
+        pulls = cross_entropy_pulls(part.a, whole, problem.vocab_size, spec)
+        if first is not None:
+            column, is_here = local_column(part.ids, first, width)
+            part = part._replace(ids=column)
+            pulls = pulls._replace(label=spread(pulls.label, known.peak) * is_here)
+        if part.has_numbers:
+            others = part.others(problem.table, numbers_here.places)
+            number_x = own(x.index_select(-1, numbers_here.columns), others, -torch.inf)
+            every_x = None if number_logits is None else chosen(number_logits, block.rows)
+            numbers = numbers_from_fields(number_x, known, every_x, part, numbers_here, problem)
+        powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
+        block.write(row_gradient(x, powers, known.total, pulls, part, numbers, numbers_here.columns, spec))
+
+    Blocks(logits, labels, gradient).for_each(work)
+
+
+def spread(factor: Factor, like: Tensor) -> Tensor:
+    """A factor with one number per row, shaped like a tensor [n, 1]."""
+    return factor.expand_as(like) if isinstance(factor, Tensor) else torch.full_like(like, factor)
+
+
+def numbers_from_fields(
+    x: Tensor, known: RowResult, every_x: Tensor | None, labels: Labels, numbers: LocalNumbers, problem: Problem
+) -> NumberLoss:
+    """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
+    spec, targets = labels.spec_of_rows(problem.spec), labels.targets
+    whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
+    q, is_unmeasured = over_numbers.probabilities(x), known.number_total == 0
+    if spec.label_sigma > 0:
+        terms = all_terms(x if every_x is None else every_x, labels, problem)
+        terms = terms._replace(effects=terms.effects[:, numbers.places])
+    elif spec.kind == "wasserstein":
+        terms = NumberTerms(costs(numbers.values, targets, spec), known.effect, known.effect)
+    else:
+        terms = value_terms(numbers.values, targets, known.effect, spec)
+    pulls = number_pulls(whole.probabilities(x), q, terms, spec).masked_fill_(is_unmeasured, 0)
+    if not spec.reweigh:
+        return NumberLoss(pulls)
+    drain = drain_of(terms.mean_effect, share_of(over_numbers, whole), spec, terms.remainder)
+    return NumberLoss(pulls, drain.masked_fill_(is_unmeasured, 0))
+
+
+def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
+    """The terms with ``label_sigma`` of all number tokens, from their transformed logits [n, K]."""
+    others = labels.others(problem.table)
+    q, values = own(number_logits, others, -torch.inf).softmax(-1), problem.table.values.to(number_logits.dtype)
+    return cumulative_terms(q, labels.targets, values, problem.spec, others)

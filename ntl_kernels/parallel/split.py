@@ -1,0 +1,144 @@
+"""`Split`: the columns of one rank, as :mod:`ntl_kernels.loss` computes with them; and the losses of a rank's shard.
+
+Plain and traced calls run the same code; in a trace its steps are operators (:mod:`.steps`), so that the compiler sees
+the collectives between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ..backends.layout import loss_dtype
+from ..checks import can_look
+from ..dispatch import as_rows, is_capturing, loss_of, reference_loss
+from ..loss import Chunk, Chunking, Found, Inputs, Plan, default_chunk_size
+from ..problem import Forward, Problem
+from ..tracing import is_plain
+from . import steps
+from .collectives import check_transforms, finished, gather_ranks, group_size, sum_ranks
+from .headers import checked_statistics
+from .whole import all_columns, summed_gradient
+
+
+class Exchange(NamedTuple):
+    """Statistics that are being sent between the ranks."""
+
+    statistics: Tensor
+    """[R, S, N + 1]"""
+    number_logits: Tensor | None
+    """[N, K], with ``label_sigma`` only."""
+
+
+class Split(NamedTuple):
+    """The position of a rank's columns, and the group that has the others. See :class:`ntl_kernels.loss.Columns`."""
+
+    first: int
+    """The index of the rank's first column."""
+    group: ProcessGroup
+    sums_hidden: bool = True
+    """Whether the gradient of hidden states is summed over the ranks, in float32."""
+
+    def losses(self, chunks: Iterator[Chunk], needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
+        """The statistics of a chunk are sent while the logits of the next one are computed."""
+        waiting = None
+        for chunk in chunks:
+            sent = chunk, self.exchange(chunk.logits, chunk.given)
+            if waiting is not None:
+                yield waiting[0], self.found(*waiting, needs_gradient)
+            waiting = sent
+        if waiting is not None:
+            yield waiting[0], self.found(*waiting, needs_gradient)
+
+    def exchange(self, logits: Tensor, problem: Problem) -> Exchange:
+        """Start to send the statistics of this rank's logits [B, T, W]."""
+        statistics = gather_ranks(steps.shard_statistics(logits, self.first, problem), self.group)
+        if problem.spec.label_sigma == 0:
+            return Exchange(statistics, None)
+        return Exchange(statistics, sum_ranks(steps.number_columns(logits, self.first, problem), self.group))
+
+    def found(self, chunk: Chunk, sent: Exchange, needs_gradient: bool) -> Found:
+        """Wait for the statistics of all ranks and merge them. The ranks compare the problem as it was given."""
+        statistics, number_logits = finished(sent.statistics), None
+        if sent.number_logits is not None:
+            # A rank with other options may never send the data waited for next.
+            if is_plain(statistics) and can_look(statistics):
+                checked_statistics(statistics, chunk.given)
+            number_logits = finished(sent.number_logits)
+        fields, gradient = steps.merge_shards(statistics, number_logits, chunk.given), None
+        if needs_gradient:
+            one = torch.ones((), dtype=fields.dtype, device=fields.device)
+            gradient = self.gradient(chunk.logits, chunk.problem, fields, number_logits, one, inplace=True)
+        return Found(fields, number_logits, gradient)
+
+    def gradient(
+        self,
+        logits: Tensor,
+        problem: Problem,
+        fields: Tensor,
+        number_logits: Tensor | None,
+        upstream: Tensor,
+        inplace: bool,
+    ) -> Tensor:
+        """May overwrite the logits, but not in a trace. Sends nothing."""
+        with torch.no_grad():
+            target = logits.detach() if inplace and is_plain(logits, upstream) else None
+            operands = fields.contiguous(), number_logits, upstream.contiguous()
+            if target is None:
+                return steps.shard_gradients(logits, self.first, *operands, problem)
+            return steps.write_gradients(target, self.first, *operands, problem)
+
+    def check_transforms(self, upstream: Tensor) -> None:
+        check_transforms(upstream)
+
+    def sum_hidden(self, gradient: Tensor) -> Tensor:
+        if not self.sums_hidden:
+            return gradient
+        total = sum_ranks(gradient.to(loss_dtype(gradient.dtype)), self.group)
+        return finished(total).to(gradient.dtype)
+
+
+def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool = False) -> Forward:
+    """The loss of this rank's logits [B..., W] and a checked problem."""
+    check_transforms()
+    if problem.backend == "reference":
+        return reference_loss(all_columns(logits, problem, split), problem)
+    return loss_of(Inputs(logits), problem, Plan(split, inplace=inplace))
+
+
+def loss_of_head_shard(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    problem: Problem,
+    split: Split,
+    chunk_size: int | None,
+    skip_ignored: bool,
+) -> Forward:
+    """The loss of hidden states [B..., H], this rank's weight [W, H] and bias [W] and a checked problem."""
+    check_transforms()
+    rows, weight, bias = as_rows(hidden, weight, bias)
+    if problem.backend == "reference":
+        states = summed_gradient(rows, split) if split.sums_hidden else rows
+        logits = torch.nn.functional.linear(states, weight, bias)
+        return reference_loss(all_columns(logits, problem, split), problem)
+    skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)
+    chunking = Chunking(chunk_rows(rows.shape[0], weight, problem, split, chunk_size), skip_ignored)
+    return loss_of(Inputs(rows, weight, bias), problem, Plan(split, chunking))
+
+
+def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, chunk_size: int | None) -> int:
+    """How many rows to process at a time; the same on all ranks, whatever their share of the vocabulary.
+
+    If there are several chunks, two exist at a time, so each is half as large.
+    """
+    if chunk_size is None:
+        width = -(-problem.vocab_size // group_size(split.group))
+        chunk_size = default_chunk_size(num_rows, weight.new_empty(()).expand(width, weight.shape[1]))
+    if num_rows <= chunk_size or group_size(split.group) == 1:
+        return max(min(chunk_size, num_rows), 1)
+    return -(-chunk_size // 2)
