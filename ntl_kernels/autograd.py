@@ -110,8 +110,7 @@ def check_overwritten(ctx: Any) -> None:
 def tensors_of(problem: Problem) -> list[Tensor]:
     """The tensors that a caller could change in place before the backward pass."""
     scalars = problem.num_tokens, problem.num_numbers, problem.ntl_weight
-    given = problem.labels, problem.token_weights, problem.number_weights, *scalars
-    return [part for part in given if isinstance(part, Tensor)]
+    return [part for part in (*problem.rows, *scalars) if isinstance(part, Tensor)]
 
 
 def gradients_of(ctx: Any, upstream: Tensor) -> tuple[Inputs | None, Gradients]:

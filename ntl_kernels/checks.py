@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,13 +16,12 @@ from torch import Tensor
 from . import backends
 from .backends import resolve_backend
 from .config import NTLConfig, check_number, shown
-from .problem import Problem, as_number, is_kept
-from .spec import LossOptions, LossSpec, RowOptions, Values, row_values, values_of
+from .problem import Problem, RowInputs, as_number, is_kept
+from .spec import LossSpec
 from .tokens import NumberTokens
 from .tokens.values import check_row_weights
 from .tracing import is_autocast, is_symbolic
 
-REDUCTIONS = ("mean", "sum", "none")
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
 Denominator: TypeAlias = "int | float | Tensor | None"
@@ -31,41 +29,27 @@ Denominator: TypeAlias = "int | float | Tensor | None"
 
 
 def checked_problem(
-    logits: Tensor,
-    labels: Tensor,
+    source: Tensor,
+    rows: RowInputs,
     numbers: NumberTokens,
     config: NTLConfig,
-    options: LossOptions,
-    *,
-    token_weights: Tensor | None,
-    number_weights: Tensor | None,
+    spec: LossSpec,
     num_tokens: Denominator,
     num_numbers: Denominator,
+    backend: str,
     wants_parts: bool = True,
 ) -> Problem:
     """Check the arguments that all functions share and return them as a problem on the device of the logits or hidden
     states.
 
-    The callers check the shape of the labels and the vocabulary of the numbers first, because these checks differ
-    between the functions.
+    The callers check the logits, or the hidden states and the head, and the vocabulary of the numbers first, because
+    these checks differ between the functions.
     """
-    device = logits.device
-    check_rows(labels, device, token_weights=token_weights, number_weights=number_weights)
-    spec = checked_spec(config, numbers, options)
-    check_scalars(config, num_tokens, num_numbers, options.reduction, device)
-    return Problem(
-        labels,
-        token_weights,
-        number_weights,
-        as_number(num_tokens),
-        as_number(num_numbers),
-        as_number(config.weight),
-        numbers.table(device),
-        spec,
-        options.reduction,
-        resolve_backend(options.backend, logits),
-        wants_parts,
-    )
+    device = source.device
+    check_rows(rows, source)
+    check_scalars(config, spec, num_tokens, num_numbers, device)
+    scalars = as_number(num_tokens), as_number(num_numbers), as_number(config.weight)
+    return Problem(rows, *scalars, numbers.table(device), spec, resolve_backend(backend, source), wants_parts)
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
@@ -77,24 +61,8 @@ def check_tensor(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must have at least one dimension; got a 0-d tensor")
 
 
-def check_logits(logits: Tensor, labels: Tensor, numbers: NumberTokens) -> None:
-    """Raise unless logits are [B..., V] of a known dtype that fits labels [B...] and the number tokens."""
-    check_tensor("logits", logits)
-    check_leading_shape("logits", logits, labels)
-    check_numbers(numbers, logits.shape[-1])
-
-
-def check_leading_shape(name: str, tensor: Tensor, labels: Tensor) -> None:
-    """Raise unless labels [B...] have the shape of a tensor [B..., V or H] without its last dimension."""
-    if isinstance(labels, Tensor) and labels.shape != tensor.shape[:-1]:
-        raise ValueError(
-            f"labels must have the shape of {name} without its last dimension, {tuple(tensor.shape[:-1])}; "
-            f"got {tuple(labels.shape)}"
-        )
-
-
-def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int | None) -> None:
-    """Raise unless hidden [B..., H], weight [V, H], bias [V] and labels [B...] fit each other."""
+def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_size: int | None) -> None:
+    """Raise unless hidden [B..., H], weight [V, H] and bias [V] fit each other."""
     check_tensor("hidden", hidden)
     check_tensor("weight", weight)
     if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
@@ -116,7 +84,6 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
         if tensor.dtype != hidden.dtype and not (is_cast and torch.float64 not in (tensor.dtype, hidden.dtype)):
             cause = " (autocast does not cast float64)" if is_cast else ""
             raise TypeError(f"{name} must have the hidden states' dtype {hidden.dtype}; got {tensor.dtype}{cause}")
-    check_leading_shape("hidden", hidden, labels)
     if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
         raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
 
@@ -133,49 +100,24 @@ def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
         )
 
 
-def check_rows(labels: Tensor, device: torch.device, **of_rows: Tensor | None) -> None:
-    """Raise unless labels and weights have the same shape, supported dtypes and the logits' device."""
+def check_rows(rows: RowInputs, source: Tensor) -> None:
+    """Raise unless labels [B...] and weights have the leading shape of logits [B..., V] or hidden states [B..., H],
+    supported dtypes and their device."""
+    labels = rows.labels
     if not isinstance(labels, Tensor) or labels.dtype not in LABEL_DTYPES:
         got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels must be an int64 or int32 tensor; got {got}")
-    if labels.device != device:
-        raise ValueError(f"labels must be on the logits' device {device}; got {labels.device}")
-    for name, weights in of_rows.items():
-        if weights is not None:
-            check_row_weights(name, weights, labels)
-            if weights.requires_grad:
-                raise ValueError(f"{name} require grad, but the loss has no gradient for them; detach them")
-
-
-def checked_spec(config: NTLConfig, numbers: NumberTokens, options: RowOptions) -> LossSpec:
-    """The checked options of a loss, cached; raises if one has the wrong type or value.
-
-    The cache keys are plain values. They contain no lambda, so that a schedule causes no cache misses, and no tensors.
-    """
-    if not isinstance(config, NTLConfig):
-        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
-    values = values_of(config, numbers)
-    if torch.compiler.is_compiling():  # the cache must not keep what a trace creates; a trace runs once anyway
-        spec = new_spec(values, options)
-    else:
-        try:
-            spec = cached_spec(values, *row_values(options))
-        except TypeError:  # an option is not hashable or has a wrong type: the call below names it
-            spec = new_spec(values, options)
-    check_weight("weight", config.weight, spec)
-    return spec
-
-
-def new_spec(values: Values, options: RowOptions) -> LossSpec:
-    """Check the options and resolve."""
-    options.check()
-    return LossSpec.of_values(values, options)
-
-
-@lru_cache(maxsize=256, typed=True)  # typed: True must not match 1.0
-def cached_spec(values: Values, *row_options: Any) -> LossSpec:
-    """:func:`new_spec`, cached."""
-    return new_spec(values, RowOptions(*row_options))
+    if labels.shape != source.shape[:-1]:
+        raise ValueError(
+            f"labels must have the shape of the logits or hidden states without its last dimension, "
+            f"{tuple(source.shape[:-1])}; got {tuple(labels.shape)}"
+        )
+    if labels.device != source.device:
+        raise ValueError(f"labels must be on the logits' device {source.device}; got {labels.device}")
+    for name, weights in rows.weights.items():
+        check_row_weights(name, weights, labels)
+        if weights.requires_grad:
+            raise ValueError(f"{name} require grad, but the loss has no gradient for them; detach them")
 
 
 def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
@@ -188,28 +130,25 @@ def check_weight(name: str, weight: float | Tensor, spec: LossSpec) -> None:
     )
 
 
-def check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
-
-
 def check_scalars(
-    config: NTLConfig, num_tokens: Denominator, num_numbers: Denominator, reduction: str, device: torch.device
+    config: NTLConfig, spec: LossSpec, num_tokens: Denominator, num_numbers: Denominator, device: torch.device
 ) -> None:
     """Raise unless lambda and the denominators are single non-negative numbers and the reduction uses them."""
-    check_reduction(reduction)
     if isinstance(config.weight, Tensor):
         check_scalar_tensor("config.weight", config.weight, device)
+    check_weight("weight", config.weight, spec)
+    if num_tokens is None and num_numbers is None:
+        return
     for name, given in (("num_tokens", num_tokens), ("num_numbers", num_numbers)):
         if given is None:
             continue
-        if reduction != "mean":
-            raise ValueError(f"{name} is a denominator of reduction='mean'; got reduction={reduction!r}")
+        if spec.reduction != "mean":
+            raise ValueError(f"{name} is a denominator of reduction='mean'; got reduction={spec.reduction!r}")
         if isinstance(given, Tensor):
             check_scalar_tensor(name, given, device)
         else:
             check_number(name, given, minimum=0.0, divides=True)
-    if config.mean_over == "numbers" and (num_tokens is None) != (num_numbers is None):
+    if spec.mean_over == "numbers" and (num_tokens is None or num_numbers is None):
         has, lacks = ("num_numbers", "num_tokens") if num_tokens is None else ("num_tokens", "num_numbers")
         raise ValueError(
             f"got {has} without {lacks}: one term would be divided by the given count and the other by the count of "
@@ -245,29 +184,30 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type in backends.HOST_DEVICES or os.environ.get("NTL_KERNELS_VALIDATE") == "1"
 
 
-def checked_rows(problem: Problem, vocab_size: int, dtype: torch.dtype, is_real: bool = True) -> Problem:
-    """The rows of a problem for losses of a dtype; raises for labels outside the vocabulary and for numbers that are
+def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) -> Problem:
+    """A problem with flat rows for losses of a dtype; raises for labels outside the vocabulary and for numbers that are
     negative or do not fit the dtype.
 
-    A trace (``is_real=False``) leaves that to its operators. On a GPU, where reading the values would wait for the
+    A trace (``is_plain=False``) leaves that to its operators. On a GPU, where reading the values would wait for the
     device, they are checked only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN or infinite.
     """
-    rows = problem.of_rows(dtype)
-    if not is_real or not can_look(problem.labels):
-        return rows
-    check_label_values(problem.labels, vocab_size, problem.spec.ignore_index)
-    for name in ("token_weights", "number_weights"):
-        if getattr(problem, name) is not None:
-            check_weight_values(name, getattr(problem, name), getattr(rows, name))
+    given = problem.rows
+    rows = given.flat(dtype)
+    problem = problem if rows is given else problem.changed(rows=rows)
+    if not is_plain or not can_look(rows.labels):
+        return problem
+    check_label_values(rows.labels, problem.vocab_size, problem.spec.ignore_index)
+    for name, weights in rows.weights.items():
+        check_weight_values(name, given.weights[name], weights)
     for name in ("num_tokens", "num_numbers"):
-        given = getattr(problem, name)
-        if isinstance(given, Tensor):
-            check_number(name, given.item(), minimum=0.0, divides=True)
+        denominator = getattr(problem, name)
+        if isinstance(denominator, Tensor):
+            check_number(name, denominator.item(), minimum=0.0, divides=True)
     if isinstance(problem.ntl_weight, Tensor):
         weight = problem.ntl_weight.item()
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
-    return rows
+    return problem
 
 
 def check_weight_values(name: str, given: Tensor, weights: Tensor) -> None:

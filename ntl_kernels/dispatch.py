@@ -47,7 +47,7 @@ def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:
     """The loss of logits [B..., V], or of hidden states [N, H] and a head, without the reference."""
     source, given = inputs.source, [each for each in inputs if each is not None]
     plain = is_plain(*given)
-    problem = checked_rows(problem, problem.vocab_size, loss_dtype(source.dtype), plain)
+    problem = checked_rows(problem, loss_dtype(source.dtype), plain)
     needs_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     if not plain and plan.is_whole:
         return traced_loss(as_inputs(*inputs), problem, plan, needs_gradient)
@@ -81,7 +81,7 @@ def as_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
 
 def reference_loss(logits: Tensor, problem: Problem) -> Forward:
     """The loss computed by the specification, with gradients from autograd."""
-    rows = checked_rows(problem, logits.shape[-1], loss_dtype(logits.dtype), is_plain(logits))
+    rows = checked_rows(problem, loss_dtype(logits.dtype), is_plain(logits))
     return reference.forward(logits, rows)
 
 
@@ -94,7 +94,7 @@ def as_output(result: Forward, problem: Problem) -> NTLOutput:
     """The loss and its parts."""
     assert result.parts is not None
     cross_entropy, ntl, *rest = result.parts.unbind()
-    if problem.reduction == "none":
+    if problem.spec.reduction == "none":
         found = RowResult(*result.fields.unbind())
         cross_entropy, ntl = found.cross_entropy, found.ntl
     shown = (in_shape(part, problem) for part in (result.loss, cross_entropy, ntl))
@@ -103,7 +103,7 @@ def as_output(result: Forward, problem: Problem) -> NTLOutput:
 
 def in_shape(loss: Tensor, problem: Problem) -> Tensor:
     """The loss; for reduction "none" in the labels' shape."""
-    return loss.view(problem.labels.shape) if problem.reduction == "none" else loss
+    return loss.view(problem.rows.labels.shape) if problem.spec.reduction == "none" else loss
 
 
 def autocast(tensor: Tensor) -> Tensor:

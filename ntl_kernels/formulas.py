@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .spec import WORST_FACTOR, LossSpec
 from .tokens import Group
-from .value_losses import VALUE_LOSSES
+
+Line: TypeAlias = "tuple[Any, Any]"
+"""(offset, slope), numbers or tensors [n, 1]."""
 
 
-def costs(values: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
+def cost_line(squash_factor: float | None, nearest: Any, furthest: Any) -> Line:
+    """The cost of another number of the label's group as a function of its distance d: ``offset + slope * d``.
+
+    With a ``squash_factor``, the nearest costs 1 and the furthest that many times as much; if there are only two
+    distinct values, their distance costs 1. Without one, the cost is the distance. Nearest and furthest may be tensors.
+    """
+    if squash_factor is None:
+        return 0.0, 1.0
+    slope = divide(squash_factor - 1.0, furthest - nearest)
+    return 1.0 - slope * nearest, slope
+
+
+def costs(values: Tensor, targets: Tensor, line: Line) -> Tensor:
     """c_k [n, K]: the cost of probability on value k when the label's value is ``targets`` [n] (eq. 6 and 7)."""
-    distance = (values - targets[:, None]).abs()
-    if not isinstance(spec.cost_offset, Tensor) and spec.cost_offset == 0:
-        return distance if spec.cost_slope == 1 else spec.cost_slope * distance
-    return torch.where(distance > 0, spec.cost_offset + spec.cost_slope * distance, 0.0)
-
-
-def in_groups(spec: LossSpec, group: Group) -> LossSpec:
-    """The spec of rows whose labels are in groups with fields [n, 1]."""
-    offset, slope = spec.cost_offset, spec.cost_slope
-    if offset != 0:
-        slope = divide(slope, group.furthest - group.nearest)
-        offset = offset - slope * group.nearest
-    spec = replace(spec, cost_offset=offset, cost_slope=slope)
-    if spec.kind == "wasserstein":
-        largest = costs(group.furthest, torch.zeros_like(group.furthest[:, 0]), spec)
-    else:
-        largest = VALUE_LOSSES[spec.kind].loss(group.furthest, spec.huber_delta)
-    return replace(spec, worst_loss=WORST_FACTOR * largest)
+    distance, (offset, slope) = (values - targets[:, None]).abs(), line
+    if not isinstance(offset, Tensor) and offset == 0:
+        return distance if slope == 1 else slope * distance
+    return torch.where(distance > 0, offset + slope * distance, 0.0)
 
 
 def other_groups(group: Group, places: Tensor) -> Tensor:
@@ -40,7 +38,7 @@ def other_groups(group: Group, places: Tensor) -> Tensor:
     return (places < group.start) | (places >= group.start + group.size)
 
 
-def divide(total: Tensor | float, denominator: Tensor | float) -> Any:
+def divide(total: Any, denominator: Any) -> Any:
     """total / denominator, or 0 with zero gradient if the denominator is 0; for tensors and numbers."""
     if not isinstance(denominator, Tensor):
         if denominator == 0:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .checks import check_linear, check_logits, check_numbers, checked_problem
+from .checks import check_linear, check_numbers, check_tensor, checked_problem
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .dispatch import as_result, loss_of_hidden, loss_of_logits
-from .spec import LossOptions
+from .problem import RowInputs
+from .spec import spec_of
 from .tokens import NumberTokens
 from .tracing import has_dtensor
 
@@ -92,21 +93,13 @@ def cross_entropy_ntl(
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083; z-loss: PaLM, arXiv 2204.02311;
     softcap: Gemma 2, arXiv 2408.00118.
     """
-    check_logits(logits, labels, numbers)
-    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-    problem = checked_problem(
-        logits,
-        labels,
-        numbers,
-        config,
-        options,
-        token_weights=token_weights,
-        number_weights=number_weights,
-        num_tokens=num_tokens,
-        num_numbers=num_numbers,
-        wants_parts=return_parts,
-    )
-    if has_dtensor(logits, labels, token_weights, number_weights):
+    check_tensor("logits", logits)
+    check_numbers(numbers, logits.shape[-1])
+    spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
+    rows = RowInputs(labels, token_weights, number_weights)
+    given = num_tokens, num_numbers, backend, return_parts
+    problem = checked_problem(logits, rows, numbers, config, spec, *given)
+    if has_dtensor(logits, *rows):
         from .parallel import tensors  # the import takes a second, which plain calls avoid
 
         return tensors.cross_entropy(logits, problem, inplace, return_parts)
@@ -167,21 +160,12 @@ def linear_cross_entropy_ntl(
         >>> linear_cross_entropy_ntl(hidden, head.weight, torch.tensor([2, 7, 1, 5]), numbers).item()
         2.3294...
     """
-    check_linear(hidden, weight, bias, labels, chunk_size)
+    check_linear(hidden, weight, bias, chunk_size)
     check_numbers(numbers, weight.shape[0])
-    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-    problem = checked_problem(
-        hidden,
-        labels,
-        numbers,
-        config,
-        options,
-        token_weights=token_weights,
-        number_weights=number_weights,
-        num_tokens=num_tokens,
-        num_numbers=num_numbers,
-    )
-    if has_dtensor(hidden, weight, bias, labels, token_weights, number_weights):
+    spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
+    rows = RowInputs(labels, token_weights, number_weights)
+    problem = checked_problem(hidden, rows, numbers, config, spec, num_tokens, num_numbers, backend)
+    if has_dtensor(hidden, weight, bias, *rows):
         from .parallel import tensors
 
         return tensors.linear_cross_entropy(hidden, weight, bias, problem, chunk_size, skip_ignored, return_parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol, TypeAlias, Union
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,11 +17,9 @@ from torch import Tensor
 from . import steps
 from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype, rows_of
-from .problem import NUM_FIELDS, Forward, Problem, is_kept
+from .problem import NUM_FIELDS, Forward, Problem, Rows, is_kept
 from .tracing import check_transforms, is_autocast, times_upstream
 
-Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
-"""The rows of a chunk: a slice, or int64 indices [R]."""
 CPU_CHUNK_BYTES = 2**26
 """Size of a chunk's logits on a CPU: large enough for efficient matrix products, small enough for the caches."""
 CHUNK_BYTES = 2**28
@@ -65,7 +63,7 @@ class Chunking(NamedTuple):
 
     def of(self, problem: Problem) -> Iterator[Rows]:
         """The chunks of a problem's rows."""
-        rows = problem.labels.shape[0]
+        rows = problem.rows.labels.shape[0]
         chosen = rows_that_count(problem).nonzero().squeeze(-1) if self.skip_ignored else None
         total = rows if chosen is None else chosen.numel()
         count = -(-total // self.size)
@@ -81,9 +79,8 @@ class Chunk(NamedTuple):
     """Some rows and their logits."""
 
     rows: Rows
-    given: Problem
-    """The problem of these rows as the caller passed it, and with its denominators."""
     problem: Problem
+    """Of these rows."""
     hidden: Tensor | None
     """[R, H]; None with logits."""
     logits: Tensor
@@ -104,8 +101,9 @@ class Found(NamedTuple):
 class Columns(Protocol):
     """Which columns of the vocabulary the logits are: all (:class:`Whole`), or one rank's (``parallel.split``)."""
 
-    def losses(self, chunks: Iterator[Chunk], needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
-        """Each chunk with its results. Several may exist at a time."""
+    def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
+        """Each chunk with its results; several may exist at a time. ``given`` is the problem of all rows as the caller
+        passed it."""
         ...
 
     def gradient(
@@ -132,10 +130,10 @@ class Columns(Protocol):
 class Whole:
     """All columns: a row's loss and gradient take one pass over its logits."""
 
-    def losses(self, chunks: Iterator[Chunk], needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
+    def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         for chunk in chunks:
             logits, problem = chunk.logits, chunk.problem
-            fields = logits.new_empty((NUM_FIELDS, problem.labels.numel()), dtype=loss_dtype(logits.dtype))
+            fields = logits.new_empty((NUM_FIELDS, problem.rows.labels.numel()), dtype=loss_dtype(logits.dtype))
             gradient = logits if needs_gradient else None
             load_backend(problem.backend).row_losses(logits, problem, fields, gradient)
             yield chunk, Found(fields, None, gradient)
@@ -188,7 +186,7 @@ class Plan(NamedTuple):
         underflow before it is multiplied by the upstream one (the loss scale); or for a rank's logits, which must be
         read a second time in any case.
         """
-        fits = problem.reduction != "none" and inputs.source.dtype != torch.float16
+        fits = problem.spec.reduction != "none" and inputs.source.dtype != torch.float16
         return fits and (inputs.weight is not None or self.is_whole)
 
 
@@ -204,27 +202,35 @@ class Result(NamedTuple):
 
 def forward(inputs: Inputs, problem: Problem, plan: Plan, wanted: Sequence[bool]) -> Result:
     """The losses of all rows, and the gradients of the reduced loss that are ``wanted`` of the inputs'."""
-    source, columns = inputs.source, plan.columns
+    source = inputs.source
     if inputs.weight is None and plan.is_whole:
         target = None if not wanted[0] else source if plan.inplace else gradient_like(source)
         return Result(load_backend(problem.backend).forward(source, problem, target), None, Gradients(target))
     with without_autocast(source):
-        given, wants_gradients = problem, any(wanted)
-        if problem.lacks_denominators and wants_gradients:
-            problem = problem.counted(*steps.count(source, problem).unbind())
-        count, dtype = problem.labels.numel(), loss_dtype(source.dtype)
-        fields, number_logits = source.new_zeros((NUM_FIELDS, count), dtype=dtype), None
-        if problem.spec.label_sigma > 0 and not (plan.is_whole or wants_gradients):
-            number_logits = source.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
-        sums = GradientSums(inputs, plan, wanted) if wants_gradients else None
-        for chunk, found in columns.losses(chunks_of(inputs, given, problem, plan), wants_gradients):
-            fields[:, chunk.rows] = found.fields
-            if number_logits is not None and found.number_logits is not None:
-                number_logits[chunk.rows] = found.number_logits
-            if sums is not None:
-                sums.add(found.gradient, chunk)
-        result = Forward(*steps.finish(fields, problem), fields)
-        return Result(result, number_logits, Gradients() if sums is None else sums.finish())
+        if inputs.weight is not None:
+            return forward_of_hidden(inputs, problem, plan, wanted)
+        ((_, found),) = plan.columns.losses(chunks_of(inputs, problem, plan), problem, False)
+        return Result(Forward(*steps.finish(found.fields, problem), found.fields), found.number_logits, Gradients())
+
+
+def forward_of_hidden(inputs: Inputs, problem: Problem, plan: Plan, wanted: Sequence[bool]) -> Result:
+    """:func:`forward`, one chunk at a time."""
+    hidden, given, wants_gradients = inputs.source, problem, any(wanted)
+    if problem.lacks_denominators and wants_gradients:
+        problem = problem.counted(*steps.count(hidden, problem).unbind())
+    count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
+    fields, number_logits = hidden.new_zeros((NUM_FIELDS, count), dtype=dtype), None
+    if problem.spec.label_sigma > 0 and not (plan.is_whole or wants_gradients):
+        number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
+    sums = GradientSums(inputs, plan, wanted) if wants_gradients else None
+    for chunk, found in plan.columns.losses(chunks_of(inputs, problem, plan), given, wants_gradients):
+        fields[:, chunk.rows] = found.fields
+        if number_logits is not None and found.number_logits is not None:
+            number_logits[chunk.rows] = found.number_logits
+        if sums is not None:
+            sums.add(found.gradient, chunk)
+    result = Forward(*steps.finish(fields, problem), fields)
+    return Result(result, number_logits, Gradients() if sums is None else sums.finish())
 
 
 def gradients(
@@ -245,7 +251,7 @@ def gradients(
         return Gradients(plan.columns.gradient(inputs.source, problem, *row_data, plan.inplace))
     with without_autocast(inputs.source):
         sums = GradientSums(inputs, plan, wanted)
-        for chunk in chunks_of(inputs, problem, problem, plan):
+        for chunk in chunks_of(inputs, problem, plan):
             numbers = None if number_logits is None else number_logits[chunk.rows]
             of_rows = upstream[chunk.rows] if upstream.ndim else upstream
             row_data = fields[:, chunk.rows], numbers, of_rows
@@ -253,11 +259,11 @@ def gradients(
         return sums.finish()
 
 
-def chunks_of(inputs: Inputs, given: Problem, problem: Problem, plan: Plan) -> Iterator[Chunk]:
+def chunks_of(inputs: Inputs, problem: Problem, plan: Plan) -> Iterator[Chunk]:
     """Every chunk of hidden states with its logits, which share one buffer if all columns are here."""
     hidden, weight, bias = inputs
     if weight is None:
-        yield Chunk(slice(None), given, problem, None, hidden)
+        yield Chunk(slice(None), problem, None, hidden)
         return
     buffer = None
     if plan.is_whole:
@@ -266,7 +272,7 @@ def chunks_of(inputs: Inputs, given: Problem, problem: Problem, plan: Plan) -> I
         states = hidden[rows]
         out = None if buffer is None else buffer[: states.shape[0]]
         product = multiplied(states, weight, bias, out)
-        yield Chunk(rows, part_of(given, rows), part_of(problem, rows), states, product[None])
+        yield Chunk(rows, problem.changed(rows=problem.rows.part(rows)), states, product[None])
 
 
 def multiplied(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Tensor:
@@ -361,15 +367,9 @@ def default_chunk_size(num_rows: int, weight: Tensor) -> int:
 
 def rows_that_count(problem: Problem) -> Tensor:
     """bool [N]: not ignored, and with a weight other than 0."""
-    counts = is_kept(problem.labels, problem.spec.ignore_index)
-    return counts if problem.token_weights is None else counts & (problem.token_weights != 0)
-
-
-def part_of(problem: Problem, rows: Rows) -> Problem:
-    """The problem of a chunk's rows."""
-    given = problem.token_weights, problem.number_weights
-    weights, number_weights = (None if each is None else each[rows] for each in given)
-    return problem.changed(labels=problem.labels[rows], token_weights=weights, number_weights=number_weights)
+    labels, weights = problem.rows.labels, problem.rows.token_weights
+    counts = is_kept(labels, problem.spec.ignore_index)
+    return counts if weights is None else counts & (weights != 0)
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -6,23 +6,22 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import check_numbers, check_reduction, checked_spec
+from .checks import check_numbers, check_weight
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
-from .spec import LossOptions
+from .spec import spec_of
 from .tokens import NumberTokens
 
 
 class NTLLoss(nn.Module):
-    """Stores the options of a function, checked once; ``others`` are those specific to this function."""
+    """Stores the options of a function. Those of :func:`spec_of` are checked once; ``others`` by the function."""
 
-    def __init__(self, numbers: NumberTokens, config: NTLConfig, options: LossOptions, **others: Any) -> None:
+    def __init__(self, numbers: NumberTokens, options: dict[str, Any], **others: Any) -> None:
         super().__init__()
         self.numbers = numbers
-        self.options: dict[str, Any] = {"config": config, **vars(options), **others}
+        self.options = options | others
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        check_reduction(options.reduction)
-        checked_spec(config, numbers, options)
+        check_weight("weight", options["config"].weight, spec_of(numbers=numbers, **options))
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])
@@ -58,8 +57,16 @@ class CrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-        super().__init__(numbers, config, options, return_parts=return_parts, inplace=inplace)
+        options = {
+            "config": config,
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+            "z_loss": z_loss,
+            "softcap": softcap,
+            "logit_scale": logit_scale,
+            "reduction": reduction,
+        }
+        super().__init__(numbers, options, backend=backend, return_parts=return_parts, inplace=inplace)
 
     def forward(
         self,
@@ -106,10 +113,17 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-        super().__init__(
-            numbers, config, options, return_parts=return_parts, chunk_size=chunk_size, skip_ignored=skip_ignored
-        )
+        options = {
+            "config": config,
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+            "z_loss": z_loss,
+            "softcap": softcap,
+            "logit_scale": logit_scale,
+            "reduction": reduction,
+        }
+        others = {"return_parts": return_parts, "chunk_size": chunk_size, "skip_ignored": skip_ignored}
+        super().__init__(numbers, options, backend=backend, **others)
 
     def forward(
         self,

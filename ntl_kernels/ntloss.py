@@ -38,13 +38,13 @@ from torch import Tensor
 
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
-from .checks import check_label_values, check_leading_shape, check_reduction, check_rows, check_tensor
+from .checks import check_label_values, check_rows, check_tensor
 from .config import NTLConfig
 from .digit_runs import digits_from_leading, number_runs, power_of_tenth, run_sums
 from .dispatch import in_shape, loss_of_logits
-from .formulas import divide
-from .problem import Problem, is_kept
-from .spec import WORST_FACTOR, LossSpec, cost_line
+from .formulas import cost_line, divide
+from .problem import Problem, RowInputs, is_kept
+from .spec import WORST_FACTOR, check_reduction, spec_of
 from .statistics import number_statistics
 from .tokens import LARGEST_SPAN, NumberTokens
 from .tokens.values import check_ignore_index, check_row_weights
@@ -148,9 +148,9 @@ class AbstractNTLoss:
         config = self.fused_config()
         if config is None:
             return self.unfused_loss(logits, labels, weights, reduction, ignore_index)
-        spec = LossSpec.resolve(config, self.numbers, ignore_index=ignore_index, ce_weight=0.0)
+        spec = spec_of(config, self.numbers, ignore_index, reduction=reduction, has_cross_entropy=False)
         table, backend = self.numbers.table(logits.device), resolve_backend("auto", logits)
-        problem = Problem(labels, weights, None, None, None, config.weight, table, spec, reduction, backend)
+        problem = Problem(RowInputs(labels, weights), None, None, config.weight, table, spec, backend)
         return in_shape(loss_of_logits(logits, problem).loss, problem)
 
     def fused_config(self) -> NTLConfig | None:
@@ -192,8 +192,7 @@ class AbstractNTLoss:
             raise ValueError(f"logits must have vocab_size={self.vocab_size} columns; got {logits.shape[-1]}")
         if labels is None:
             return
-        check_leading_shape("logits", logits, labels)
-        check_rows(labels, logits.device)
+        check_rows(RowInputs(labels), logits)
         if loss_weights is None:
             return
         check_row_weights("loss_weights", loss_weights, labels)
@@ -248,7 +247,7 @@ class NTLoss(AbstractNTLoss):
     def setup_distance_lookup(self, squash_factor: float | None = None) -> None:
         """Set the cost table, which is for callers to read; the kernels compute the costs from the values."""
         self.config = NTLConfig(weight=1.0, reweigh=self.reweigh, squash_factor=squash_factor)
-        offset, slope = cost_line(self.numbers.groups[0], squash_factor)
+        offset, slope = cost_line(squash_factor, *self.numbers.groups[0][-2:])
         distances = (self.number_values_dense[:, None] - self.number_values_dense).abs()
         self.dist_lookup = torch.where(distances > 0, offset + slope * distances, 0.0)
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)

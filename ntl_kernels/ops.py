@@ -20,7 +20,7 @@ from .backends.layout import gradient_like, loss_dtype
 from .checks import checked_rows
 from .loss import Chunking, Gradients, Inputs, Plan
 from .problem import NUM_FIELDS, NUM_PARTS
-from .steps import Operands, define, operands_of, split
+from .steps import NUM_TENSORS, define, fake_problem_of, operands_of, problem_of, split
 from .tracing import check_transforms, is_functorch, refuse_second_derivative
 
 INPUTS = "Tensor source, Tensor? weight, Tensor? bias, SymInt chunk_size, bool skip_ignored, bool[] wanted"
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     """Which gradients."""
 
     @classmethod
-    def split(cls, arguments: Sequence[Any]) -> tuple[Asked, Operands]:
+    def split(cls, arguments: Sequence[Any]) -> tuple[Asked, Sequence[Any]]:
         """(what is asked, the operands) of an operator's arguments."""
         (source, weight, bias, size, skip_ignored, wanted), operands = split(arguments)
         return cls(Inputs(source, weight, bias), Plan(chunking=Chunking(size, skip_ignored)), wanted), operands
@@ -61,8 +61,7 @@ class Asked(NamedTuple):
 def losses(*arguments: Any) -> tuple[Any, ...]:
     """(loss, parts, fields, and the gradients that are wanted) of :func:`ntl_kernels.loss.forward`."""
     asked, operands = Asked.split(arguments)
-    problem = operands.problem
-    problem = checked_rows(problem, problem.vocab_size, loss_dtype(asked.inputs.source.dtype))
+    problem = checked_rows(problem_of(operands), loss_dtype(asked.inputs.source.dtype))
     result, _, found = loss.forward(asked.inputs, problem, asked.plan, asked.wanted)
     return *result, *asked.results(found)
 
@@ -71,15 +70,16 @@ def losses(*arguments: Any) -> tuple[Any, ...]:
 def gradients(fields: Tensor, upstream: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """The gradients that are wanted, from fields; upstream is [N] for "none", else 0-d."""
     (inputs, plan, wanted), operands = asked, _ = Asked.split(arguments)
-    return asked.results(loss.gradients(inputs, operands.problem, plan, wanted, fields, None, upstream))
+    return asked.results(loss.gradients(inputs, problem_of(operands), plan, wanted, fields, None, upstream))
 
 
 @losses.register_fake
 def _(*arguments: Any) -> tuple[Any, ...]:
     asked, operands = Asked.split(arguments)
-    source, count = asked.inputs.source, operands.labels.numel()
+    source, problem = asked.inputs.source, fake_problem_of(operands)
+    count = problem.rows.labels.numel()
     fields = source.new_empty((NUM_FIELDS, count), dtype=loss_dtype(source.dtype))
-    reduced = fields.new_empty(count if operands.reduction == "none" else ())
+    reduced = fields.new_empty(count if problem.spec.reduction == "none" else ())
     return reduced, fields.new_empty(NUM_PARTS), fields, *asked.fake_results()
 
 
@@ -111,23 +111,25 @@ class Losses(torch.autograd.Function):
         loss, parts, fields, *found = output
         ctx.mark_non_differentiable(parts, fields, *found)
         (source, weight, bias, *ctx.chunking, wanted), operands = split(inputs)
-        ctx.constants, ctx.keeps = operands.constants, any(wanted)
-        ctx.save_for_backward(loss, parts, fields, *(found if ctx.keeps else (source, weight, bias)), *operands.tensors)
+        tensors, ctx.constants = operands[:NUM_TENSORS], operands[NUM_TENSORS:]
+        ctx.keeps = any(wanted)
+        ctx.save_for_backward(loss, parts, fields, *(found if ctx.keeps else (source, weight, bias)), *tensors)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> Any:
         check_transforms(upstream)
         # Read once: a checkpoint provides them only once. The three are the gradients if they are kept, or the inputs.
         of_loss, parts, fields, first, second, third, *tensors = ctx.saved_tensors
-        operands, wanted = Operands(*tensors, *ctx.constants), ctx.needs_input_grad[:3]
+        operands: Sequence[Any] = (*tensors, *ctx.constants)
+        wanted = ctx.needs_input_grad[:3]
         if ctx.keeps:
-            found = loss.scaled(of_inputs(wanted, first, second, third), upstream, operands.problem)
+            found = loss.scaled(of_inputs(wanted, first, second, third), upstream, problem_of(operands))
         else:
             given = detached(fields, upstream, first, second, third)
             operands = with_denominators(operands, parts)
             found = of_inputs(wanted, *gradients(*given, *ctx.chunking, list(wanted), *operands))
         results = (each if each is None else refuse_second_derivative(each, of_loss, upstream) for each in found)
-        return *results, *(None for _ in (*ctx.chunking, wanted, *Operands._fields))
+        return *results, *(None for _ in (*ctx.chunking, wanted, *operands))
 
 
 def detached(*tensors: Tensor | None) -> list[Any]:
@@ -135,9 +137,9 @@ def detached(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.detach() for tensor in tensors]
 
 
-def with_denominators(operands: Operands, parts: Tensor) -> Operands:
+def with_denominators(operands: Sequence[Any], parts: Tensor) -> Sequence[Any]:
     """The operands with the denominators that a forward pass counted and returned among its parts."""
-    problem = operands.problem
+    problem = fake_problem_of(operands)
     return operands_of(problem.counted_by(parts), parts.dtype) if problem.lacks_denominators else operands
 
 

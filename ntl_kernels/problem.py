@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, Union
 
 import torch
 from torch import Tensor
@@ -11,21 +11,53 @@ from .formulas import divide
 from .spec import LossSpec
 from .tokens import NumberTable
 
+Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
+"""Some rows: a slice, or int64 indices."""
+
+
+class RowInputs(NamedTuple):
+    """What every row brings besides its logits: tensors of one shape [B...] as the caller passed them, or [N].
+
+    Whatever hands rows on (operators, chunks, saved tensors, the ranks' hash, DTensors) uses these fields, so that a
+    new one needs no change there.
+    """
+
+    labels: Tensor
+    """int64 or int32; for the backends contiguous."""
+    token_weights: Tensor | None = None
+    """w; for the backends in the losses' dtype, contiguous. None: 1."""
+    number_weights: Tensor | None = None
+    """u, likewise."""
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that were given, by their names."""
+        given = zip(self._fields[1:], self[1:])  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
+        return {name: weights for name, weights in given if weights is not None}
+
+    def part(self, rows: Rows) -> RowInputs:
+        """Some of N rows."""
+        return RowInputs(*(None if each is None else each[rows] for each in self))  # type: ignore[arg-type]
+
+    def flat(self, dtype: torch.dtype) -> RowInputs:
+        """As [N], with weights in the losses' dtype."""
+        labels, *weights = self
+        if labels.ndim == 1 and labels.is_contiguous() and not self.weights:
+            return self
+        return RowInputs(
+            labels.reshape(-1).contiguous(),
+            *(None if each is None else weights_of_rows(each, dtype) for each in weights),
+        )
+
 
 class Problem(NamedTuple):
-    """Labels and weights of the rows, the number tokens and the options of the loss. All tensors are on the logits'
-    device.
+    """What every row brings, the number tokens and the options of the loss. All tensors are on the logits' device.
 
     A row *counts* if its label is not ignored and its weight w is not 0. A *number row* is one that counts and whose
     label is a number token, unless its number weight u is 0.
     """
 
-    labels: Tensor
-    """int64 or int32 [B...] as the caller passed them; for the backends [N], contiguous, in the order of the rows."""
-    token_weights: Tensor | None
-    """w, in the labels' shape; for the backends in the losses' dtype, contiguous. None: 1."""
-    number_weights: Tensor | None
-    """u, likewise."""
+    rows: RowInputs
     num_tokens: Tensor | float | None
     """Denominator of ``sum(w CE)`` for reduction "mean"; a 0-d tensor of any dtype, or None for ``sum(w)``."""
     num_numbers: Tensor | float | None
@@ -34,8 +66,6 @@ class Problem(NamedTuple):
     """lambda; a 0-d tensor of any floating dtype is read on the device, so a schedule causes no recompilation."""
     table: NumberTable
     spec: LossSpec
-    reduction: str
-    """"mean", "sum" or "none"."""
     backend: str
     """"eager" or "triton"."""
     wants_parts: bool = True
@@ -50,7 +80,7 @@ class Problem(NamedTuple):
     @property
     def lacks_denominators(self) -> bool:
         """Whether rows must be counted before any gradient can be computed."""
-        return self.reduction == "mean" and (self.num_tokens is None or self.ntl_denominator is None)
+        return self.spec.reduction == "mean" and (self.num_tokens is None or self.ntl_denominator is None)
 
     def divisor_of_ntl(self, tokens: Any, numbers: Any) -> Any:
         """The denominator of ``sum(w u NTL)`` for reduction "mean", chosen from those of both terms."""
@@ -65,17 +95,6 @@ class Problem(NamedTuple):
         """A copy with some fields replaced. (torch 2.8 and 2.9 cannot trace `_replace`.)"""
         given = dict(zip(Problem._fields, self))  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
         return Problem(**{**given, **fields})
-
-    def of_rows(self, dtype: torch.dtype) -> Problem:
-        """A copy with labels and weights flattened to [N], and the weights in the losses' dtype."""
-        labels, weights, number_weights = self.labels, self.token_weights, self.number_weights
-        if weights is None and number_weights is None and labels.ndim == 1 and labels.is_contiguous():  # already flat
-            return self
-        return self.changed(
-            labels=labels.reshape(-1).contiguous(),
-            token_weights=None if weights is None else weights_of_rows(weights, dtype),
-            number_weights=None if number_weights is None else weights_of_rows(number_weights, dtype),
-        )
 
     def counted(self, tokens: Tensor | float, numbers: Tensor | float) -> Problem:
         """A copy with missing denominators filled in: the sum of w over all rows, and of w u over the number rows."""
@@ -196,7 +215,7 @@ class Header(NamedTuple):
 def reduced_terms(sums: RowResult, tokens: Any, numbers: Any, problem: Problem) -> tuple[Any, Any]:
     """(CE, NTL) from the sums of the results of all rows and the denominators of a mean."""
     ce, ntl = sums.cross_entropy, sums.ntl
-    if problem.reduction == "mean":
+    if problem.spec.reduction == "mean":
         return divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
     return ce, ntl
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, in_groups, other_groups
+from .formulas import costs, other_groups
 from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
 from .tokens import NumberTable
@@ -24,7 +24,7 @@ def transform_logits(logits: Tensor, spec: LossSpec) -> Tensor:
 
 def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     """CE_i of transformed logits x [N, V] and labels [N] (eq. 3)."""
-    if spec.ce_weight == 0:  # 0 even if CE is infinite
+    if not spec.has_cross_entropy:  # 0 even if CE is infinite
         return torch.zeros_like(x[:, 0])
     log_p = x.log_softmax(-1)  # x - lse, without loss of precision for a large lse
     nll = -log_p.gather(-1, labels[:, None]).squeeze(-1)
@@ -32,7 +32,7 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     smooth = -eps * log_p.mean(-1) if eps else 0.0
     # Avoid 0 * lse ** 2, which is NaN for a large lse.
     squared = spec.z_loss * x.logsumexp(-1) ** 2 if spec.z_loss else 0.0
-    return spec.ce_weight * ((1 - eps) * nll + smooth + squared)
+    return (1 - eps) * nll + smooth + squared
 
 
 def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
@@ -48,7 +48,7 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     values, own, ids = table.values.to(x.dtype), own_group(index, table), table.ids.long()
     targets, unit, group = values[index, None], 1.0, table.groups_of(index, x.dtype)
     if group is not None:
-        spec, unit = in_groups(spec, group), group.unit
+        spec, unit = spec.in_group(group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
     error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind != "wasserstein":
@@ -56,7 +56,7 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     elif spec.label_sigma > 0:
         loss = cumulative_distance(q, values, targets, own, spec.label_sigma)
     else:
-        loss = (q * costs(values, targets[:, 0], spec)).sum(-1, keepdim=True)
+        loss = (q * costs(values, targets[:, 0], spec.cost_line)).sum(-1, keepdim=True)
     p = x.softmax(-1)[:, ids].masked_fill(~own, 0.0)
     mass = p.sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
@@ -75,8 +75,8 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
 
     An out-of-range label or weight (detected beforehand only on a CPU) makes its row NaN, without out-of-bounds access.
     """
-    labels, table = problem.labels.reshape(-1).long(), problem.table
-    ones, given = logits.new_ones(labels.shape), (problem.token_weights, problem.number_weights)
+    (labels, *given), table = problem.rows, problem.table
+    labels, ones = labels.reshape(-1).long(), logits.new_ones(labels.numel())
     weights, number_weights = (ones if each is None else each.reshape(-1) for each in given)
     counts = is_kept(labels, problem.spec.ignore_index) & (weights != 0)
     in_range = (labels >= 0) & (labels < logits.shape[-1])
@@ -125,6 +125,6 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     )
     parts = parts_of(sums, counts, tokens, numbers, problem)
     loss = parts.cross_entropy + ntl_weight * parts.ntl
-    if problem.reduction == "none":
+    if problem.spec.reduction == "none":
         loss = losses_of_rows(fields, problem)
     return Forward(loss, torch.stack(parts).detach(), fields.detach())

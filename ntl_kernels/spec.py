@@ -1,225 +1,216 @@
-"""`LossOptions`: a loss's options as given. `LossSpec`: the same with the constants derived from them."""
+"""`LossSpec`: the options of a loss, checked, and what follows from them and the number values."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
-from .config import KINDS, LARGEST_FLOAT32, MEANS, SMALLEST_FLOAT32, NTLConfig, check_number
+import torch
+
+from .config import LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number
+from .formulas import Line, cost_line, costs
 from .tokens import Group, NumberTokens
 from .tokens.values import check_ignore_index
 from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
 
+REDUCTIONS = ("mean", "sum", "none")
 WORST_FACTOR = 1.01
 """With reweigh, a row without any probability on number tokens costs this many times the largest number loss."""
+GRADIENT_BOUNDS = {"wasserstein": 1.0} | {kind: loss.gradient_bound for kind, loss in VALUE_LOSSES.items()}
+"""The largest term of a kind's gradient relative to its largest loss."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
-WORD = 2**32
-Values: TypeAlias = tuple[str, bool, str, "float | None", float, float, tuple[Group, ...]]
-"""What :func:`values_of` returns."""
 
 
 @dataclass(frozen=True)
-class RowOptions:
-    """The options of one row's loss besides those of the Number Token Loss, as passed to the public functions."""
+class LossSpec:
+    """Everything that computing a loss needs besides tensors, denominators and lambda (docs, Mathematics).
 
-    ignore_index: int = -100
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
-    softcap: float | None = None
-    logit_scale: float = 1.0
-
-    def check(self) -> None:
-        """Raise unless every option has the right type and range; the configuration checks its own options."""
-        check_ignore_index(self.ignore_index)
-        check_number("label_smoothing", self.label_smoothing, minimum=0.0, maximum=1.0)
-        check_number("z_loss", self.z_loss, minimum=0.0)
-        check_number("logit_scale", self.logit_scale, above=0.0, maximum=LARGEST_FACTOR)
-        softcap, logit_scale = self.softcap, self.logit_scale
-        if softcap is None:
-            return
-        check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
-        if is_symbolic(softcap) or is_symbolic(logit_scale):
-            return
-        if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
-            raise ValueError(
-                f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
-                f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
-            )
-
-
-row_values = attrgetter(*(field.name for field in fields(RowOptions)))
-"""The values of the RowOptions among some options, in their order."""
-
-
-@dataclass(frozen=True)
-class LossOptions(RowOptions):
-    """All options of a loss besides its configuration, as passed to the public functions."""
-
-    reduction: str = "mean"
-    backend: str = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossSpec(RowOptions):
-    """Everything a backend needs to know about a row's loss besides tensors and lambda (docs, Mathematics).
-
-    The cost of predicting a number at distance ``d`` from the label's value is ``cost_offset + cost_slope * d``, and 0
-    for ``d = 0``. Offset and slope are (0, 1) for plain distances; ``squash_factor`` selects another line. With several
-    groups, its argument is (d - nearest) / (furthest - nearest) in the label's group, and ``formulas.in_groups``
-    computes each row's line.
+    Its fields are also arguments of the custom operators, so each is a str, bool, int or float, or None.
     """
 
     kind: str
     reweigh: bool
     mean_over: str
-    """What reduction "mean" averages NTL over: one of config.MEANS."""
-    cost_offset: Any  # float; this, the next and worst_loss are tensors [n, 1] in a spec of ``in_groups``
-    cost_slope: Any
+    squash_factor: float | None
     label_sigma: float
+    """Large enough for float32; see :func:`float32_sigma`."""
     huber_delta: float
+    ignore_index: int
+    label_smoothing: float
+    z_loss: float
+    softcap: float | None
+    logit_scale: float
+    reduction: str
+    has_cross_entropy: bool
+    """False: the Number Token Loss alone."""
+    nearest: Any
+    """float: the smallest and"""
+    furthest: Any
+    """the largest distance between two distinct values of a group; after :meth:`in_group`, of the label's."""
     worst_loss: Any
-    """``1.01 * L_max``: the loss of a number row without any probability on number tokens."""
-    ce_weight: float
-    """1, or 0 to compute the Number Token Loss alone."""
+    """float: ``1.01 * L_max``, the loss of a number row without any probability on number tokens."""
 
-    @classmethod
-    def resolve(cls, config: NTLConfig, numbers: NumberTokens, ce_weight: float = 1.0, **options: Any) -> LossSpec:
-        """:meth:`of_values` of a configuration, number tokens and the keywords of RowOptions."""
-        return cls.of_values(values_of(config, numbers), RowOptions(**options), ce_weight)
-
-    @classmethod
-    def of_values(cls, values: Values, options: RowOptions, ce_weight: float = 1.0) -> LossSpec:
-        """Combine the options with the constants derived from the number values.
-
-        Raises:
-            ValueError: the largest possible loss, or the slope of the costs, overflows float32.
-        """
-        kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta, groups = values
-        lines = [cost_line(group, squash_factor) for group in groups]
-        furthest = max(group.furthest for group in groups)
-        if kind == "wasserstein":
-            largest = max(line[0] + line[1] * group.furthest for line, group in zip(lines, groups, strict=True))
-        else:
-            largest = VALUE_LOSSES[kind].of_number(furthest, huber_delta)
-        if not slope_room(kind) * WORST_FACTOR * largest <= LARGEST_FLOAT32:
-            cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
-            raise ValueError(
-                f"the number values are up to {furthest:g} apart; the loss {kind!r} of that distance{cause}, "
-                f"or its gradient, is beyond float32; rescale the values"
-            )
-        offset, slope = lines[0] if len(groups) == 1 or squash_factor is None else (1.0, squash_factor - 1.0)
-        return cls(
-            kind=kind,
-            reweigh=reweigh,
-            mean_over=mean_over,
-            cost_offset=offset,
-            cost_slope=slope,
-            label_sigma=visible_sigma(label_sigma, min(each.nearest for each in groups if each.nearest)),
-            huber_delta=float(huber_delta),
-            worst_loss=WORST_FACTOR * largest,
-            ce_weight=ce_weight,
-            ignore_index=int(options.ignore_index),
-            label_smoothing=float(options.label_smoothing),
-            z_loss=float(options.z_loss),
-            softcap=None if options.softcap is None else float(options.softcap),
-            logit_scale=float(options.logit_scale),
-        )
+    @property
+    def cost_line(self) -> Line:
+        """The line of :func:`ntl_kernels.formulas.cost_line`, if there is one group."""
+        return cost_line(self.squash_factor, self.nearest, self.furthest)
 
     @property
     def largest_weight(self) -> float:
         """The largest lambda whose product with any loss and its gradient fits float32."""
-        return LARGEST_FLOAT32 / (slope_room(self.kind) * self.worst_loss)
+        return LARGEST_FLOAT32 / (GRADIENT_BOUNDS[self.kind] * self.worst_loss)
 
-    def pack(self) -> list[float]:
-        """The spec as a flat list of floats, which the schema of a custom operator can contain.
-
-        ``ignore_index`` is split into two halves, because a float cannot hold an int64 beyond 2**53 exactly. Infinity
-        stands for no softcap.
-        """
-        packed = [float(self.ignore_index // WORD), float(self.ignore_index % WORD)]
-        for name in PACKED:
-            entry = getattr(self, name)
-            entry = CHOICES[name].index(entry) if name in CHOICES else entry
-            packed.append(math.inf if entry is None else float(entry))
-        return packed
-
-    @classmethod
-    def unpack(cls, packed: list[float]) -> LossSpec:
-        """The inverse of :meth:`pack`.
-
-        Raises:
-            ValueError: a number is out of range. A trace in which it was symbolic could not check it.
-        """
-        return unpacked(tuple(packed))
+    def in_group(self, group: Group) -> LossSpec:
+        """The spec of rows whose labels are in groups with fields [n, 1]."""
+        spec = replace(self, nearest=group.nearest, furthest=group.furthest)
+        if spec.kind == "wasserstein":
+            largest = costs(group.furthest, torch.zeros_like(group.furthest[:, 0]), spec.cost_line)
+        else:
+            largest = VALUE_LOSSES[spec.kind].loss(group.furthest, spec.huber_delta)
+        return replace(spec, worst_loss=WORST_FACTOR * largest)
 
 
-CHOICES = {"kind": KINDS, "mean_over": MEANS}
-"""The fields of a LossSpec that are packed as an index."""
-PACKED = [field.name for field in fields(LossSpec) if field.name != "ignore_index"]
+def spec_of(
+    config: NTLConfig,
+    numbers: NumberTokens,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    reduction: str = "mean",
+    has_cross_entropy: bool = True,
+) -> LossSpec:
+    """The spec of a public function's arguments, checked; cached.
+
+    Raises:
+        TypeError, ValueError: an option has the wrong type or value; the largest possible loss, or the slope of the
+            costs, overflows float32.
+    """
+    if not isinstance(config, NTLConfig):
+        raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
+    c = config  # without lambda, so that a schedule creates no new spec
+    of_config = c.kind, c.reweigh, c.mean_over, c.squash_factor, c.label_sigma, c.huber_delta
+    of_row = ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, has_cross_entropy
+    given = of_config, numbers.groups, *of_row
+    if torch.compiler.is_compiling():  # the cache must not keep what a trace creates; a trace runs once anyway
+        return new_spec(*given)
+    try:
+        return cached_spec(*given)
+    except TypeError:  # an option is not hashable or has a wrong type: the call below names it
+        return new_spec(*given)
 
 
-@lru_cache(maxsize=256)
-def unpacked(packed: tuple[float, ...]) -> LossSpec:
-    """:meth:`LossSpec.unpack`, cached."""
-    high, low, *entries = packed
-    given: dict[str, Any] = dict(zip(PACKED, entries, strict=True))
-    given.update({name: choices[int(given[name])] for name, choices in CHOICES.items()})
-    given["reweigh"] = bool(given["reweigh"])
-    given["softcap"] = None if given["softcap"] == math.inf else given["softcap"]
-    spec = LossSpec(ignore_index=int(high) * WORD + int(low), **given)
-    spec.check()
-    check_number("label_sigma", spec.label_sigma, minimum=0.0)
-    check_number("huber_delta", spec.huber_delta, above=0.0)
-    check_number("the slope of the costs with squash_factor", spec.cost_slope, minimum=0.0)
-    return spec
-
-
-def values_of(config: NTLConfig, numbers: NumberTokens) -> Values:
-    """The inputs of a LossSpec as plain values, without lambda and without tensors."""
-    return (
-        config.kind,
-        config.reweigh,
-        config.mean_over,
-        config.squash_factor,
-        config.label_sigma,
-        config.huber_delta,
-        numbers.groups,
+def new_spec(
+    of_config: tuple[Any, ...],
+    groups: tuple[Group, ...],
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    logit_scale: float,
+    reduction: str,
+    has_cross_entropy: bool,
+) -> LossSpec:
+    """:func:`spec_of`, from the options of a configuration."""
+    kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta = of_config
+    check_options(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
+    nearest = min(group.nearest for group in groups if group.nearest)
+    furthest = max(group.furthest for group in groups)
+    return LossSpec(
+        kind=kind,
+        reweigh=reweigh,
+        mean_over=mean_over,
+        squash_factor=None if squash_factor is None else float(squash_factor),
+        label_sigma=float32_sigma(label_sigma, nearest),
+        huber_delta=float(huber_delta),
+        ignore_index=int(ignore_index),
+        label_smoothing=float(label_smoothing),
+        z_loss=float(z_loss),
+        softcap=None if softcap is None else float(softcap),
+        logit_scale=float(logit_scale),
+        reduction=reduction,
+        has_cross_entropy=has_cross_entropy,
+        nearest=nearest,
+        furthest=furthest,
+        worst_loss=WORST_FACTOR * largest_loss(kind, squash_factor, huber_delta, groups),
     )
 
 
-def visible_sigma(label_sigma: float, smallest_distance: float) -> float:
+cached_spec = lru_cache(maxsize=256, typed=True)(new_spec)  # typed: True must not match 1.0
+
+
+@lru_cache(maxsize=256)
+def spec_of_fields(*values: Any) -> LossSpec:
+    """The spec with these fields; raises for numbers out of range, which a trace could not check if they were
+    symbolic."""
+    spec = LossSpec(*values)
+    of_row = spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale, spec.reduction
+    check_options(*of_row)
+    check_number("label_sigma", spec.label_sigma, minimum=0.0)
+    check_number("huber_delta", spec.huber_delta, above=0.0)
+    if spec.squash_factor is not None:
+        check_number("squash_factor", spec.squash_factor, above=1.0)
+    return spec
+
+
+def check_options(
+    ignore_index: int, label_smoothing: float, z_loss: float, softcap: float | None, logit_scale: float, reduction: str
+) -> None:
+    """Raise unless every option has the right type and range; a configuration checks its own options."""
+    check_reduction(reduction)
+    check_ignore_index(ignore_index)
+    check_number("label_smoothing", label_smoothing, minimum=0.0, maximum=1.0)
+    check_number("z_loss", z_loss, minimum=0.0)
+    check_number("logit_scale", logit_scale, above=0.0, maximum=LARGEST_FACTOR)
+    if softcap is None:
+        return
+    check_number("softcap", softcap, above=0.0, maximum=LARGEST_FACTOR)
+    if is_symbolic(softcap) or is_symbolic(logit_scale):
+        return
+    if not SMALLEST_FLOAT32 <= float(logit_scale) / float(softcap) <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"softcap and logit_scale differ too much: logit_scale / softcap must be from {SMALLEST_FLOAT32:g} to "
+            f"{LARGEST_FLOAT32:g} to fit float32; got softcap={softcap!r} and logit_scale={logit_scale!r}"
+        )
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise for anything but a reduction's name."""
+    if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+
+
+def largest_loss(kind: str, squash_factor: float | None, huber_delta: float, groups: tuple[Group, ...]) -> float:
+    """The largest loss of any label; raises if it, its gradient, or the slope of the costs is beyond float32."""
+    furthest = max(group.furthest for group in groups)
+    if kind == "wasserstein":
+        lines = [(group, *cost_line(squash_factor, group.nearest, group.furthest)) for group in groups]
+        for group, _, slope in lines:
+            if not slope <= LARGEST_FLOAT32:
+                raise ValueError(
+                    f"squash_factor={squash_factor!r} makes the slope of the costs exceed float32, since the nearest "
+                    f"and furthest number values are {group.nearest:g} and {group.furthest:g} apart; rescale the values"
+                )
+        largest = max(offset + slope * group.furthest for group, offset, slope in lines)
+    else:
+        largest = VALUE_LOSSES[kind].of_number(furthest, huber_delta)
+    if not GRADIENT_BOUNDS[kind] * WORST_FACTOR * largest <= LARGEST_FLOAT32:
+        cause = "" if squash_factor is None else f" with squash_factor={squash_factor!r}"
+        raise ValueError(
+            f"the number values are up to {furthest:g} apart; the loss {kind!r} of that distance{cause}, "
+            f"or its gradient, is beyond float32; rescale the values"
+        )
+    return largest
+
+
+def float32_sigma(label_sigma: float, smallest_distance: float) -> float:
     """A standard deviation that gives the same target and is large enough for float32.
 
     Below a hundredth of the smallest distance, the Gaussian equals the one-hot target to the last bit of float64.
     """
     return max(float(label_sigma), smallest_distance / 100) if label_sigma > 0 else float(label_sigma)
-
-
-def cost_line(group: Group, squash_factor: float | None) -> tuple[float, float]:
-    """(offset, slope) of the cost as a function of distance; the furthest costs ``squash_factor`` times the nearest.
-
-    Raises:
-        ValueError: the slope overflows float32.
-    """
-    if squash_factor is None:
-        return 0.0, 1.0
-    nearest, furthest = group.nearest, group.furthest
-    if nearest == furthest:  # only two distinct values: their single distance costs 1
-        return 1.0, 0.0
-    slope = (squash_factor - 1) / (furthest - nearest)
-    if not slope <= LARGEST_FLOAT32:
-        raise ValueError(
-            f"squash_factor={squash_factor!r} makes the slope of the costs exceed float32, since the nearest and "
-            f"furthest number values are {nearest:g} and {furthest:g} apart; rescale the values"
-        )
-    return 1.0 - slope * nearest, slope
-
-
-def slope_room(kind: str) -> float:
-    """The largest term of a kind's gradient relative to its largest loss."""
-    return VALUE_LOSSES[kind].slope_room if kind in VALUE_LOSSES else 1.0

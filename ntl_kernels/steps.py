@@ -6,9 +6,11 @@ derivatives of their own; the `autograd.Function` that calls them does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,78 +18,68 @@ from torch import Tensor
 from .backends import load_backend
 from .backends.layout import loss_dtype
 from .checks import checked_rows
-from .problem import NUM_PARTS, Problem, as_tensor, losses_of_rows
-from .spec import LossSpec
+from .problem import NUM_PARTS, Problem, RowInputs, as_tensor, losses_of_rows
+from .spec import LossSpec, spec_of_fields
 from .tokens import NumberTable
 from .tracing import is_plain
 
-
-class Operands(NamedTuple):
-    """A problem as arguments of an operator: the tensors, then the constants.
-
-    It has no ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
-    """
-
-    labels: Tensor
-    token_weights: Tensor | None
-    number_weights: Tensor | None
-    num_tokens: Tensor | None
-    num_numbers: Tensor | None
-    ntl_weight: Tensor
-    ids: Tensor
-    values: Tensor
-    lookup: Tensor
-    groups: Tensor | None
-    width: int
-    spec: list[float]
-    reduction: str
-    backend: str
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(
-            labels=self.labels,
-            token_weights=self.token_weights,
-            number_weights=self.number_weights,
-            num_tokens=self.num_tokens,
-            num_numbers=self.num_numbers,
-            ntl_weight=self.ntl_weight,
-            table=NumberTable(self.ids, self.values, self.lookup, self.groups, self.width),
-            spec=LossSpec.unpack(self.spec),
-            reduction=self.reduction,
-            backend=self.backend,
-        )
-
-    @property
-    def tensors(self) -> list[Tensor | None]:
-        return [part for part in self if part is None or isinstance(part, Tensor)]
-
-    @property
-    def constants(self) -> tuple[Any, ...]:
-        return self[len(self.tensors) :]
+SCHEMA_TYPES = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    str: "str",
+    bool: "bool",
+    int: "SymInt",
+    float: "float",
+    float | None: "float?",
+    Any: "float",
+}
 
 
+def schema_of(fields: type) -> str:
+    """The fields of a class as arguments of an operator."""
+    return ", ".join(f"{SCHEMA_TYPES[kind]} {name}" for name, kind in get_type_hints(fields).items())
+
+
+SPEC_FIELDS = [field.name for field in dataclasses.fields(LossSpec)]
 PROBLEM = (
-    "Tensor labels, Tensor? token_weights, Tensor? number_weights, Tensor? num_tokens, Tensor? num_numbers, "
-    "Tensor ntl_weight, Tensor ids, Tensor values, Tensor lookup, Tensor? groups, int width, "
-    "float[] spec, str reduction, str backend"
+    f"{schema_of(RowInputs)}, Tensor? num_tokens, Tensor? num_numbers, Tensor ntl_weight, {schema_of(NumberTable)}, "
+    f"{schema_of(LossSpec)}, str backend"
 )
-"""The schema of :class:`Operands`."""
+"""A problem as arguments of an operator: the tensors, then the constants.
+
+It has no ``wants_parts``: the results of an operator have fixed shapes, so it always computes the parts.
+"""
+NUM_OPERANDS = PROBLEM.count(",") + 1
+NUM_TENSORS = PROBLEM.count("Tensor")
 
 
-def operands_of(problem: Problem, dtype: torch.dtype) -> Operands:
-    """A problem as operands; ``dtype`` is the dtype of its numbers."""
-    numbers = (problem.num_tokens, problem.num_numbers, problem.ntl_weight)
-    operands: list[Any] = [problem.labels, problem.token_weights, problem.number_weights]
-    operands += [as_tensor(number, dtype, problem.labels.device) for number in numbers]
-    operands += [*problem.table, problem.spec.pack(), problem.reduction, problem.backend]
-    return Operands(*operands)
+def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
+    """A problem as arguments of an operator; ``dtype`` is the dtype of its numbers."""
+    numbers = problem.num_tokens, problem.num_numbers, problem.ntl_weight
+    tensors = [as_tensor(number, dtype, problem.rows.labels.device) for number in numbers]
+    of_spec = [getattr(problem.spec, name) for name in SPEC_FIELDS]
+    return *problem.rows, *tensors, *problem.table, *of_spec, problem.backend
 
 
-def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], Operands]:
+def problem_of(operands: Sequence[Any], spec_of: Callable[..., LossSpec] = spec_of_fields) -> Problem:
+    """The inverse, which raises for numbers that a trace could not check."""
+    given = iter(operands)
+    rows = RowInputs(*islice(given, len(RowInputs._fields)))
+    num_tokens, num_numbers, ntl_weight = islice(given, 3)
+    table = NumberTable(*islice(given, len(NumberTable._fields)))
+    *of_spec, backend = given
+    return Problem(rows, num_tokens, num_numbers, ntl_weight, table, spec_of(*of_spec), backend)
+
+
+def fake_problem_of(operands: Sequence[Any]) -> Problem:
+    """The same from tensors without values and perhaps symbolic numbers."""
+    return problem_of(operands, LossSpec)
+
+
+def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """(the first arguments, the operands) of an operator."""
-    count = len(arguments) - len(Operands._fields)
-    return arguments[:count], Operands(*arguments[count:])
+    count = len(arguments) - NUM_OPERANDS
+    return arguments[:count], arguments[count:]
 
 
 def define(name: str, given: str, results: str) -> Callable[[Callable[..., Any]], Any]:
@@ -101,19 +93,19 @@ def step(given: str, results: str, fake: Callable[..., Any]) -> Callable[[Callab
 
     Args:
         given, results: their part of the operator's schema.
-        fake: the results without values, from the same arguments, with the problem as operands.
+        fake: the results without values, from the same arguments.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def compute(*arguments: Any) -> Any:
             first, operands = split(arguments)
-            problem = operands.problem
-            checked_rows(problem, problem.vocab_size, loss_dtype(first[0].dtype))  # plain calls have done it
+            problem = problem_of(operands)
+            checked_rows(problem, loss_dtype(first[0].dtype))  # plain calls have done it
             return function(*first, problem)
 
         def compute_fake(*arguments: Any) -> Any:
             first, operands = split(arguments)
-            return fake(*first, operands)
+            return fake(*first, fake_problem_of(operands))
 
         operator = define(function.__name__, given, results)(compute)
         operator.register_fake(compute_fake)
@@ -147,4 +139,4 @@ def reduced(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     """(loss, parts) of the fields of all rows; the loss of reduction "none" is [N]."""
     loss, parts = reduced(fields, problem)
-    return (losses_of_rows(fields, problem) if problem.reduction == "none" else loss), parts
+    return (losses_of_rows(fields, problem) if problem.spec.reduction == "none" else loss), parts

@@ -19,7 +19,7 @@ class ValueLoss(NamedTuple):
     loss: Callable[[Tensor, float], Tensor]  # f(e), elementwise; in the specification autograd differentiates it
     slope: Callable[[Tensor, float], Tensor]  # f'(e), elementwise, for backends that do not use autograd
     of_number: Callable[[float, float], float]  # f of one non-negative number, to compute limits without tensors
-    slope_room: float  # The largest term of a gradient relative to the largest loss; at least 1
+    gradient_bound: float  # The largest term of a gradient relative to the largest loss; at least 1
 
 
 VALUE_LOSSES = {
@@ -27,18 +27,18 @@ VALUE_LOSSES = {
         loss=lambda e, _: F.mse_loss(e, torch.zeros_like(e), reduction="none"),
         slope=lambda e, _: 2 * e,
         of_number=lambda size, _: size**2,
-        slope_room=4.0,
+        gradient_bound=4.0,
     ),
     "mae": ValueLoss(
         loss=lambda e, _: F.l1_loss(e, torch.zeros_like(e), reduction="none"),
         slope=lambda e, _: e.sign(),
         of_number=lambda size, _: size,
-        slope_room=1.0,
+        gradient_bound=1.0,
     ),
     "huber": ValueLoss(
         loss=lambda e, delta: F.huber_loss(e, torch.zeros_like(e), reduction="none", delta=delta),
         slope=lambda e, delta: e.clamp(-delta, delta),
         of_number=lambda size, delta: 0.5 * size**2 if size < delta else delta * (size - 0.5 * delta),
-        slope_room=4.0,
+        gradient_bound=4.0,
     ),
 }

@@ -16,9 +16,9 @@ from ntl_kernels import (
     CrossEntropyNTLLoss,
     NTLConfig,
     NumberTokens,
-    checks,
     cross_entropy_ntl,
     linear_cross_entropy_ntl,
+    spec,
 )
 from ntl_kernels.statistics import number_statistics
 
@@ -77,11 +77,11 @@ def test_a_trace_keeps_nothing_alive() -> None:
 def test_a_schedule_settles_nothing_anew() -> None:
     numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
     cross_entropy_ntl(LOGITS, LABELS, numbers, config=NTLConfig(weight=1.0))
-    before = checks.cached_spec.cache_info().misses
+    before = spec.cached_spec.cache_info().misses
     weights = [step / 300 if step % 2 else torch.tensor(step / 300) for step in range(300)]
     losses = {cross_entropy_ntl(LOGITS, LABELS, numbers, config=NTLConfig(weight=weight)).item() for weight in weights}
     cross_entropy_ntl(LOGITS, LABELS, NumberTokens.from_mapping({i: 9.0 - i for i in range(10)}, 50))  # the same values
-    assert checks.cached_spec.cache_info().misses == before
+    assert spec.cached_spec.cache_info().misses == before
     assert len(losses) == 300
 
 

@@ -17,8 +17,8 @@ from triton.runtime import driver
 from benchmarks.inspect.cases import Case, Launch, Recorder, compile_launch, record
 from ntl_kernels import NTLConfig, NumberTokens
 from ntl_kernels.backends import triton as backend
-from ntl_kernels.problem import NUM_FIELDS, Problem
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.problem import NUM_FIELDS, Problem, RowInputs
+from ntl_kernels.spec import spec_of
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 KERNELS = Path(backend.__file__).parents[1] / "kernels"
@@ -91,7 +91,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     b, t, v = shape
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, v)
     logits, gradient = (torch.empty(b, t + 1, v, dtype=torch.bfloat16)[:, :-1] for _ in range(2))
-    table, spec = numbers.table("cpu"), LossSpec.resolve(config, numbers, **options)
+    table = numbers.table("cpu")
     labels, fields, one = (
         torch.zeros(b, t, dtype=torch.int64),
         torch.empty(NUM_FIELDS, b * t),
@@ -99,7 +99,8 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     )
     given = options.get("z_loss", 2.0)
     for reduction in ("mean", "none"):
-        problem = Problem(labels.view(-1), None, None, given, given, config.weight, table, spec, reduction, "triton")
+        spec = spec_of(config, numbers, reduction=reduction, **options)
+        problem = Problem(RowInputs(labels.view(-1)), given, given, config.weight, table, spec, "triton")
         written = gradient if reduction == "mean" else None
         backend.row_losses(logits, problem, fields, written)
         backend.row_gradients(logits, problem, None, fields, None, one, gradient)

@@ -18,8 +18,9 @@ from ntl_kernels import (
     linear_cross_entropy_ntl,
     ops,
 )
-from ntl_kernels.problem import NUM_FIELDS, Problem
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.problem import NUM_FIELDS, Problem, RowInputs
+from ntl_kernels.spec import spec_of
+from ntl_kernels.steps import operands_of, problem_of
 
 DIGITS = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
 GROUPED = NumberTokens.from_groups([{i + 3: float(i) for i in range(10)}, {0: 2.0, 15: 4.5, 16: 3.0}], 50)
@@ -37,25 +38,25 @@ class Graphs(CompileCounterWithBackend):
 def operands(
     labels: torch.Tensor, reduction: str, num_tokens: float | None = None, numbers: NumberTokens = GROUPED
 ) -> tuple[Any, ...]:
-    weights, spec = torch.rand(2, *labels.shape), LossSpec.resolve(NTLConfig(), numbers)
-    problem = Problem(labels, *weights, num_tokens, num_tokens, 0.3, numbers.table("cpu"), spec, reduction, "eager")
-    return ops.operands_of(problem, torch.float32)
+    rows, spec = RowInputs(labels, *torch.rand(2, *labels.shape)), spec_of(NTLConfig(), numbers, reduction=reduction)
+    problem = Problem(rows, num_tokens, num_tokens, 0.3, numbers.table("cpu"), spec, "eager")
+    return operands_of(problem, torch.float32)
 
 
 def test_operands_carry_the_whole_problem() -> None:
     """Every field but ``wants_parts``, each different from its default and from every other."""
-    weights, table = torch.rand(2, *LABELS.shape), GROUPED.table("cpu")
+    rows, table = RowInputs(LABELS, *torch.rand(2, *LABELS.shape)), GROUPED.table("cpu")
     config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
-    options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "ce_weight": 0.0}
-    spec = LossSpec.resolve(config, GROUPED, ignore_index=-7, **options)
-    problem = Problem(LABELS, *weights, torch.tensor(3.0), 2.0, 0.25, table, spec, "sum", "triton", wants_parts=False)
-    back = ops.operands_of(problem, torch.float32).problem
+    options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "reduction": "sum"}
+    spec = spec_of(config, GROUPED, ignore_index=-7, has_cross_entropy=False, **options)
+    problem = Problem(rows, torch.tensor(3.0), 2.0, 0.25, table, spec, "triton", wants_parts=False)
+    back = problem_of(operands_of(problem, torch.float32))
     assert back.wants_parts
     for name in set(Problem._fields) - {"wants_parts"}:
         got, given = getattr(back, name), getattr(problem, name)
         assert got is given or got == given, name
     for absent in (None, torch.tensor(3.0)):
-        assert ops.operands_of(problem._replace(num_numbers=absent), torch.float32).problem.num_numbers is absent
+        assert problem_of(operands_of(problem._replace(num_numbers=absent), torch.float32)).num_numbers is absent
 
 
 @pytest.mark.parametrize("name", ["losses and gradient", "losses", "losses of rows", "gradients"])

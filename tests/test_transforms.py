@@ -590,6 +590,7 @@ AUTOGRAD_ALONE = Outcome(
     "Not supported: the call raises an error. Collectives have no such transform; use autograd.",
     r"losses of a sharded vocabulary do not support .*use autograd",
 )
+NO_EXPORT = Outcome("Not supported: the exported loss of a sharded vocabulary has no gradient.", None)
 NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
 NO_OPERATOR = Outcome("Not applicable: it uses no operator of this library.", None)
 NO_LAMBDA = Outcome(
@@ -623,6 +624,7 @@ SHARDED = ("shard", "head-shard")
 LOSSES = [name for name in SUBJECTS if name not in (*NO_KERNELS, *SHARDED)]
 DENOMINATORS = kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss")
 NO_BATCHES, FIRST_ALONE = losses(UNSUPPORTED, AUTOGRAD_ALONE), losses(NO_SECOND, NO_SECOND_OF_SHARDS)
+NOT_OF_SHARDS = dict.fromkeys(SHARDED, NO_EXPORT)
 IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
 
 TABLE = {
@@ -664,15 +666,21 @@ TABLE = {
         kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
     ),
     "compiled-autograd": Transform("compiled autograd of a plain call", compiled_autograd),
-    "export": Transform("`torch.export`, then trained", partial(exported, strict=False, is_dynamic=False)),
+    "export": Transform(
+        "`torch.export`, then trained", partial(exported, strict=False, is_dynamic=False), NOT_OF_SHARDS
+    ),
     "export-strict": Transform(
-        "`torch.export(strict=True)`, then trained", partial(exported, strict=True, is_dynamic=False)
+        "`torch.export(strict=True)`, then trained", partial(exported, strict=True, is_dynamic=False), NOT_OF_SHARDS
     ),
     "export-dynamic": Transform(
-        "`torch.export` with dynamic shapes, then trained", partial(exported, strict=False, is_dynamic=True)
+        "`torch.export` with dynamic shapes, then trained",
+        partial(exported, strict=False, is_dynamic=True),
+        NOT_OF_SHARDS,
     ),
     "export-strict-dynamic": Transform(
-        "`torch.export(strict=True)` with dynamic shapes, then trained", partial(exported, strict=True, is_dynamic=True)
+        "`torch.export(strict=True)` with dynamic shapes, then trained",
+        partial(exported, strict=True, is_dynamic=True),
+        NOT_OF_SHARDS,
     ),
     "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
     "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
@@ -728,7 +736,7 @@ CELLS = [
     pytest.param(transform, subject, marks=marks_of(transform, subject))
     for transform, row in TABLE.items()
     for subject in SUBJECTS
-    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA, NO_OPERATOR)
+    if row.outcomes.get(subject) not in (NO_DENOMINATOR, NO_LAMBDA, NO_OPERATOR, NO_EXPORT)
 ]
 
 

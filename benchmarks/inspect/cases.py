@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ntl_kernels.backends.contract import num_statistics
 from ntl_kernels.config import NTLConfig
-from ntl_kernels.problem import NUM_FIELDS, Problem
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.problem import NUM_FIELDS, Problem, RowInputs
+from ntl_kernels.spec import spec_of
 from ntl_kernels.tokens import Group, NumberTable, NumberTokens
 
 from .workers import in_processes
@@ -107,10 +107,13 @@ def arguments_of(case: Case) -> Arguments:
     groups = [{0: 0.0, 1: 1.0}] if width == k else [{0: 0.0, 1: 1.0}, {2: 0.0}]
     of_tokens = None if width == k else meta(k, len(Group._fields))
     table = NumberTable(meta(k, dtype=torch.int32), meta(k), meta(vocab_size, dtype=torch.int32), of_tokens, width)
-    spec = LossSpec.resolve(config, NumberTokens.from_groups(groups, vocab_size), **options)
-    labels, weights = meta(1, BATCH, dtype=torch.int64), meta(1, BATCH)
-    mean = Problem(labels, weights, None, meta(), meta(), config.weight, table, spec, "mean", "triton")
-    per_row = mean._replace(num_tokens=None, num_numbers=None, reduction="none")
+    of_mean, of_rows = (
+        spec_of(config, NumberTokens.from_groups(groups, vocab_size), reduction=reduction, **options)
+        for reduction in ("mean", "none")
+    )
+    rows = RowInputs(meta(BATCH, dtype=torch.int64), meta(BATCH))
+    mean = Problem(rows, meta(), meta(), config.weight, table, of_mean, "triton")
+    per_row = mean._replace(num_tokens=None, num_numbers=None, spec=of_rows)
     return Arguments(logits, torch.empty_like(logits), meta(NUM_FIELDS, BATCH), mean, per_row)
 
 

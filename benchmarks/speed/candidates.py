@@ -19,7 +19,7 @@ from unittest.mock import patch
 import torch
 
 from ntl_kernels import NTLConfig
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.spec import spec_of
 
 from ..inspect.workers import in_processes
 from .providers import by_autograd, ours
@@ -99,7 +99,7 @@ def tile_on(workload: Workload, device: torch.device, candidate: Candidate | Non
 
     shape = 1, few_rows(workload).rows, workload.vocab
     logits = torch.empty(shape, dtype=getattr(torch, workload.dtype), device=device)
-    options = backend.options_of(LossSpec.resolve(NTLConfig(), number_tokens(workload)), logits)
+    options = backend.options_of(spec_of(NTLConfig(), number_tokens(workload)), logits)
     with walking(candidate):
         return backend.loss_tile(logits, logits, options, backend.next_power_of_2(workload.numbers), walks=2)[0]
 

@@ -21,7 +21,7 @@ from .layout import loss_dtype
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     width, dtype, size = logits.shape[-1], loss_dtype(logits.dtype), num_statistics(problem.spec)
     unknown = torch.tensor(UNKNOWN[:size], dtype=dtype, device=logits.device)
-    statistics = unknown[:, None].repeat(1, problem.labels.numel() + 1)
+    statistics = unknown[:, None].repeat(1, problem.rows.labels.numel() + 1)
     if width:
         numbers = local_numbers(problem.table, first, width, dtype)
 
@@ -45,7 +45,7 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
         offsets = numbers.values - labels.targets[:, None]
-        cost = costs(numbers.values, labels.targets, labels.spec_of_rows(spec))
+        cost = costs(numbers.values, labels.targets, labels.spec_of_rows(spec).cost_line)
         sums = (part.sum(-1, keepdim=True) for part in (powers, powers * offsets, powers * cost))
         total, offset, cost = (part.masked_fill_(labels.is_other, 0) for part in sums)
         number_peak.masked_fill_(labels.is_other, -torch.inf)

@@ -63,18 +63,18 @@ SCALE_PROGRAMS = 1024
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
     if problem.lacks_denominators:
         problem = problem.counted(*count(problem, logits.shape[2], torch.float32).unbind())
-    row_count = problem.labels.numel()
+    row_count = problem.rows.labels.numel()
     fields = torch.empty((NUM_FIELDS, row_count), dtype=torch.float32, device=logits.device)
-    losses = fields.new_empty(row_count) if problem.reduction == "none" else None
+    losses = fields.new_empty(row_count) if problem.spec.reduction == "none" else None
     launch_row_losses(logits, problem, fields, losses, gradient)
     loss, parts = finish(fields, problem)
     return Forward(loss if losses is None else losses, parts, fields)
 
 
 def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
-    row_count = problem.labels.numel()
+    row_count = problem.rows.labels.numel()
     programs = programs_over(row_count)
-    totals = torch.empty(2 * programs, dtype=dtype, device=problem.labels.device)
+    totals = torch.empty(2 * programs, dtype=dtype, device=problem.rows.labels.device)
     arguments = labels_of(problem), numbers_of(problem.table), vocab_size, row_count, totals
     launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
     return totals if programs == 1 else totals.view(2, programs).sum(1)
@@ -88,7 +88,7 @@ def launch_row_losses(
     logits: Tensor, problem: Problem, fields: Tensor, losses: Tensor | None, gradient: Tensor | None
 ) -> None:
     """:func:`row_losses`; also writes the rows' w (CE + lambda u NTL) to ``losses`` [N], if given."""
-    row_count = problem.labels.numel()
+    row_count = problem.rows.labels.numel()
     if row_count == 0:
         return
     options, block = options_of(problem.spec, logits), block_of(problem.table)
@@ -114,7 +114,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
     arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
     constants = {
-        "MEAN": problem.reduction == "mean",
+        "MEAN": problem.spec.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
         "ARE_SUMS": programs > 1,
         "BLOCK": TOTAL_BLOCK,
@@ -145,7 +145,7 @@ def row_gradients(
     upstream: Tensor,
     gradient: Tensor,
 ) -> None:
-    row_count, width = problem.labels.numel(), logits.shape[2]
+    row_count, width = problem.rows.labels.numel(), logits.shape[2]
     if row_count == 0 or width == 0:
         return
     options, block = options_of(problem.spec, logits), block_of(problem.table)
@@ -190,8 +190,8 @@ def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix
 
 
 def labels_of(problem: Problem) -> Labels:
-    weights, number_weights = as_argument(problem.token_weights), as_argument(problem.number_weights)
-    return Labels(as_argument(problem.labels), weights, number_weights, problem.spec.ignore_index)
+    weights, number_weights = as_argument(problem.rows.token_weights), as_argument(problem.rows.number_weights)
+    return Labels(as_argument(problem.rows.labels), weights, number_weights, problem.spec.ignore_index)
 
 
 def numbers_of(table: NumberTable) -> Numbers:
@@ -201,7 +201,7 @@ def numbers_of(table: NumberTable) -> Numbers:
 def weights_of_terms(problem: Problem) -> tuple[Any, Any, Any]:
     """(num_tokens, num_numbers, ntl_weight) for a row; both denominators are 1 unless the loss is a mean."""
     denominators: tuple[Any, Any] = (1.0, 1.0)
-    if problem.reduction == "mean":
+    if problem.spec.reduction == "mean":
         denominators = as_argument(problem.num_tokens), as_argument(problem.ntl_denominator)
     return *denominators, as_argument(problem.ntl_weight)
 
@@ -230,7 +230,14 @@ def constants_of(spec: LossSpec) -> tuple[Transform, Scalars]:
         inner, outer = spec.logit_scale / spec.softcap, spec.softcap
     factor = outer / math.log(2.0)
     transform = Transform(inner, outer, spec.logit_scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
-    return transform, Scalars(*(float(getattr(spec, name)) for name in Scalars._fields))
+    offset, slope = spec.cost_line
+    derived = {
+        "has_cross_entropy": float(spec.has_cross_entropy),
+        "cost_offset": offset,
+        "cost_slope": slope,
+        "rise": 0.0 if spec.squash_factor is None else spec.squash_factor - 1.0,
+    }
+    return transform, Scalars(**{name: derived.get(name, getattr(spec, name, None)) for name in Scalars._fields})
 
 
 def options_of(spec: LossSpec, logits: Tensor) -> Options:

@@ -34,7 +34,7 @@ MERGED_ROWS = 128
 
 
 def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    row_count = problem.labels.numel()
+    row_count = problem.rows.labels.numel()
     statistics = torch.empty((num_statistics(problem.spec), row_count + 1), dtype=torch.float32, device=logits.device)
     if row_count:
         options, block = options_of(problem.spec, logits), block_of(problem.table)
@@ -55,7 +55,7 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
-    row_count, width = problem.labels.numel(), problem.table.ids.numel()
+    row_count, width = problem.rows.labels.numel(), problem.table.ids.numel()
     shape, fill = (row_count, width), torch.empty if problem.table.groups is None else torch.zeros
     columns = fill(shape, dtype=torch.float32, device=logits.device)
     if row_count:

@@ -61,13 +61,14 @@ class Transform(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """Floats of a LossSpec, under their names there."""
+    """Floats of a LossSpec, under their names there, unless noted otherwise."""
 
-    ce_weight: Any
+    has_cross_entropy: Any  # 1 or 0
     label_smoothing: Any
     z_loss: Any
-    cost_offset: Any
+    cost_offset: Any  # of the cost line; this and the next are those of the label's group
     cost_slope: Any
+    rise: Any  # squash_factor - 1, or 0 without one
     label_sigma: Any
     huber_delta: Any
     worst_loss: Any

@@ -15,7 +15,7 @@ WORST = tl.constexpr(WORST_FACTOR)
 
 @triton.jit
 def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """(numbers, label, scalars) of the label's group alone, as in ``formulas.in_groups``; empty outside number rows."""
+    """(numbers, label, scalars) of the label's group alone, as in ``LossSpec.in_group``; empty outside number rows."""
     at, is_number = label.index * names_in(GROUP), inside & (label.index >= 0)
     group = Group(
         start=load_named("start", GROUP, numbers.groups, 1, at, is_number).to(tl.int32),
@@ -33,19 +33,20 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
         number_weight=label.number_weight,
         index=label.index - group.start,
     )
-    is_squashed = scalars.cost_offset != 0.0
-    slope = tl.where(is_squashed, divide(scalars.cost_slope, group.furthest - group.nearest), scalars.cost_slope)
-    offset = tl.where(is_squashed, scalars.cost_offset - slope * group.nearest, 0.0)
+    is_squashed = scalars.rise > 0.0
+    slope = tl.where(is_squashed, divide(scalars.rise, group.furthest - group.nearest), 1.0)
+    offset = tl.where(is_squashed, 1.0 - slope * group.nearest, 0.0)
     if (KIND == "wasserstein") | (KIND == "cumulative"):
         largest = tl.where(group.furthest > 0.0, offset + slope * group.furthest, 0.0)
     else:
         largest, _ = value_loss(group.furthest, scalars, KIND)
     own_scalars = Scalars(
-        ce_weight=scalars.ce_weight,
+        has_cross_entropy=scalars.has_cross_entropy,
         label_smoothing=scalars.label_smoothing,
         z_loss=scalars.z_loss,
         cost_offset=offset,
         cost_slope=slope,
+        rise=scalars.rise,
         label_sigma=scalars.label_sigma,
         huber_delta=scalars.huber_delta,
         worst_loss=WORST * largest,

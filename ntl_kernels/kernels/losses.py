@@ -167,7 +167,7 @@ def cross_entropy(normaliser, distance, u, vocab_size, transform, scalars, SMOOT
     lse = row_lse(normaliser, transform)
     # A factor of 0 must also remove infinite terms: the square of a large lse, and a CE that is not needed.
     loss += tl.where(scalars.z_loss == 0.0, 0.0, scalars.z_loss * lse * lse)
-    return tl.where(scalars.ce_weight == 0.0, 0.0, scalars.ce_weight * loss)
+    return tl.where(scalars.has_cross_entropy == 0.0, 0.0, loss)
 
 
 @triton.jit

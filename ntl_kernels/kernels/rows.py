@@ -99,6 +99,6 @@ def number_of(scalar):
 @triton.jit
 def coefficients(label, upstream, num_tokens, num_numbers, ntl_weight, scalars):
     """(a, b): the coefficients of a row's CE and NTL in the loss, times the upstream gradient."""
-    a = divide(upstream * scalars.ce_weight * label.weight, number_of(num_tokens))
+    a = divide(upstream * scalars.has_cross_entropy * label.weight, number_of(num_tokens))
     b = divide(upstream * number_of(ntl_weight) * label.weight * label.number_weight, number_of(num_numbers))
     return a, b

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ..checks import check_leading_shape, check_linear, check_tensor, checked_problem
+from ..checks import check_linear, check_tensor, checked_problem
 from ..config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ..dispatch import as_result
-from ..spec import LossOptions
+from ..problem import RowInputs
+from ..spec import spec_of
 from ..tokens import NumberTokens
 from .collectives import checked_group
 from .split import Split, loss_of_head_shard, loss_of_shard
@@ -74,20 +75,10 @@ def vocab_parallel_cross_entropy_ntl(
         ... )
     """
     check_tensor("logits_shard", logits_shard)
-    check_leading_shape("logits_shard", logits_shard, labels)
     split = checked_split(numbers, vocab_start, group)
-    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-    problem = checked_problem(
-        logits_shard,
-        labels,
-        numbers,
-        config,
-        options,
-        token_weights=token_weights,
-        number_weights=number_weights,
-        num_tokens=num_tokens,
-        num_numbers=num_numbers,
-    )
+    spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
+    rows = RowInputs(labels, token_weights, number_weights)
+    problem = checked_problem(logits_shard, rows, numbers, config, spec, num_tokens, num_numbers, backend)
     return as_result(loss_of_shard(logits_shard, problem, split, inplace), problem, return_parts)
 
 
@@ -152,21 +143,11 @@ def vocab_parallel_linear_cross_entropy_ntl(
         ...     hidden, weight_shard, labels, numbers, group=group, vocab_start=8 * group.rank()
         ... )
     """
-    check_linear(hidden, weight_shard, bias_shard, labels, chunk_size)
-    split = checked_split(numbers, vocab_start, group)
-    options = LossOptions(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, backend)
-    problem = checked_problem(
-        hidden,
-        labels,
-        numbers,
-        config,
-        options,
-        token_weights=token_weights,
-        number_weights=number_weights,
-        num_tokens=num_tokens,
-        num_numbers=num_numbers,
-    )
-    split = split._replace(sums_hidden=reduce_hidden_grad)
+    check_linear(hidden, weight_shard, bias_shard, chunk_size)
+    split = checked_split(numbers, vocab_start, group)._replace(sums_hidden=reduce_hidden_grad)
+    spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
+    rows = RowInputs(labels, token_weights, number_weights)
+    problem = checked_problem(hidden, rows, numbers, config, spec, num_tokens, num_numbers, backend)
     result = loss_of_head_shard(hidden, weight_shard, bias_shard, problem, split, chunk_size, skip_ignored)
     return as_result(result, problem, return_parts)
 

@@ -1,4 +1,5 @@
-"""The headers that ranks send with their statistics: they show whether columns and arguments are consistent.
+"""The header that every rank sends once per call, with its first statistics: headers show whether the columns and
+arguments of all ranks are consistent.
 
 Differences that change the size or number of messages cannot be detected this way, because the ranks never read each
 other's headers.
@@ -11,11 +12,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ..backends.layout import loss_dtype
 from ..checks import can_look
 from ..loss import rows_that_count
-from ..problem import Header, Problem, Statistics
+from ..problem import Header, Problem
 from ..spec import LossSpec
 
 SIZE = len(Header._fields)
@@ -28,106 +31,90 @@ ROUGH = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight":
 """The same for entries that must be equal up to rounding."""
 HASH_MASK = 2**24 - 1
 """A mask of the bits of a hash that are sent; float32 holds them exactly."""
-WORD_MASK = 2**32 - 1
-SCRAMBLER = 0x45D9F3B
+SCRAMBLER = 0x1E3779B97F4A7C15
+"""An odd number of 61 bits, with bits at random."""
+ONE = 0x3F800000
+"""The bits of 1.0 in float32."""
+UNCOUNTED = -(2**40)
+"""Stands for the labels and weights of rows that do not count."""
 NOT_GIVEN = -1.0
 """Stands for a denominator of None."""
 TOLERANCE = 1e-5
 """The allowed relative difference, because ranks often sum denominators over different groups, in different orders."""
 
 
-def with_header(statistics: Tensor, problem: Problem, first: int, width: int) -> Tensor:
-    """The statistics [S, N + 1] with this rank's header, padded with 0, written to their last column."""
-    header = Header(
+def header_of(problem: Problem, first: int, width: int, like: Tensor) -> Tensor:
+    """The header [7] of a rank's columns and a problem as the caller passed it, in the losses' dtype of ``like``."""
+    header = like.new_full((SIZE,), NOT_GIVEN, dtype=loss_dtype(like.dtype))
+    entries = Header(
         first=first,
         width=width,
-        options_hash=hash_of_options(problem) & HASH_MASK,
-        rows_hash=hash_of_rows(problem) & HASH_MASK,
-        num_tokens=NOT_GIVEN if problem.num_tokens is None else problem.num_tokens,
-        num_numbers=NOT_GIVEN if problem.num_numbers is None else problem.num_numbers,
+        options_hash=hash_of_options(problem.spec, problem.backend, problem.vocab_size, problem.table.key),
+        rows_hash=hash_of_rows(problem),
+        num_tokens=problem.num_tokens,
+        num_numbers=problem.num_numbers,
         ntl_weight=problem.ntl_weight,
     )
-    column = statistics[:, -1].zero_()
-    for place, entry in zip(column[:SIZE], header, strict=True):
-        place.fill_(entry)
-    return statistics
-
-
-def hash_of_options(problem: Problem) -> Tensor:
-    """int64 0-d: a hash of everything that all rows share, without denominators and lambda."""
-    of_spec = hash_of(problem.spec, problem.reduction, problem.backend, problem.vocab_size)
-    table = problem.table
-    of_groups = 0 if table.groups is None else hash_of_pairs(table.ids, table.groups.sum(-1))
-    return hash_of_pairs(table.ids, table.values) + of_spec + of_groups
+    for place, entry in zip(header, entries, strict=True):
+        if entry is not None:
+            place.fill_(entry)
+    return header
 
 
 @lru_cache(maxsize=256)
-def hash_of(spec: LossSpec, *others: str | int) -> int:
-    """A hash that, unlike Python's own, is equal in all processes, and for traced and plain specs."""
-    return zlib.crc32(repr((spec.pack(), *others)).encode()) >> 1
+def hash_of_options(spec: LossSpec, *others: str | int) -> int:
+    """A hash of everything that all rows share, without denominators and lambda. Unlike Python's own, it is equal in
+    all processes."""
+    return zlib.crc32(repr((spec, *others)).encode()) & HASH_MASK
 
 
 def hash_of_rows(problem: Problem) -> Tensor:
     """int64 0-d: a hash of the labels, weights and positions of the rows that count."""
-    counts = rows_that_count(problem)
-    labels = problem.labels.masked_fill(~counts, 0)
-
-    def hashed(weights: Tensor | None) -> Tensor:
-        return hash_of_pairs(labels, counts if weights is None else weights.masked_fill(~counts, 0))
-
-    found = hashed(problem.token_weights)
-    if problem.number_weights is not None:  # 0 if all are 1, as without them
-        found += scrambled(hashed(problem.number_weights) - hashed(None))
-    return found
-
-
-def hash_of_pairs(whole: Tensor, real: Tensor) -> Tensor:
-    """int64 0-d: a hash of pairs of an integer and a real number [n], and of their positions."""
-    places = torch.arange(whole.shape[0], device=whole.device)
-    bits = real.float().view(torch.int32).long() & WORD_MASK
-    return scrambled(scrambled(scrambled(places) ^ whole) ^ bits).sum()
+    labels, *weights = problem.rows
+    x = labels.long() * SCRAMBLER  # wraps around, as all products here
+    for place, given in enumerate(weights, 1):
+        if given is not None:  # adds 0 if all are 1, as without them
+            x = x + (given.float().view(torch.int32).long() - ONE) * (SCRAMBLER >> 7 * place | 1)
+    x = x.masked_fill(~rows_that_count(problem), UNCOUNTED)
+    x = scrambled(x + torch.arange(x.shape[0], device=x.device)).sum()
+    return (x >> 16) & HASH_MASK
 
 
 def scrambled(x: Tensor) -> Tensor:
-    """32-bit numbers, in int64, in which every bit depends on all bits of ``x``."""
-    for _ in range(2):
-        x = ((x ^ (x >> 16)) * SCRAMBLER) & WORD_MASK
-    return x ^ (x >> 16)
+    """64-bit numbers in which every bit depends on all bits of ``x``."""
+    x = (x ^ (x >> 32)) * SCRAMBLER
+    return x ^ (x >> 29)
 
 
-def checked_statistics(gathered: Tensor, problem: Problem) -> Tensor:
-    """The statistics [R, S, N + 1] of all ranks; raises on every rank unless all have the same problem and together
-    have every column exactly once.
-
-    On a GPU, where reading them would wait for the device, totals become NaN instead, and with them losses and
-    gradients, unless NTL_KERNELS_VALIDATE=1 is set.
-    """
-    is_wrong = are_wrong(gathered[:, :SIZE, -1], problem.vocab_size)
-    if is_wrong is None:
-        return gathered
-    poisoned = gathered.clone()
-    sent = Statistics(*poisoned.unbind(1))
-    sent.total.masked_fill_(is_wrong, torch.nan)
-    sent.number_total.masked_fill_(is_wrong, torch.nan)
-    return poisoned
+def are_wrong(headers: Tensor, vocab_size: int) -> Tensor:
+    """bool 0-d: whether the headers [R, 7] of all ranks disagree, or the columns do not cover the vocabulary exactly
+    once."""
+    return ~torch.cat([agreements(headers).flatten(), ends_meet(headers, vocab_size)]).all()
 
 
-def are_wrong(headers: Tensor, vocab_size: int) -> Tensor | None:
-    """bool 0-d: whether the headers [R, 7] are inconsistent. Where their values may be read, this raises an error if
-    they are, and otherwise returns None."""
-    is_wrong = disagreements(headers).any() | ~are_covered(headers, vocab_size)
-    if not can_look(headers):
-        return is_wrong
-    if is_wrong:
+def disagreement(headers: Tensor, vocab_size: int) -> Tensor:
+    """:func:`are_wrong`; where its value may be read, raises on every rank if it is true."""
+    found = are_wrong(headers, vocab_size)
+    if can_look(headers) and found:
         raise ValueError(explanation(headers.cpu(), vocab_size))
-    return None
+    return found
 
 
-def disagreements(headers: Tensor) -> Tensor:
-    """bool [R, 5]: which entries of the headers [R, 7] differ from those of rank 0."""
-    exact, rough = (entries(headers, names) for names in (EXACT, ROUGH))
-    is_close = torch.isclose(rough, rough[:1], rtol=TOLERANCE, atol=0.0, equal_nan=True)
-    return torch.cat([exact != exact[:1], ~is_close], -1)
+def agreements(headers: Tensor) -> Tensor:
+    """bool [R, 5]: which entries of the headers [R, 7] equal those of rank 0."""
+    given = headers[:, SIZE - len(EXACT | ROUGH) :]
+    exact, rough = (given - given[:1]).abs().split((len(EXACT), len(ROUGH)), -1)
+    return torch.cat([exact == 0, rough <= TOLERANCE * given[:1, len(EXACT) :].abs()], -1)
+
+
+def ends_meet(headers: Tensor, vocab_size: int) -> Tensor:
+    """bool [R + 1]: whether each rank's columns begin where another's end, or at 0, and whether the last end at V.
+
+    All are true only if every column from 0 to V is covered exactly once.
+    """
+    first, width = headers[:, 0], headers[:, 1]
+    starts, ends = F.pad(first, (0, 1), value=vocab_size), F.pad(first + width, (0, 1))
+    return starts.sort().values == ends.sort().values
 
 
 def entries(headers: Tensor, names: Iterable[str]) -> Tensor:
@@ -136,20 +123,11 @@ def entries(headers: Tensor, names: Iterable[str]) -> Tensor:
     return torch.stack([getattr(header, name) for name in names], -1)
 
 
-def are_covered(headers: Tensor, vocab_size: int) -> Tensor:
-    """bool 0-d: whether the columns of all ranks cover the vocabulary exactly once."""
-    first, width = entries(headers, ("first", "width")).unbind(-1)
-    ranks = torch.arange(first.shape[0], device=first.device)
-    is_before = (first < first[:, None]) | ((first == first[:, None]) & (ranks < ranks[:, None]))
-    expected = (is_before * width).sum(-1)
-    return ((width == 0) | (first == expected)).all() & (width.sum() == vocab_size)
-
-
 def explanation(headers: Tensor, vocab_size: int) -> str:
     """What is wrong with the headers [R, 7], as an error message."""
     found = []
-    for (name, argument), differs in zip((EXACT | ROUGH).items(), disagreements(headers).t(), strict=True):
-        others = ", ".join(map(str, differs.nonzero().view(-1).tolist()))
+    for (name, argument), agrees in zip((EXACT | ROUGH).items(), agreements(headers).t(), strict=True):
+        others = ", ".join(map(str, (~agrees).nonzero().view(-1).tolist()))
         if others and name in EXACT:
             found.append(f"{argument} (rank 0 differs from rank{'s' * (',' in others)} {others})")
         elif others:

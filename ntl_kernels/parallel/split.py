@@ -7,7 +7,7 @@ the collectives between them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,12 +21,14 @@ from ..problem import Forward, Problem
 from ..tracing import is_plain
 from . import steps
 from .collectives import check_transforms, finished, gather_ranks, group_size, sum_ranks
-from .headers import checked_statistics
+from .headers import SIZE
 from .whole import all_columns, summed_gradient
+
+T = TypeVar("T")
 
 
 class Exchange(NamedTuple):
-    """Statistics that are being sent between the ranks."""
+    """What is being sent between the ranks about a chunk."""
 
     statistics: Tensor
     """[R, S, N + 1]"""
@@ -43,33 +45,35 @@ class Split(NamedTuple):
     sums_hidden: bool = True
     """Whether the gradient of hidden states is summed over the ranks, in float32."""
 
-    def losses(self, chunks: Iterator[Chunk], needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
+    def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         """The statistics of a chunk are sent while the logits of the next one are computed."""
-        waiting = None
+        is_wrong = None
+        for chunk, sent in one_ahead(self.exchanges(chunks, given)):
+            statistics = finished(sent.statistics)
+            if is_wrong is None:  # before waiting for data that a rank with other options may never send
+                is_wrong = steps.disagreement(statistics[:, :SIZE, -1], given)
+            yield chunk, self.found(chunk, statistics, sent.number_logits, is_wrong, needs_gradient)
+
+    def exchanges(self, chunks: Iterator[Chunk], given: Problem) -> Iterator[tuple[Chunk, Exchange]]:
+        """Start to send the statistics of each chunk."""
+        header = None
         for chunk in chunks:
-            sent = chunk, self.exchange(chunk.logits, chunk.given)
-            if waiting is not None:
-                yield waiting[0], self.found(*waiting, needs_gradient)
-            waiting = sent
-        if waiting is not None:
-            yield waiting[0], self.found(*waiting, needs_gradient)
+            logits, problem = chunk.logits, chunk.problem
+            header = steps.header(logits, self.first, given) if header is None else header
+            statistics = gather_ranks(steps.shard_statistics(logits, self.first, header, problem), self.group)
+            number_logits = None
+            if problem.spec.label_sigma > 0:
+                number_logits = sum_ranks(steps.number_columns(logits, self.first, problem), self.group)
+            yield chunk, Exchange(statistics, number_logits)
 
-    def exchange(self, logits: Tensor, problem: Problem) -> Exchange:
-        """Start to send the statistics of this rank's logits [B, T, W]."""
-        statistics = gather_ranks(steps.shard_statistics(logits, self.first, problem), self.group)
-        if problem.spec.label_sigma == 0:
-            return Exchange(statistics, None)
-        return Exchange(statistics, sum_ranks(steps.number_columns(logits, self.first, problem), self.group))
-
-    def found(self, chunk: Chunk, sent: Exchange, needs_gradient: bool) -> Found:
-        """Wait for the statistics of all ranks and merge them. The ranks compare the problem as it was given."""
-        statistics, number_logits = finished(sent.statistics), None
-        if sent.number_logits is not None:
-            # A rank with other options may never send the data waited for next.
-            if is_plain(statistics) and can_look(statistics):
-                checked_statistics(statistics, chunk.given)
-            number_logits = finished(sent.number_logits)
-        fields, gradient = steps.merge_shards(statistics, number_logits, chunk.given), None
+    def found(
+        self, chunk: Chunk, statistics: Tensor, number_logits: Tensor | None, is_wrong: Tensor, needs_gradient: bool
+    ) -> Found:
+        """Merge the statistics [R, S, N + 1] of all ranks. If the ranks disagree, the results are NaN."""
+        number_logits = None if number_logits is None else finished(number_logits)
+        fields, gradient = steps.merge_shards(statistics, number_logits, chunk.problem), None
+        if not (is_plain(statistics) and can_look(statistics)):
+            fields = fields.masked_fill(is_wrong, torch.nan)
         if needs_gradient:
             one = torch.ones((), dtype=fields.dtype, device=fields.device)
             gradient = self.gradient(chunk.logits, chunk.problem, fields, number_logits, one, inplace=True)
@@ -100,6 +104,15 @@ class Split(NamedTuple):
             return gradient
         total = sum_ranks(gradient.to(loss_dtype(gradient.dtype)), self.group)
         return finished(total).to(gradient.dtype)
+
+
+def one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The items, each after the next one has been computed."""
+    waiting: list[T] = []
+    for item in items:
+        yield from waiting
+        waiting = [item]
+    yield from waiting
 
 
 def loss_of_shard(logits: Tensor, problem: Problem, split: Split, inplace: bool = False) -> Forward:

@@ -19,7 +19,7 @@ from .. import steps
 from ..backends.layout import loss_dtype
 from ..config import NTLOutput
 from ..dispatch import as_output, as_result, in_shape, loss_of_hidden, loss_of_logits
-from ..problem import Forward, Problem, RowResult, parts_of
+from ..problem import Forward, Problem, RowInputs, RowResult, parts_of
 from .collectives import finished, sum_ranks
 from .split import Split, loss_of_head_shard, loss_of_shard
 
@@ -66,7 +66,7 @@ def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts:
         result = loss_of_logits(local, local_problem, inplace)
     else:
         result = loss_of_shard(local, local_problem, layout.split(logits.shape[-1]), inplace)
-    return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)
+    return as_dtensors(result, local_problem, problem.rows.labels.shape, layout, return_parts)
 
 
 def layout_of_logits(logits: DTensor) -> Layout:
@@ -115,7 +115,7 @@ def linear_cross_entropy(
         result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored)
     if not isinstance(hidden, DTensor):
         return as_result(result, local_problem, return_parts)
-    return as_dtensors(result, local_problem, problem.labels.shape, layout, return_parts)
+    return as_dtensors(result, local_problem, problem.rows.labels.shape, layout, return_parts)
 
 
 def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layout:
@@ -178,16 +178,11 @@ def local_rows(problem: Problem, layout: Layout) -> Problem:
     """The problem of this rank's rows."""
     names = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
     scalars = {field: local_scalar(name, getattr(problem, field)) for field, name in names.items()}
-    weights = {
-        name: local_row(name, getattr(problem, name), layout)
-        for name in ("token_weights", "number_weights")
-        if getattr(problem, name) is not None
-    }
-    return problem.changed(
-        labels=local_row("labels", problem.labels, layout),
-        **weights,
-        **scalars,
+    rows = (
+        None if tensor is None else local_row(name, tensor, layout)
+        for name, tensor in zip(RowInputs._fields, problem.rows, strict=True)
     )
+    return problem.changed(rows=RowInputs(*rows), **scalars)  # type: ignore[arg-type]
 
 
 def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
@@ -224,7 +219,7 @@ def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem
     """The problem with missing denominators summed over the rows of all ranks; sends two numbers in each group."""
     if not problem.lacks_denominators or not layout.row_groups:
         return problem
-    rows = problem.of_rows(loss_dtype(like.dtype))
+    rows = problem.changed(rows=problem.rows.flat(loss_dtype(like.dtype)))
     if problem.backend == "reference":  # the reference has no separate count step
         rows = rows.changed(backend="eager")
     totals = steps.count(like.detach(), rows)
@@ -240,13 +235,13 @@ def as_dtensors(
     replicated = [Replicate()] * layout.mesh.ndim
 
     def spread(part: Tensor) -> Tensor:
-        if problem.reduction == "none" and part.ndim == len(shape) and len(shape) > 0:
+        if problem.spec.reduction == "none" and part.ndim == len(shape) and len(shape) > 0:
             stride = torch.empty(shape, device="meta").stride()
             return DTensor.from_local(part, layout.mesh, layout.rows, run_check=False, shape=shape, stride=stride)
         return DTensor.from_local(part, layout.mesh, replicated, run_check=False)
 
     loss = in_shape(result.loss, problem)
-    if problem.reduction == "none" or not layout.row_groups:
+    if problem.spec.reduction == "none" or not layout.row_groups:
         loss = spread(loss)
     else:  # summed here, because ``item()`` of a partial sum would return this rank's part only
         total = DTensor.from_local(loss, layout.mesh, layout.scalar(), run_check=False)
@@ -266,11 +261,11 @@ def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: L
     for group in layout.row_groups:
         total = finished(sum_ranks(total, group))
     sums, counts = (RowResult(*each.unbind()) for each in total)
-    is_mean, has_numbers = problem.reduction == "mean", problem.num_numbers is not None
+    is_mean, has_numbers = problem.spec.reduction == "mean", problem.num_numbers is not None
     tokens = output.num_tokens if is_mean else sums.weight
     numbers = output.num_numbers if is_mean and has_numbers else sums.number_weight
     parts = parts_of(sums, counts, tokens, numbers, problem)
-    if problem.reduction == "none":
+    if problem.spec.reduction == "none":
         parts = parts._replace(cross_entropy=output.cross_entropy, ntl=output.ntl)
     return NTLOutput(output.loss, *parts)
 

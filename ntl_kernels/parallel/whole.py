@@ -12,7 +12,7 @@ from ..checks import checked_rows
 from ..problem import Problem
 from ..tracing import is_plain, refuse_second_derivative
 from .collectives import finished, gather_ranks, sum_ranks
-from .headers import SIZE, are_wrong, with_header
+from .headers import disagreement, header_of
 
 
 class AllColumns(torch.autograd.Function):
@@ -52,13 +52,11 @@ def all_columns(logits: Tensor, problem: Problem, split: Any) -> Tensor:
     vocab_size = problem.vocab_size
     if not is_plain(logits):
         return AllColumns.apply(logits, vocab_size, split)
-    rows = checked_rows(problem, vocab_size, loss_dtype(logits.dtype))
-    header = logits.new_empty((SIZE, 1), dtype=loss_dtype(logits.dtype))
-    with_header(header, rows, split.first, logits.shape[-1])
-    headers = finished(gather_ranks(header, split.group))[..., 0]
-    is_wrong = are_wrong(headers, vocab_size)
+    rows = checked_rows(problem, loss_dtype(logits.dtype))
+    header = header_of(rows, split.first, logits.shape[-1], logits)
+    is_wrong = disagreement(finished(gather_ranks(header, split.group)), vocab_size)
     whole: Tensor = AllColumns.apply(logits, vocab_size, split)
-    return whole if is_wrong is None else torch.where(is_wrong, torch.nan, whole)
+    return torch.where(is_wrong, torch.nan, whole)
 
 
 def summed_gradient(hidden: Tensor, split: Any) -> Tensor:

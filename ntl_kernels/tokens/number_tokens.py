@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, groupby, pairwise
@@ -66,6 +67,8 @@ class NumberTable(NamedTuple):
     """float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group."""
     width: int
     """The size of the largest group."""
+    key: int = 0
+    """A hash of the number tokens, equal in all processes."""
 
     def groups_of(self, index: Tensor, dtype: torch.dtype) -> Group | None:
         """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""
@@ -88,7 +91,7 @@ class NumberTokens:
     tokens.
     """
 
-    __slots__ = ("__weakref__", "_groups", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
+    __slots__ = ("__weakref__", "_groups", "_hash", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class NumberTokens:
         self._names = {token: names[token] for token, _ in self._pairs} if names else {}
         self._notes = tuple(notes)
         self._key = self._pairs, self._groups, self._vocab_size
+        self._hash = zlib.crc32(repr(self._key).encode())
         self._tables: dict[torch.device, NumberTable] = {}
         self.to(CPU)
 
@@ -435,7 +439,7 @@ class NumberTokens:
         if len(self._groups) > 1:
             rows = [group for group in self._groups for _ in range(group.size)]
             groups = torch.tensor(rows, dtype=torch.float32, device="cpu")
-        return NumberTable(self.ids.int(), self.values, self.lookup, groups, width)
+        return NumberTable(self.ids.int(), self.values, self.lookup, groups, width, self._hash)
 
     def describe(self, most: int = 12) -> str:
         """A summary to check before training: how many numbers there are, their range, and the first values.
@@ -508,7 +512,8 @@ def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:
 def copied(table: NumberTable, device: torch.device) -> NumberTable:
     """``table`` on ``device``."""
     groups = None if table.groups is None else table.groups.to(device)
-    return NumberTable(table.ids.to(device), table.values.to(device), table.lookup.to(device), groups, table.width)
+    tensors = table.ids.to(device), table.values.to(device), table.lookup.to(device)
+    return NumberTable(*tensors, groups, table.width, table.key)
 
 
 def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Group:

@@ -22,11 +22,11 @@ from ntl_kernels import (
 )
 from ntl_kernels.backends import eager
 from ntl_kernels.backends.layout import gradient_like, is_phase_equal
-from ntl_kernels.problem import NUM_FIELDS, RowResult
+from ntl_kernels.problem import NUM_FIELDS, RowInputs, RowResult
 from ntl_kernels.problem import Problem as Contract
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.spec import spec_of
 
-from ..parallel.shards import checked
+from ..parallel.shards import checked, reduced_by
 from ..problems import (
     Answer,
     Problem,
@@ -116,21 +116,21 @@ class TritonCases(InfiniteRows):
             assert torch.equal(gradient[0].isnan().all(-1), bad) and torch.equal(gradient[0].isnan().any(-1), bad)
             assert (gradient[0, 6:] == 0).all()
 
-    @pytest.mark.parametrize(("reduction", "ce_weight"), [("mean", 1.0), ("sum", 1.0), ("none", 1.0), ("none", 0.0)])
+    @pytest.mark.parametrize(("reduction", "has_ce"), [("mean", True), ("sum", True), ("none", True), ("none", False)])
     def test_the_reference_gives_the_same_nan(
-        self, reduction: str, ce_weight: float, monkeypatch: pytest.MonkeyPatch
+        self, reduction: str, has_ce: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where labels and weights are not checked first, as on a GPU."""
         monkeypatch.setattr(backends, "HOST_DEVICES", ())
         monkeypatch.delenv("NTL_KERNELS_VALIDATE", raising=False)
         labels = torch.tensor([50, -1, 10**12, 4, 5, 20, 60, -100, 4], device=self.device)
         weights = torch.tensor([1.0, 1.0, 1.0, -0.5, torch.nan, 1.0, 0.0, 1.0, 2.0], device=self.device)
-        spec = LossSpec.resolve(NTLConfig(reweigh=True), DIGITS, ce_weight=ce_weight)
+        spec = spec_of(NTLConfig(reweigh=True), DIGITS, reduction=reduction, has_cross_entropy=has_ce)
         answers = []
         for backend in ("triton", "reference"):
             logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)).to(self.device).requires_grad_()
             table = DIGITS.table(self.device)
-            contract = Contract(labels, weights, None, None, None, 0.3, table, spec, reduction, backend)
+            contract = Contract(RowInputs(labels, weights), None, None, 0.3, table, spec, backend)
             result = dispatch.loss_of_logits(logits, contract)
             result.loss.backward(torch.ones_like(result.loss))
             answers.append((result.loss.detach(), result.parts[:4], logits.grad))
@@ -169,11 +169,11 @@ class TritonCases(InfiniteRows):
             contract = contract_of(problem)._replace(num_tokens=given[0], num_numbers=given[1])
             counts = (b.count(contract, problem.logits.shape[-1], torch.float32) for b in (triton, eager))
             torch.testing.assert_close(*counts)
-            fields = torch.rand(NUM_FIELDS, contract.labels.numel(), device=self.device)
+            fields = torch.rand(NUM_FIELDS, contract.rows.labels.numel(), device=self.device)
             for field in (RowResult(*fields).weight, RowResult(*fields).number_weight):
                 field.round_()  # 0 or 1, as they are where no weights are given
             for reduction in ("mean", "sum", "none"):
-                got, expected = (b.finish(fields, contract._replace(reduction=reduction)) for b in (triton, eager))
+                got, expected = (b.finish(fields, reduced_by(contract, reduction)) for b in (triton, eager))
                 torch.testing.assert_close(got, expected)
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -338,7 +338,7 @@ def guarded_like(logits: Tensor, device: str) -> tuple[Tensor, Tensor]:
 
 def contract_of(problem: Problem) -> Contract:
     """The arguments of the backends' functions besides the logits, for reduction "sum"."""
-    return checked(problem, "triton")._replace(num_tokens=None, num_numbers=None, reduction="sum")
+    return reduced_by(checked(problem, "triton")._replace(num_tokens=None, num_numbers=None), "sum")
 
 
 def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
@@ -347,10 +347,10 @@ def run_contract(problem: Problem, gradient: Tensor) -> Tensor:
 
     contract, logits = contract_of(problem), problem.logits
     one_pass = problem.options["reduction"] != "none"
-    fields = torch.full((NUM_FIELDS, contract.labels.numel()), torch.nan, device=logits.device)
+    fields = torch.full((NUM_FIELDS, contract.rows.labels.numel()), torch.nan, device=logits.device)
     triton.row_losses(logits, contract, fields, gradient if one_pass else None)
     if not one_pass:
-        upstream = torch.ones(contract.labels.numel(), device=gradient.device)
-        per_row = contract._replace(reduction="none")
+        upstream = torch.ones(contract.rows.labels.numel(), device=gradient.device)
+        per_row = reduced_by(contract, "none")
         triton.row_gradients(logits, per_row, None, fields, None, upstream, gradient)
     return fields

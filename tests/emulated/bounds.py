@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton
-from ntl_kernels.spec import WORST_FACTOR, LossSpec, cost_line
+from ntl_kernels.formulas import cost_line
+from ntl_kernels.spec import WORST_FACTOR, spec_of
 from ntl_kernels.tokens import Group
 
 from ..problems import Problem
@@ -252,7 +253,7 @@ class Bounds:
         """(offset, slope) of the cost of a distance."""
         factor, nearest, furthest = self.config.squash_factor, *map(exact, self.rows.group[-2:])
         if factor is None or not self.is_grouped:
-            offset, slope = map(rounded, cost_line(self.problem.numbers.groups[0], factor))
+            offset, slope = map(rounded, cost_line(factor, *self.problem.numbers.groups[0][-2:]))
             return offset, slope
         slope = rounded(factor - 1) / (furthest - nearest)
         slope = slope.where(furthest.value > nearest.value, exact(0.0))
@@ -262,7 +263,7 @@ class Bounds:
     def worst(self) -> Rounded:
         """1.01 * L_max"""
         if not self.is_grouped:
-            return rounded(LossSpec.resolve(self.config, self.problem.numbers).worst_loss)
+            return rounded(spec_of(self.config, self.problem.numbers).worst_loss)
         furthest = exact(self.rows.group.furthest)
         if self.config.kind == "wasserstein":
             offset, slope = self.cost_line()

@@ -13,9 +13,9 @@ from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.backends.layout import gradient_like
 from ntl_kernels.formulas import divide
-from ntl_kernels.problem import AT, NUM_FIELDS, Parts, RowResult
+from ntl_kernels.problem import AT, NUM_FIELDS, Parts, RowInputs, RowResult
 from ntl_kernels.problem import Problem as Contract
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.spec import spec_of
 from ntl_kernels.tokens import NumberTable
 
 from ..parallel.shards import checked
@@ -75,9 +75,10 @@ def test_sums_over_rows(rows: int) -> None:
     torch.manual_seed(0)
     problem = problem_of(torch.float32, 50, shape=(1, rows), weights=True, number_weights=True)
     contract = checked(problem, "triton")
-    weights, number_weights, is_counted = contract.token_weights, contract.number_weights, contract.labels >= 0
+    labels, weights, number_weights = contract.rows
+    is_counted = labels >= 0
     assert weights is not None and number_weights is not None
-    is_number = is_counted & torch.isin(contract.labels, problem.numbers.ids.long())
+    is_number = is_counted & torch.isin(labels, problem.numbers.ids.long())
     counted = backend.count(contract, 50, torch.float32)
     torch.testing.assert_close(
         counted, torch.stack([weights[is_counted].sum(), (weights * number_weights)[is_number].sum()])
@@ -126,10 +127,10 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     lookup = torch.full((columns,), -1, dtype=torch.int32)
     lookup[ids] = torch.arange(len(ids), dtype=torch.int32)
     table = NumberTable(torch.tensor(ids, dtype=torch.int32), torch.arange(len(ids)) + 2.0, lookup, None, len(ids))
-    spec = LossSpec.resolve(NTLConfig(reweigh=True), digits(50, 10), label_smoothing=0.1)
+    spec = spec_of(NTLConfig(reweigh=True), digits(50, 10), label_smoothing=0.1)
     labels = torch.tensor([ids[0], columns - 1, -100, ids[-1]])
     logits = torch.randn(1, 4, columns).to(dtype)
-    contract = Contract(labels, None, None, 2.0, 3.0, 0.3, table, spec, "mean", "triton")
+    contract = Contract(RowInputs(labels), 2.0, 3.0, 0.3, table, spec, "triton")
     fields, gradient = torch.empty(NUM_FIELDS, 4), gradient_like(logits)
     backend.row_losses(logits, contract, fields, gradient)
     exact, truth = (

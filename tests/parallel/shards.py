@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 from unittest import mock
@@ -19,7 +20,8 @@ from ntl_kernels import NTLConfig, NTLOutput
 from ntl_kernels.backends.layout import loss_dtype
 from ntl_kernels.parallel import collectives, vocab_parallel_cross_entropy_ntl
 from ntl_kernels.problem import Problem as CheckedProblem
-from ntl_kernels.spec import LossSpec
+from ntl_kernels.problem import RowInputs
+from ntl_kernels.spec import spec_of
 
 from ..problems import Answer, Problem
 
@@ -135,28 +137,26 @@ def solve_in_shards(problem: Problem, bounds: Bounds, backend: str, inplace: boo
     return Answer(output, torch.cat([gradient for _, gradient in found], -1))
 
 
-DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": None, "logit_scale": 1.0}
+OF_SPEC = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale", "reduction")
+
+
+def reduced_by(problem: CheckedProblem, reduction: str) -> CheckedProblem:
+    """The problem with another reduction."""
+    return problem._replace(spec=replace(problem.spec, reduction=reduction))
 
 
 def checked(problem: Problem, backend: str) -> CheckedProblem:
     """The arguments of the backends."""
     options = problem.options
     config = options.get("config", NTLConfig())
-    spec = LossSpec.resolve(config, problem.numbers, **{k: options.get(k, v) for k, v in DEFAULTS.items()})
-    dtype = loss_dtype(problem.logits.dtype)
-    weights, number_weights = (
-        options[name].reshape(-1).to(dtype) if options.get(name) is not None else None
-        for name in ("token_weights", "number_weights")
-    )
+    given = {name: options[name] for name in OF_SPEC if name in options}
+    rows = RowInputs(problem.labels, options.get("token_weights"), options.get("number_weights"))
     return CheckedProblem(
-        problem.labels.reshape(-1),
-        weights,
-        number_weights,
+        rows.flat(loss_dtype(problem.logits.dtype)),
         options.get("num_tokens"),
         options.get("num_numbers"),
         config.weight,
         problem.numbers.table(problem.logits.device),
-        spec,
-        options["reduction"],
+        spec_of(config, problem.numbers, **given),
         backend,
     )

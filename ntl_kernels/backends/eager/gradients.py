@@ -91,7 +91,7 @@ def numbers_from_fields(
         terms = all_terms(x if every_x is None else every_x, labels, problem)
         terms = terms._replace(effects=terms.effects[:, numbers.places])
     elif spec.kind == "wasserstein":
-        terms = NumberTerms(costs(numbers.values, targets, spec), known.effect, known.effect)
+        terms = NumberTerms(costs(numbers.values, targets, spec.cost_line), known.effect, known.effect)
     else:
         terms = value_terms(numbers.values, targets, known.effect, spec)
     pulls = number_pulls(whole.probabilities(x), q, terms, spec).masked_fill_(is_unmeasured, 0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import divide, in_groups, other_groups
+from ...formulas import divide, other_groups
 from ...problem import Problem, is_kept
 from ...spec import LossSpec
 from ...tokens import Group, NumberTable
@@ -35,7 +35,7 @@ class Labels(NamedTuple):
 
     def spec_of_rows(self, spec: LossSpec) -> LossSpec:
         """The spec with what depends on the labels' groups."""
-        return spec if self.group is None else in_groups(spec, self.group)
+        return spec if self.group is None else spec.in_group(self.group)
 
     def others(self, table: NumberTable, places: Tensor | None = None) -> Tensor | None:
         """bool [n, k]: which number tokens (all, or at ``places``) are not in the labels' groups; None for one."""
@@ -93,8 +93,8 @@ class Labels(NamedTuple):
         """The same with coefficients for an upstream gradient (one number, or [n])."""
         if isinstance(upstream, Tensor) and upstream.ndim:
             upstream = upstream.unsqueeze(-1)
-        a, b = upstream * problem.spec.ce_weight, upstream * number_of(problem.ntl_weight)
-        if problem.reduction == "mean":
+        a, b = upstream * float(problem.spec.has_cross_entropy), upstream * number_of(problem.ntl_weight)
+        if problem.spec.reduction == "mean":
             assert problem.num_tokens is not None and problem.ntl_denominator is not None
             a, b = divide(a, number_of(problem.num_tokens)), divide(b, number_of(problem.ntl_denominator))
         return self._replace(a=self.weighted(a), b=self.weighted_numbers(b))
@@ -102,7 +102,7 @@ class Labels(NamedTuple):
 
 def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels:
     """Look up the labels; no label causes an access out of bounds."""
-    labels, weights, table = problem.labels.view(-1).long(), problem.token_weights, problem.table
+    labels, weights, table = problem.rows.labels.view(-1).long(), problem.rows.token_weights, problem.table
     counts = is_bad = None
     if weights is not None:
         weights = weights.view(-1)
@@ -121,8 +121,8 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     index = table.lookup.index_select(0, ids)
     is_other = index.signbit()  # half the cost of < 0, which creates a tensor for the 0
     number_weights = None
-    if problem.number_weights is not None:
-        given = problem.number_weights.view(-1)
+    if problem.rows.number_weights is not None:
+        given = problem.rows.number_weights.view(-1)
         is_other |= given == 0
         number_weights = given.masked_fill(~(given >= 0), torch.nan).unsqueeze(-1)
     for out in (None if counts is None else ~counts, is_bad):

@@ -31,14 +31,14 @@ def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forwar
         problem = problem.counted(*labels.weight_sums())
     fields = solve(logits, labels, problem, gradient)
     loss, parts = finish(fields, problem)
-    if problem.reduction == "none":
+    if problem.spec.reduction == "none":
         loss = losses_of_rows(fields, problem)
     return Forward(loss, parts, fields)
 
 
 def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     sums = read_labels(problem, vocab_size, dtype).weight_sums()
-    return torch.tensor(sums, dtype=dtype, device=problem.labels.device)
+    return torch.tensor(sums, dtype=dtype, device=problem.rows.labels.device)
 
 
 def row_losses(logits: Tensor, problem: Problem, fields: Tensor, gradient: Tensor | None) -> None:
@@ -157,7 +157,7 @@ def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor
 
     All terms except the z-loss are differences, which stay precise if all logits of a row are large.
     """
-    if spec.ce_weight == 0:  # 0 even if CE is infinite
+    if not spec.has_cross_entropy:  # 0 even if CE is infinite
         return torch.zeros_like(label_logits)
     log_total = normaliser.total.log()
     loss = normaliser.peak - label_logits + log_total
@@ -166,7 +166,7 @@ def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor
         loss = torch.add((1 - spec.label_smoothing) * loss, log_total - distance, alpha=spec.label_smoothing)
     if spec.z_loss:  # avoid 0 times the square of a large lse, which is NaN
         loss = loss + spec.z_loss * normaliser.lse**2
-    return loss if spec.ce_weight == 1 else loss * spec.ce_weight
+    return loss
 
 
 def cross_entropy_pulls(a: Factor, normaliser: Normaliser, vocab_size: int, spec: LossSpec) -> Pulls:

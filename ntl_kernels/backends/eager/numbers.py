@@ -97,7 +97,7 @@ def number_terms(
 ) -> NumberTerms:
     """The terms of number rows from q [n, K], the values [n] of their labels and those of the number tokens [K]."""
     if is_linear(spec):
-        effects = costs(values, targets, spec)
+        effects = costs(values, targets, spec.cost_line)
         loss = None if q is None else (q * effects).sum(-1, keepdim=True)
         return NumberTerms(effects, loss, loss)
     assert q is not None
