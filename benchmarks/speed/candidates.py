@@ -7,8 +7,7 @@ time by launching it on a few rows: Triton then finds it in its cache on disk.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
@@ -21,7 +20,7 @@ import torch
 from ntl_kernels import NTLConfig
 from ntl_kernels.spec import LossSpec
 
-from ..inspect.workers import in_processes
+from ..inspect.workers import on_all_cores
 from .providers import by_autograd, ours
 from .workloads import Workload, make_case, number_tokens
 
@@ -118,10 +117,6 @@ def compiled_ahead(
     """Compile the distinct candidates of all workloads in as many processes as there are cores; return the faults."""
     items = [(workload, device, way) for workload in workloads for way in distinct(workload, device).values()]
     return {item: fault for item, fault in zip(items, on_all_cores(fault_of, items), strict=True) if fault is not None}
-
-
-def on_all_cores(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return in_processes(function, items, min(len(items), len(os.sched_getaffinity(0))))
 
 
 def fault(item: Item) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..published import markdown
+from ..table import Table
 from .idle import WARP
 from .results import Record, Records
 from .tables import label, source_of
@@ -61,7 +61,7 @@ def counts_table(records: Records) -> str:
     header += ["instructions per 16 bytes", "special functions per logit", "barriers"]
     header += ["registers", "spills", "launches", "torch operators", "waits"]
     rows = [counts_row(record, name) for record in records.values() for name in counted(record)]
-    return markdown(header, rows) if rows else ""
+    return Table(header, rows).markdown()
 
 
 def counts_row(record: Record, name: str) -> list[str]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..published import SPACE, markdown
+from ..published import SPACE
+from ..table import Table
 from .memory import FRESH, KEPT
 from .results import Record, Records, medians, of_way, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
@@ -104,8 +105,4 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
             for headline in HEADLINES[kind]
             if headline.workload in found and headline.ours in timed(found[headline.workload])
         ]
-    if not rows:
-        return ""
-    columns = zip(HEADER, *rows, strict=True)
-    header, *filled = zip(*(column for column in columns if {*column[1:]} - {"", NOT_TIMED}), strict=True)
-    return UNBROKEN.sub(SPACE, markdown(header, filled, words=1))
+    return UNBROKEN.sub(SPACE, Table(HEADER, rows).filled(NOT_TIMED).markdown(words=1))

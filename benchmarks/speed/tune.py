@@ -19,7 +19,7 @@ import torch
 
 from ntl_kernels.backends.eager import blocks
 
-from ..published import markdown
+from ..table import Table
 from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, fault, tile_on, walking
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, percentiles, timed
@@ -54,7 +54,7 @@ def tune(settings: Settings, folder: Path) -> str:
 
     target, records = write_records(chosen, settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain", "spread"]
-    parts = [f"{target / FILE}.json", markdown(header, map(winner, records))]
+    parts = [f"{target / FILE}.json", Table(header, map(winner, records)).markdown()]
     if is_gpu:
         times = []
         for workload, record in zip(chosen, records, strict=True):
