@@ -13,7 +13,8 @@ import torch
 from ..commands import InputError, Parser, count, in_one_line, seconds
 from ..environment import ROOT
 from ..published import verdict
-from . import memory, neighbours, results, workloads
+from . import memory, neighbours, report, results, workloads
+from .run import Settings
 
 SCRATCH = ROOT / "runs" / "speed"
 """The folder for results that are not committed."""
@@ -127,8 +128,6 @@ def measure(options: argparse.Namespace) -> int:
     if options.name == "run":
         options.seconds = options.seconds or (2.0 if options.quick else 8.0)
         options.suite = "quick" if options.quick else options.suite
-    from .run import Settings  # here, since it imports torch's compiler, which takes seconds
-
     settings = Settings(
         **{field.name: vars(options)[field.name] for field in fields(Settings) if field.name in options}
     )
@@ -143,8 +142,6 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from . import report
-
     if options.check:
         return verdict(report.check(options.results))
     print(*report.write(options.results), sep="\n")

@@ -11,7 +11,8 @@ from typing import Any
 from ..commands import InputError
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
-from . import count_tables, plots, tables
+from . import plots, tables
+from .counts import counts_text, headline
 from .headlines import headline_table
 from .memory import KEPT
 from .neighbours import LIMIT
@@ -82,7 +83,7 @@ def section(found: dict[Path, Records]) -> str:
     table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
     missing = kind_of(ordered[0][1]) != "gpu"
     gpu = ["**GPU timings are missing**: `benchmarks/on_gpu.sh` will measure them."] if missing else []
-    counts = [line for device in found if (line := count_tables.headline(load_counts(device)))]
+    counts = [line for device in found if (line := headline(load_counts(device)))]
     below = " ".join([*(sources(device, records) for device, records in ordered), *counts[:1], *gpu])
     return joined([CAPTION, table, ways + SMALL_TEXT, below])
 
@@ -136,14 +137,6 @@ def device_report(records: Records, device: Path) -> str:
         f"## Machine\n\n{provenance(records)}\n\n```json\n{json.dumps(environments(records)[0], indent=2)}\n```",
     ]
     return joined(parts)
-
-
-def counts_text(records: Records) -> str:
-    """The table of what providers execute, with its explanation and source; empty if nothing was counted."""
-    table = count_tables.counts_table(records)
-    missing = headed("Not counted:", tables.not_timed(records))
-    source = count_tables.counts_source(records) if table else ""
-    return joined([count_tables.TEXT, count_tables.COLUMNS_TEXT, table, missing, source]).strip() if table else ""
 
 
 def main_tables(records: Records, name: str) -> str:

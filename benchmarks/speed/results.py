@@ -110,9 +110,13 @@ def median(entry: Record) -> float:
     return percentiles(entry["samples_s"])[1]
 
 
+def with_status(record: Record, status: str) -> dict[str, Record]:
+    """Provider -> entry, for providers that were, for example, "counted"."""
+    return {name: found for name, found in record["providers"].items() if found["status"] == status}
+
+
 def timed(record: Record) -> dict[str, Record]:
-    """Provider -> entry, for providers that were timed."""
-    return {name: found for name, found in record["providers"].items() if found["status"] == "timed"}
+    return with_status(record, "timed")
 
 
 def medians(record: Record) -> dict[str, float]:

@@ -21,7 +21,6 @@ import triton.language as tl
 
 from benchmarks.speed import counts, measure, providers, results, workloads
 from benchmarks.speed.__main__ import main
-from benchmarks.speed.executed import emulated_gpu
 from benchmarks.speed.providers import CE, Provider, by_autograd
 from benchmarks.speed.run import Settings
 from benchmarks.speed.workloads import Case, Loss
@@ -120,7 +119,7 @@ def test_kernels_of_others_are_kept_within_their_tensors(entries: Chosen) -> Non
 
 
 def test_our_kernels_are_checked_as_in_the_tests() -> None:
-    with emulated_gpu() as gpu:
+    with counts.emulated_gpu() as gpu:
         ours = gpu.roles_of(type("Asked", (), {"kernel": "row_losses_kernel", "arguments": {"logits": None}}))
         other = gpu.roles_of(type("Asked", (), {"kernel": "another_kernel", "arguments": {"logits": None}}))
     assert "logits" not in ours.updates and "gradient" in ours.outputs and other.updates == {"logits"}
