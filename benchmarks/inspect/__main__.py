@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..commands import InputError, Parser, in_one_line
+from ..commands import Parser, in_one_line
 from ..table import Table
 from . import __doc__ as description
 from .cases import LAUNCHES, LOSSES, TARGETS, all_cases
@@ -29,6 +28,7 @@ def main(given: list[str]) -> int:
     parser.add_argument("--loss", choices=list(LOSSES), help="with --model: the options of the loss (default)")
     parser.add_argument("--markdown", action="store_true", help="with --model: print the tables as Markdown")
     arguments = parser.parse_args(given)
+    kernels, targets = arguments.kernel or LAUNCHES, arguments.target or TARGETS
     found: list[Any]
     if not arguments.model and (arguments.gpu or arguments.loss or arguments.markdown):
         parser.error("--gpu, --loss and --markdown need --model")
@@ -38,23 +38,16 @@ def main(given: list[str]) -> int:
         if arguments.kernel not in (None, [KERNEL]):
             parser.error(f"--model supports only {KERNEL}")
         names = arguments.gpu or list(GPUS)
-        cases = cases_of(targets_of(names, arguments.target or TARGETS), arguments.loss or "default")
-        found = [one for one in model(cases) if one.gpu in names]
+        targets = list(dict.fromkeys(GPUS[name].target for name in names if GPUS[name].target in targets))
+        if not targets:
+            parser.error(f"none of the targets belongs to {' or '.join(names)}")
+        found = [one for one in model(cases_of(targets, arguments.loss or "default")) if one.gpu in names]
         text = text_of(found, Table.markdown if arguments.markdown else Table.aligned)
     else:
-        kernels, targets = arguments.kernel or LAUNCHES, arguments.target or TARGETS
         found = inspect(case for case in all_cases() if case.kernel in kernels and case.target in targets)
         text = table(found)
     print("\n".join(json.dumps(asdict(each)) for each in found) if arguments.json else text)
     return 0
-
-
-def targets_of(names: Sequence[str], targets: Sequence[str]) -> list[str]:
-    """The targets of some GPUs that are among those chosen."""
-    found = [gpu.target for gpu in GPUS.values() if gpu.name in names and gpu.target in targets]
-    if not found:
-        raise InputError(f"none of the targets belongs to {' or '.join(names)}")
-    return list(dict.fromkeys(found))
 
 
 if __name__ == "__main__":

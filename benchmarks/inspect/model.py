@@ -89,12 +89,9 @@ def estimates_of(case: Case) -> list[Estimate]:
     compiled = compile_launch(launch, case.target)
     usage, code = disassembled(compiled)
     counts = executed_code(code, launch, VOCAB_SIZES[case.rows])
-    threads, registers = launch.keywords["TILE"].threads, registers_of(usage)
-    return [
-        estimate(case, gpu, counts, threads, registers, compiled.metadata.shared)
-        for gpu in GPUS.values()
-        if gpu.target == case.target
-    ]
+    tile, shared = launch.keywords["TILE"], compiled.metadata.shared
+    gpus = [gpu for gpu in GPUS.values() if gpu.target == case.target]
+    return [estimate(case, gpu, counts, tile.threads, registers_of(usage), shared) for gpu in gpus]
 
 
 def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int, shared_bytes: int) -> Estimate:

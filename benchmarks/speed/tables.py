@@ -39,11 +39,6 @@ Columns = dict[str, Callable[[str, Record], str]]
 """Heading -> function that returns the cell for a provider's name and entry."""
 
 
-def named(record: Record) -> str:
-    """A workload's name, marked if it was disturbed."""
-    return record["name"] + MARK * is_disturbed(record)
-
-
 def is_disturbed(record: Record) -> bool:
     return neighbours.disturbs(record["others_share"])
 
@@ -166,7 +161,7 @@ def group_table(records: Records, group: str) -> str:
     labels = {name: label(record, name) for record in first for name in timed(record)}
     rows = []
     for record in members if first else []:
-        workload = f"{named(record)}: {problem(record)}"
+        workload = f"{record['name']}{MARK * is_disturbed(record)}: {problem(record)}"
         rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
     return Table([f"median ms ({RATIO})", *labels.values()], rows).markdown()
 

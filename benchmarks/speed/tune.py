@@ -20,7 +20,7 @@ import torch
 from ntl_kernels.backends.eager import blocks
 
 from ..table import Table
-from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, fault, tile_on, walking
+from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, tile_on, walking
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, percentiles, timed
 from .run import NOT_TIMED, Settings, run_workload, suite_of, write_records
@@ -40,7 +40,7 @@ def tune(settings: Settings, folder: Path) -> str:
     """Measure, write ``folder/<device>/tune.json``; return its path, a table, and the tables of tiles to paste."""
     chosen, device = suite_of(settings), settings.device
     is_gpu = device.type != "cpu"
-    faults = compiled_ahead(chosen, device, fault) if is_gpu else {}
+    faults = compiled_ahead(chosen, device) if is_gpu else {}
     for (workload, _, candidate), reason in faults.items():
         print(f"{workload.name}: {candidate or PRESENT}{', left out' if candidate else ''}: {reason}", flush=True)
     if settings.compile_only:
