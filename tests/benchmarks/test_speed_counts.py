@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ import triton.language as tl
 from benchmarks.speed import counts, measure, providers, results, workloads
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.providers import CE, Provider, by_autograd
-from benchmarks.speed.run import Settings
 from benchmarks.speed.workloads import Case, Loss
 
 from ..emulator.emulator import Fault
+from .speed_cases import CPU
 
 V, ROWS = 128, 8
 TINY = workloads.Workload("counts-tiny", "counts", "counts", ROWS, V, number_share=0.5, threads=1)
-SETTINGS = Settings(torch.device("cpu"), threads=1)
 
 
 @triton.jit
@@ -67,24 +65,14 @@ def planted(factor: float = 1.0, beyond: int = 0, added: float = 0.0) -> Provide
     return Provider("planted", "Planted", "counts", CE, by_autograd(make))
 
 
-Chosen = Callable[..., dict[str, Any]]
+def entry_of(provider: Provider) -> dict[str, Any]:
+    """On the tiny workload."""
+    return counts.entry_of(provider, workloads.make_case(TINY, CPU, sets=2))
 
 
-@pytest.fixture
-def entries(monkeypatch: pytest.MonkeyPatch) -> Chosen:
-    """The entries of some providers on the tiny workload."""
-
-    def entries_of(*chosen: Provider) -> dict[str, Any]:
-        monkeypatch.setattr(counts, "providers_of", lambda family, names: list(chosen))
-        (record,) = counts.counted(TINY, SETTINGS)
-        return record["providers"]
-
-    return entries_of
-
-
-def test_the_counts_of_a_known_kernel(entries: Chosen) -> None:
+def test_the_counts_of_a_known_kernel() -> None:
     """A warp reads and writes a row of 128 in accesses of 16 bytes, and one label and one loss."""
-    entry = entries(planted())["planted"]
+    entry = entry_of(planted())
     (kernel,) = entry["kernels"]
     known = {"kernel": "planted_kernel", "launches": 1, "programs": ROWS, "threads": 32, "barriers": 0, "spills": 0}
     known |= {"loads": {"16": ROWS * V // 4, "8": ROWS}, "stores": {"16": ROWS * V // 4, "4": ROWS}}
@@ -104,9 +92,9 @@ def test_the_counts_of_a_known_kernel(entries: Chosen) -> None:
         (planted(beyond=1), Fault, "out of bounds"),
     ],
 )
-def test_a_wrong_kernel_is_not_counted(provider: Provider, error: type[Exception], said: str, entries: Chosen) -> None:
+def test_a_wrong_kernel_is_not_counted(provider: Provider, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        entries(provider)
+        entry_of(provider)
 
 
 def test_our_kernels_are_checked_as_in_the_tests() -> None:
@@ -144,7 +132,7 @@ def test_torch_operators_that_compute_are_counted() -> None:
         x.sum()  # which fills a tensor first
         torch.logsumexp(x.t().contiguous(), 0).add_(1)
 
-    events = measure.trace_of(step, torch.device("cpu"))
+    events = measure.trace_of(step, CPU)
     names = {event["name"].removeprefix("aten::") for event in events if event.get("cat") == "cpu_op"}
     computing = set(filter(lambda name: counts.computes(f"aten::{name}"), names))
     assert {"sum", "copy_", "amax", "exp_", "log_", "add_"} <= computing
