@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,21 +86,6 @@ def commit_of(environment: dict[str, Any]) -> str:
     """The commit of a result, and whether there were uncommitted changes."""
     dirty = " with uncommitted changes" if environment["changed_files"] else ""
     return f"commit `{environment['commit'][:10]}`{dirty}"
-
-
-def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int | None = None) -> str:
-    """A Markdown table. The first ``words`` columns, or all with anything but numbers, are aligned left."""
-    header, rows = list(header), [list(row) for row in rows]
-    columns = range(len(header))
-    are_words = [
-        any(not is_number(row[column]) for row in rows) if words is None else column < words for column in columns
-    ]
-    lines = [header, ["---" if left else "---:" for left in are_words], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def is_number(cell: str) -> bool:
-    return not cell or cell.lstrip(f"≤≥-{MINUS} ")[:1].isdigit() or cell == "-"
 
 
 def pyplot() -> Any:

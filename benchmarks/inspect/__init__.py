@@ -4,6 +4,5 @@ Every case calls a backend function on tensors without memory, intercepts the la
 same arguments and block sizes. The machine code is read with the disassemblers that ship with Triton.
 
 ``--model`` estimates from the machine code what a multiprocessor executes for a row, and what limits the speed of the
-loss and its gradient on A100, H100, H200 and B200. ``--in-flight`` simulates how much of the bandwidth of a copy is
-left by waiting, for the tile in use and for others. Both are models, not measurements.
+loss and its gradient on A100, H100, H200 and B200. It is a model, not a measurement.
 """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +13,6 @@ from ntl_kernels.config import NTLConfig
 from ntl_kernels.problem import NUM_FIELDS, Problem, RowInputs
 from ntl_kernels.spec import spec_of
 from ntl_kernels.tokens import Group, NumberTable, NumberTokens
-
-from .workers import in_processes
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -56,18 +52,6 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}, {self.rows} rows, {self.numbers} numbers" + (f", {self.loss}" * (self.loss != "default"))
-
-
-Result = TypeVar("Result")
-
-
-def in_parallel(function: Callable[[Case], Result], cases: Iterable[Case]) -> list[Result]:
-    """The function of every case, for as many at a time as there are cores."""
-    cases = list(cases)
-    workers = min(len(cases), len(os.sched_getaffinity(0)))
-    if workers <= 1:
-        return [function(case) for case in cases]
-    return in_processes(function, cases, workers)
 
 
 class Launch(NamedTuple):

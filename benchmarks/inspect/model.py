@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .cases import DTYPES, VOCAB_SIZES, Case, compile_launch, in_parallel, record
+from .cases import DTYPES, VOCAB_SIZES, Case, compile_launch, record
 from .counts import Counts, executed_code
 from .machine_code import disassembled, registers_of
-from .roofline import GPU, GPUS, floor_seconds, l2_bytes_of, next_limit, resident_programs, shares_of
+from .roofline import (
+    GPU,
+    GPUS,
+    bytes_on_the_way,
+    floor_seconds,
+    l2_bytes_of,
+    next_limit,
+    resident_programs,
+    shares_of,
+)
+from .workers import on_all_cores
 
 KERNEL = "losses_and_gradients"
 NUMBERS = 10
@@ -37,13 +47,14 @@ class Estimate:
     """16-byte loads, counted per thread."""
     vector_stores: int
     l2_bytes: int
-    """Bytes between the L2 and the multiprocessor."""
+    """Bytes between the L2 and the multiprocessor; from memory if every load misses the L2."""
     memory_bytes: int
     """Bytes of one read and one write; everything that is loaded again comes from the L2."""
-    memory_bytes_missed: int
-    """The same if every load misses the L2."""
     rows_in_flight: int
     """Rows being processed on the whole GPU."""
+    bytes_on_the_way: tuple[float, float]
+    """Bytes that each of these rows must have on their way from or to memory to keep it busy, if its latency is low or
+    high."""
     bytes_in_flight: int
     """Bytes of the logits of these rows that are read again."""
     l2_capacity: int
@@ -68,7 +79,7 @@ def cases_of(targets: Iterable[str], loss: str = "default") -> list[Case]:
 
 def model(cases: Iterable[Case]) -> list[Estimate]:
     """Compile the cases in parallel and count what a row of each executes."""
-    found = [one for estimates in in_parallel(estimates_of, cases) for one in estimates]
+    found = [one for estimates in on_all_cores(estimates_of, cases) for one in estimates]
     return sorted(found, key=lambda one: list(GPUS).index(one.gpu))
 
 
@@ -78,12 +89,9 @@ def estimates_of(case: Case) -> list[Estimate]:
     compiled = compile_launch(launch, case.target)
     usage, code = disassembled(compiled)
     counts = executed_code(code, launch, VOCAB_SIZES[case.rows])
-    threads, registers = launch.keywords["TILE"].threads, registers_of(usage)
-    return [
-        estimate(case, gpu, counts, threads, registers, compiled.metadata.shared)
-        for gpu in GPUS.values()
-        if gpu.target == case.target
-    ]
+    tile, shared = launch.keywords["TILE"], compiled.metadata.shared
+    gpus = [gpu for gpu in GPUS.values() if gpu.target == case.target]
+    return [estimate(case, gpu, counts, tile.threads, registers_of(usage), shared) for gpu in gpus]
 
 
 def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int, shared_bytes: int) -> Estimate:
@@ -94,6 +102,7 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
     in_flight = resident_programs(threads, registers, shared_bytes, gpu) * gpu.multiprocessors
     read_again = in_flight * 16 * (counts.vector_loads - counts.vector_stores)
     fits = read_again <= gpu.l2_bytes
+    low, high = bytes_on_the_way(gpu)
     shares = shares_of(counts, row_bytes, gpu)
     return Estimate(
         gpu=gpu.name,
@@ -107,8 +116,8 @@ def estimate(case: Case, gpu: GPU, counts: Counts, threads: int, registers: int,
         vector_stores=counts.vector_stores,
         l2_bytes=l2_bytes_of(counts),
         memory_bytes=2 * row_bytes,
-        memory_bytes_missed=l2_bytes_of(counts),
         rows_in_flight=in_flight,
+        bytes_on_the_way=(low / in_flight, high / in_flight),
         bytes_in_flight=read_again,
         l2_capacity=gpu.l2_bytes,
         instructions=counts.instructions,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, fields
 
 from ntl_kernels.backends.tiles import LANES
 
-from .cases import Case, compile_launch, in_parallel, platform_of, record
+from ..table import Table
+from .cases import Case, compile_launch, platform_of, record
 from .machine_code import read_amd, read_nvidia
+from .workers import on_all_cores
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Report:
 
 def inspect(cases: Iterable[Case]) -> list[Report]:
     """Compile the cases in parallel and report on each."""
-    return in_parallel(inspect_case, cases)
+    return on_all_cores(inspect_case, cases)
 
 
 def inspect_case(case: Case) -> Report:
@@ -45,17 +46,6 @@ def inspect_case(case: Case) -> Report:
     return Report(case.kernel, case.target, str(case), threads, shared_bytes=shared, **read(compiled))
 
 
-def table(found: Sequence[Any]) -> str:
-    """A text table with one line per report, or per object of another dataclass."""
-    lines = [asdict(one) for one in found]
-    return aligned([list(lines[0]), *([cell(value) for value in line.values()] for line in lines)])
-
-
-def cell(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def aligned(lines: list[list[str]]) -> str:
-    """Lines of cells as aligned columns."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+def table(found: Sequence[Report]) -> str:
+    """A line per report."""
+    return Table((field.name for field in fields(Report)), (map(str, astuple(one)) for one in found)).aligned()

@@ -27,6 +27,8 @@ L2_BYTES_PER_CLOCK = 31
 for reads (5120 bytes per clock, or 47 per multiprocessor). A micro-benchmark of the A100 reached 4.73 TB/s on 108
 multiprocessors at 1.41 GHz, or 31 per multiprocessor (github.com/RRZE-HPC/gpu-benches/issues/13). It is a guess that
 other GPUs reach the same and that writes cost as much as reads."""
+MEMORY_LATENCIES = (600, 1200)
+"""Clocks from a load to its data in memory: a low and a high guess."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,12 @@ GUESSED = "L2"
 def floor_seconds(row_bytes: int, gpu: GPU) -> float:
     """The time of one read and one write of a row."""
     return 2 * row_bytes / gpu.memory_bandwidth
+
+
+def bytes_on_the_way(gpu: GPU) -> tuple[float, float]:
+    """Little's law at both ends: how many bytes must be on their way from or to memory to keep it busy."""
+    low, high = (latency / gpu.clock * gpu.memory_bandwidth for latency in MEMORY_LATENCIES)
+    return low, high
 
 
 def l2_bytes_of(counts: Counts) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ..table import Table
 from .model import Estimate
-from .report import aligned
 
 Columns = dict[str, Callable[[Estimate], str]]
 
@@ -19,7 +19,7 @@ def share_of(limit: str) -> Callable[[Estimate], str]:
     return lambda one: f"{one.shares[limit]:.2f}"
 
 
-LIMITS = {"memory": "L2 missed", "L2": "L2*", "issue": "issue", "fma": "FMA", "alu": "ALU", "xu": "XU", "lsu": "LSU"}
+LIMITS = {"memory": "L2 missed", "L2": "L2†", "issue": "issue", "fma": "FMA", "alu": "ALU", "xu": "XU", "lsu": "LSU"}
 """Keys of ``Estimate.shares`` and their names in the tables."""
 LOGITS: Columns = {
     "GPU": lambda one: one.gpu,
@@ -32,8 +32,8 @@ BYTES: Columns = {
     "16-byte stores": lambda one: f"{one.vector_stores:,}",
     "L2, kB": lambda one: f"{one.l2_bytes / 1e3:,.0f}",
     "memory, kB": lambda one: f"{one.memory_bytes / 1e3:,.0f}",
-    "L2 missed, kB": lambda one: f"{one.memory_bytes_missed / 1e3:,.0f}",
     "rows in flight": lambda one: f"{one.rows_in_flight:,}",
+    "needed on the way, kB": lambda one: "{:.1f} to {:.1f}".format(*(size / 1e3 for size in one.bytes_on_the_way)),
     "read again, MB": lambda one: f"{one.bytes_in_flight / 1e6:,.0f}",
     "of the L2": lambda one: f"{one.bytes_in_flight / one.l2_capacity:.2f}",
 }
@@ -52,20 +52,25 @@ TABLES = {
     "Warp instructions per row: issued, and passes through each pipe": INSTRUCTIONS,
     "Time that each limit alone would take, relative to one read and one write of the row (the floor)": SHARES,
 }
-WORDS = ("next limit", "published")
-"""Columns that contain text."""
 
 
-def headline(estimates: list[Estimate]) -> str:
+def text_of(estimates: Sequence[Estimate], write: Callable[[Table], str] = Table.aligned) -> str:
+    """All tables, with a note before and the next limits after them."""
+    found = [f"{title}:\n\n{write(Table.of(LOGITS | columns, estimates))}" for title, columns in TABLES.items()]
+    return "\n\n".join([headline(estimates), *found, *verdicts(estimates)])
+
+
+def headline(estimates: Sequence[Estimate]) -> str:
     """A note on the version of Triton and on the limits of the model."""
     versions = ", ".join(sorted({one.triton for one in estimates}))
     return (
-        f"A model based on the machine code of Triton {versions}; nothing here was measured. *The L2 bandwidth is a "
-        'guess; "published" is the next limit without it. "L2 missed": if every load came from memory.'
+        f"A model based on the machine code of Triton {versions}; nothing here was measured. †The L2 bandwidth is a "
+        'guess; "published" is the next limit without it. "L2 missed": if every load came from memory. "Needed on the '
+        "way\": of each row in flight, to keep the memory busy, by Little's law."
     )
 
 
-def verdicts(estimates: list[Estimate]) -> list[str]:
+def verdicts(estimates: Sequence[Estimate]) -> list[str]:
     """The next limits of each GPU: their largest share, and in how many lines of its tables."""
     found = []
     for gpu in dict.fromkeys(one.gpu for one in estimates):
@@ -82,32 +87,3 @@ def limits_of(found: list[tuple[str, Estimate]]) -> str:
     most = {limit: max(one.shares[limit] for its, one in found if its == limit) for limit in counts}
     parts = [f"{LIMITS[limit]} at up to {most[limit]:.2f} ({n} of {len(found)})" for limit, n in counts.most_common()]
     return ", ".join(parts)
-
-
-def tables(estimates: list[Estimate]) -> str:
-    """The tables as text."""
-    found = [f"{title}\n{aligned(cells(estimates, columns))}" for title, columns in TABLES.items()]
-    return "\n\n".join([headline(estimates), *found, "\n".join(verdicts(estimates))])
-
-
-def markdown(estimates: list[Estimate]) -> str:
-    """The tables as Markdown, for a page."""
-    found = [f"{title}:\n\n{markdown_table(cells(estimates, columns))}" for title, columns in TABLES.items()]
-    return "\n\n".join([escaped(headline(estimates)), *found, *map(escaped, verdicts(estimates))])
-
-
-def escaped(text: str) -> str:
-    """Text for Markdown, with escaped asterisks."""
-    return text.replace("*", "\\*")
-
-
-def cells(estimates: list[Estimate], columns: Columns) -> list[list[str]]:
-    """The cells of a table: its header, then one line per estimate."""
-    columns = LOGITS | columns
-    return [list(columns), *([cell(one) for cell in columns.values()] for one in estimates)]
-
-
-def markdown_table(lines: list[list[str]]) -> str:
-    head, *body = lines
-    alignment = [":--" if name in (*LOGITS, *WORDS) else "--:" for name in head]
-    return "\n".join(f"| {escaped(' | '.join(line))} |" for line in (head, alignment, *body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +11,13 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def on_all_cores(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """The function's result for every item, computed by as many processes as there are cores; one item, by this one."""
+    items = list(items)
+    processes = min(len(items), len(os.sched_getaffinity(0)))
+    return in_processes(function, items, processes) if processes > 1 else list(map(function, items))
 
 
 def in_processes(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> list[Result]:

@@ -87,7 +87,7 @@ def table(runs: Sequence[Record], datasets: Sequence[str] = FROM_SCRATCH) -> str
     """A row per task: the median error with CE and with CE + NTL, and how it and the mean error change."""
     header = ["task", "CE", NTL, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
     rows = [table_row(*pair) for pair in in_table(runs, datasets)]
-    return markdown(header, rows, words=1) if rows else ""
+    return markdown(header, rows, words=1)
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:

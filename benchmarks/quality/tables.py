@@ -6,12 +6,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from statistics import fmean, stdev
 from statistics import median as middle
 
-from .. import published
 from ..published import MINUS, SPACE, commit_of
+from ..table import Table
 from .losses import NTL
 from .names import CONTESTANTS, METRICS, in_order, models_of, split_of_expected, words
 from .records import Groups, Key, Record, median_splits, steps_of, values_of
@@ -26,7 +25,6 @@ RATED = ("qwk", "spearman", "pearson", "within_one", "mae")
 CURVES = {metric: METRICS[metric] for metric in ("mae", "median_error", "r2")}
 """The validation metrics that are shown over training steps."""
 MOST_BUDGETS = 6
-markdown = partial(published.markdown, words=2)
 LOWER, HIGHER = "▼", "▲"
 MARKS = {"lower": f" {LOWER}", "higher": f" {HIGHER}", "undecided": ""}
 """Marks of a difference to CE whose interval excludes 0."""
@@ -41,6 +39,11 @@ LEGEND = (
     "answers, `run on` the share of answers with more digits than the true number, `too short` of those with fewer. A "
     "few wild answers can dominate MAE and R2, but not median error and log MAE."
 )
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], words: int = 2) -> str:
+    """A Markdown table that starts with columns of words; empty without rows."""
+    return Table(header, rows).markdown(words)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -127,7 +130,7 @@ def cost_table(timings: Iterable[Record]) -> str:
             rows.append(
                 [*setting, CONTESTANTS[name], times, f"{ratio:.3f}", f"{found['peak_bytes'][name] / 2**20:,.0f}"]
             )
-    return markdown(["trained", "labels", "with", "step", "time / stock", "peak MiB"], rows) if rows else ""
+    return markdown(["trained", "labels", "with", "step", "time / stock", "peak MiB"], rows)
 
 
 def mean_table(groups: Groups, split: str, metrics: Iterable[str] = METRICS, first: str = "model") -> str:
@@ -147,7 +150,7 @@ def difference_table(groups: Groups, split: str, metrics: Sequence[str] = COMPAR
         cells = [told(to_baseline(groups, key, split, metric), metric) for metric in metrics]
         if set(cells) != {"-"}:
             rows.append([*key, *cells])
-    return markdown([first, "loss", *(METRICS[metric] for metric in metrics)], rows) if rows else ""
+    return markdown([first, "loss", *(METRICS[metric] for metric in metrics)], rows)
 
 
 def marked(groups: Groups, key: tuple[str, str], where: str | int, metric: str) -> str:
@@ -168,8 +171,6 @@ def decoding_table(datasets: dict[str, Groups]) -> str:
     Empty if no run has such medians.
     """
     rows = [row for name in in_order(datasets) for row in decoding_rows(name, datasets[name])]
-    if not rows:
-        return ""
     beside = [f"{METRICS[metric]} vs {loss}, greedy" for loss in ("CE", NTL) for metric in DECODED]
     return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED), *beside], rows)
 
@@ -200,7 +201,7 @@ def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
                 rows.append([words(dataset), ", ".join(key), *cells])
         for method, metrics in yardsticks[dataset]["metrics"].items():
             rows.append([words(dataset), method, *(rounded(metrics[metric], 3) for metric in DECODED)])
-    return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED)], rows) if rows else ""
+    return markdown(["task", "answers", *(METRICS[metric] for metric in DECODED)], rows)
 
 
 def rating_table(groups: Groups, split: str) -> str:
@@ -223,7 +224,7 @@ def rating_differences(groups: Groups, split: str, beside: Callable[[str, Key], 
         each = [compare(groups[key], groups.get(other, []), where, m, other_where, models) for m in RATED]
         if any(each):
             rows.append([*key, answers(split, where), *map(told, each, RATED)])
-    return markdown(["model", "loss", "answers", *(METRICS[metric] for metric in RATED)], rows) if rows else ""
+    return markdown(["model", "loss", "answers", *(METRICS[metric] for metric in RATED)], rows)
 
 
 def rated(groups: Groups, split: str) -> list[tuple[str, Key]]:

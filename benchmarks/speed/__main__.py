@@ -7,13 +7,15 @@ import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..commands import InputError, Parser, count, in_one_line, seconds
 from ..environment import ROOT
 from ..published import verdict
-from . import memory, neighbours, results, workloads
+from . import memory, neighbours, report, results, workloads
+from .run import Settings
 
 SCRATCH = ROOT / "runs" / "speed"
 """The folder for results that are not committed."""
@@ -28,85 +30,52 @@ def main(arguments: list[str]) -> int:
 def parser() -> Parser:
     top = Parser(prog="python -m benchmarks.speed", description=__doc__)
     commands = top.add_subparsers(required=True, dest="name", metavar="run|first|host|counts|report|tune")
-    committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
 
-    run = commands.add_parser("run", help="measure and write results")
+    def measuring(name: str, words: str, names: str = "*", **defaults: Any) -> Parser:
+        """A command that measures: the options that choose workloads and the folder of results."""
+        command = commands.add_parser(name, help=words)
+        command.set_defaults(command=measure, **defaults)
+        chosen = f"by name, such as 'vocab-*-bf16' ({names})"
+        command.add_argument("--workloads", dest="names", default=names, metavar="PATTERN", help=chosen)
+        command.add_argument("--dry", action="store_true", help="every workload once at a tiny size; measures nothing")
+        committed, scratch = (path.relative_to(ROOT) for path in (results.FOLDER, SCRATCH))
+        usual = scratch if defaults.get("quick") else committed
+        command.add_argument("--out", type=Path, help=f"default: {usual}; quick and dry: {scratch}")
+        return command
+
+    on_cpu = {"quick": False, "device": torch.device("cpu"), "threads": 1}
+    of_logits = {"quick": True, "families": ("logits",), "memory": memory.KEPT}
+    run = measuring("run", "measure and write results")
+    first = measuring("first", "a GPU's first times, in a minute: few providers, and kernel by kernel", **of_logits)
+    host = measuring("host", "time the host's work without running kernels, and small problems", **on_cpu)
+    counts = measuring("counts", "count what ours and others execute on an emulated GPU, untimed", busy=True, **on_cpu)
+    tune = measuring("tune", "time our kernels under other launch settings", "vocab-*", **of_logits)
+    report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
+
     run.add_argument("--quick", action="store_true", help="every family once, small: a few minutes on two cores")
     run.add_argument("--suite", choices=("full", "gpu"), default="full", help="gpu: its suite (on a CPU: --dry only)")
     run.add_argument("--families", nargs="+", choices=workloads.FAMILIES, default=workloads.FAMILIES)
-    add_choice(run, "*", f"{committed}; quick and dry: {scratch}")
-    run.add_argument("--providers", default="*", metavar="PATTERN", help="names of providers, such as 'ours*'")
-    run.add_argument("--seconds", type=seconds, help="time for the samples of a main workload (8; quick: 2)")
-    add_memory(run)
-    add_device(run)
-
-    first = commands.add_parser("first", help="a GPU's first times, in a minute: few providers, and kernel by kernel")
-    add_compiled_ahead(first, "*", str(scratch), default_seconds=40.0)
-
-    host = commands.add_parser("host", help="time the host's work without running kernels, and small problems")
-    host.set_defaults(quick=False, device=torch.device("cpu"), threads=1)
-    add_choice(host, "*", f"{committed}; dry: {scratch}")
-    host.add_argument("--providers", default="*", metavar="PATTERN")
-    host.add_argument("--seconds", type=seconds, default=10.0, help="as for run; each workload gets a fifth")
-    add_memory(host)
-
-    counts = commands.add_parser("counts", help="count what ours and others execute on an emulated GPU, without times")
-    counts.set_defaults(quick=False, busy=True, device=torch.device("cpu"), threads=1)
-    add_workloads(counts, "*", f"{committed}; dry: {scratch}")
-    counts.add_argument("--providers", default="*", metavar="PATTERN")
-
-    report = commands.add_parser("report", help="tables and plots of the results, and the README's section")
+    for command in (run, host, counts):
+        command.add_argument("--providers", default="*", metavar="PATTERN", help="by name, such as 'ours*'")
+    for command, default in ((run, None), (first, 40.0), (host, 10.0), (tune, 20.0)):
+        shown = default or "8; quick: 2"
+        words = f"time for the samples of a main workload ({shown}); others get a fifth"
+        command.add_argument("--seconds", type=seconds, default=default, help=words)
+        command.add_argument("--busy", action="store_true", help="measure even if other processes keep the CPU busy")
+    for command in (run, host):
+        words = "on a CPU: map memory anew at every step, as by default, or keep freed memory (default: both)"
+        command.add_argument("--memory", choices=(*memory.WAYS, memory.BOTH), default=memory.BOTH, help=words)
+    for command in (run, first, tune):
+        usual = "cuda" if torch.cuda.is_available() else "cpu"
+        command.add_argument("--device", type=device_here, default=torch.device(usual), help=f"default: {usual}")
+        command.add_argument("--threads", type=count, default=2, help="CPU threads (default: 2)")
+    for command in (first, tune):
+        words = "compile what would be timed, into Triton's cache on disk, and end"
+        command.add_argument("--compile-only", action="store_true", help=words)
     report.set_defaults(command=report_command)
     report.add_argument("--results", type=Path, default=results.FOLDER, help="a folder of results")
     report.add_argument("--check", action="store_true", help="write nothing; fail if anything differs from the results")
-
-    tune = commands.add_parser("tune", help="time our kernels under other launch settings")
-    add_compiled_ahead(tune, "vocab-*", str(scratch), default_seconds=20.0)
     return top
-
-
-def add_choice(command: Parser, names: str, folder: str) -> None:
-    """The options that choose workloads and the folder of results, and ``--busy``."""
-    add_workloads(command, names, folder)
-    command.add_argument("--busy", action="store_true", help="measure even if other processes keep the CPU busy")
-
-
-def add_workloads(command: Parser, names: str, folder: str) -> None:
-    """The options that choose workloads and the folder of results."""
-    command.set_defaults(command=measure)
-    command.add_argument(
-        "--workloads", dest="names", default=names, metavar="PATTERN", help=f"by name, such as 'vocab-*-bf16' ({names})"
-    )
-    command.add_argument("--dry", action="store_true", help="run every workload once at a tiny size; measures nothing")
-    command.add_argument("--out", type=Path, help=f"default: {folder}")
-
-
-def add_memory(command: Parser) -> None:
-    command.add_argument(
-        "--memory",
-        choices=(*memory.WAYS, memory.BOTH),
-        default=memory.BOTH,
-        help="on a CPU: map memory anew at every step, as by default, or keep freed memory (default: both)",
-    )
-
-
-def add_compiled_ahead(command: Parser, names: str, folder: str, default_seconds: float) -> None:
-    """The options of `first` and `tune`, which time logits and can compile them ahead of time."""
-    command.set_defaults(quick=True, families=("logits",), memory=memory.KEPT)
-    add_choice(command, names, folder)
-    command.add_argument(
-        "--seconds", type=seconds, default=default_seconds, help="as for run; each workload gets a fifth"
-    )
-    command.add_argument(
-        "--compile-only", action="store_true", help="compile what would be timed, into Triton's cache on disk, and end"
-    )
-    add_device(command)
-
-
-def add_device(command: Parser) -> None:
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    command.add_argument("--device", type=device_here, default=torch.device(default), help=f"default: {default}")
-    command.add_argument("--threads", type=count, default=2, help="CPU threads (default: 2)")
 
 
 def device_here(name: str) -> torch.device:
@@ -127,8 +96,6 @@ def measure(options: argparse.Namespace) -> int:
     if options.name == "run":
         options.seconds = options.seconds or (2.0 if options.quick else 8.0)
         options.suite = "quick" if options.quick else options.suite
-    from .run import Settings  # here, since it imports torch's compiler, which takes seconds
-
     settings = Settings(
         **{field.name: vars(options)[field.name] for field in fields(Settings) if field.name in options}
     )
@@ -143,8 +110,6 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from . import report
-
     if options.check:
         return verdict(report.check(options.results))
     print(*report.write(options.results), sep="\n")

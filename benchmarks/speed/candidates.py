@@ -7,8 +7,7 @@ time by launching it on a few rows: Triton then finds it in its cache on disk.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
@@ -21,7 +20,7 @@ import torch
 from ntl_kernels import NTLConfig
 from ntl_kernels.spec import spec_of
 
-from ..inspect.workers import in_processes
+from ..inspect.workers import on_all_cores
 from .providers import by_autograd, ours
 from .workloads import Workload, make_case, number_tokens
 
@@ -112,19 +111,13 @@ def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | 
     return found
 
 
-def compiled_ahead(
-    workloads: Iterable[Workload], device: torch.device, fault_of: Callable[[Item], str | None]
-) -> dict[Item, str]:
+def compiled_ahead(workloads: Iterable[Workload], device: torch.device) -> dict[Item, str]:
     """Compile the distinct candidates of all workloads in as many processes as there are cores; return the faults."""
     items = [(workload, device, way) for workload in workloads for way in distinct(workload, device).values()]
-    return {item: fault for item, fault in zip(items, on_all_cores(fault_of, items), strict=True) if fault is not None}
+    return {item: fault for item, fault in zip(items, on_all_cores(fault_in, items), strict=True) if fault}
 
 
-def on_all_cores(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return in_processes(function, items, min(len(items), len(os.sched_getaffinity(0))))
-
-
-def fault(item: Item) -> str | None:
+def fault_in(item: Item) -> str | None:
     """Compile a candidate for a workload by running it on a few rows; return why it should not be timed."""
     from ntl_kernels.backends import launch
 

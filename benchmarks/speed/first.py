@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 
 from ..environment import ROOT
-from ..published import markdown
-from .candidates import ROW_KERNEL, few_rows, on_all_cores
+from ..inspect.workers import on_all_cores
+from ..table import Table
+from .candidates import ROW_KERNEL, few_rows
 from .measure import trace_of
 from .providers import by_autograd, ours, providers_of
 from .results import Record, medians
@@ -85,7 +86,7 @@ def overview(records: Sequence[Record]) -> str:
             cells[name] = f"{milliseconds(time)} ms" + (f" ({times[BOUND] / time:.0%})" if BOUND in times else "")
         lines.append([record["name"], str(record["rows"]), *(cells.get(name, "") for name in PROVIDERS)])
     labels = [provider.label for provider in providers_of("logits", PROVIDERS)]
-    return markdown(["workload", "rows", *labels], lines)
+    return Table(["workload", "rows", *labels], lines).markdown()
 
 
 def run_few_rows(item: tuple[Workload, torch.device, str]) -> None:
@@ -113,7 +114,7 @@ def traced(workload: Workload, device: torch.device, folder: Path) -> str:
         lines.append([event["name"][:60], f"{event['ts'] - end:.1f}", f"{event['dur']:.1f}"])
         end = event["ts"] + event["dur"]
     title = f"{workload.name}: one step of ours, {end - start:.1f} µs from its first kernel to its last; {path.name}"
-    return f"{title}\n\n{markdown(['kernel', 'gap before, µs', 'µs'], lines)}"
+    return f"{title}\n\n{Table(['kernel', 'gap before, µs', 'µs'], lines).markdown()}"
 
 
 def one_step(name: str) -> None:
@@ -142,4 +143,4 @@ def counters(folder: Path) -> str:
         complaints = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if "==ERROR==" in line]
         return f"ncu: refused: {next(iter(complaints), f'exit code {done.returncode}, {len(launches)} launches')}"
     lines = [[name, *(f"{one.get(key, '')} {units.get(key, '')}" for one in launches)] for key, name in METRICS.items()]
-    return f"{ROW_KERNEL}, by Nsight Compute\n\n{markdown(['metric', *PROFILED], lines)}"
+    return f"{ROW_KERNEL}, by Nsight Compute\n\n{Table(['metric', *PROFILED], lines).markdown()}"

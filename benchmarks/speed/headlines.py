@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..published import SPACE, markdown
+from ..published import SPACE
+from ..table import Table
 from .memory import FRESH, KEPT
 from .results import Record, Records, medians, of_way, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
@@ -24,10 +25,8 @@ class Headline:
     words: str
     """The label, printed before the size of the problem."""
     ours: str = "ours"
-    plain: str = "torch_ce"
-    """The provider of cross-entropy alone, as torch or the model computes it."""
-    compiled: str = "torch_ce_compiled"
-    """The provider of the same under torch.compile; empty if there is none."""
+    baselines: tuple[str, str] = ("torch_ce", "torch_ce_compiled")
+    """The providers of cross-entropy alone, as torch or the model computes it, and compiled; empty if there is none."""
     package: str = "torch_ce_ntloss"
     """The provider of cross-entropy plus the `ntloss` package."""
     peers: tuple[str, ...] = ()
@@ -46,10 +45,6 @@ class Headline:
         start = f"{words}: {problem(record)}{mark}"
         return [start, scaled(times[self.ours]), *others, *self.ratios(mapped), *self.ratios(peaks)]
 
-    @property
-    def baselines(self) -> tuple[str, str]:
-        return self.plain, self.compiled
-
     def compared(self, times: Mapping[str, float], name: str) -> str:
         """A provider's time, and ours / theirs."""
         return f"{scaled(times[name])} ({over(times[self.ours], times[name])})" if name in times else NOT_TIMED
@@ -59,8 +54,8 @@ class Headline:
         return [over(amounts[self.ours], amounts[n]) if {self.ours, n} <= set(amounts) else "" for n in self.baselines]
 
 
-LINEAR = {"plain": "torch_linear", "compiled": "torch_linear_compiled", "package": "torch_linear_ntloss"}
-STEP = {"plain": "stock", "compiled": "", "package": "stock_ntloss"}
+LINEAR = {"baselines": ("torch_linear", "torch_linear_compiled"), "package": "torch_linear_ntloss"}
+STEP = {"baselines": ("stock", ""), "package": "stock_ntloss"}
 MANY = "as many number tokens as Llama 3"
 GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "cce_linear_all", "quack_linear")
 HEADLINES = {
@@ -104,8 +99,4 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
             for headline in HEADLINES[kind]
             if headline.workload in found and headline.ours in timed(found[headline.workload])
         ]
-    if not rows:
-        return ""
-    columns = zip(HEADER, *rows, strict=True)
-    header, *filled = zip(*(column for column in columns if {*column[1:]} - {"", NOT_TIMED}), strict=True)
-    return UNBROKEN.sub(SPACE, markdown(header, filled, words=1))
+    return UNBROKEN.sub(SPACE, Table(HEADER, rows).filled(NOT_TIMED).markdown(words=1))

@@ -11,11 +11,12 @@ from typing import Any
 from ..commands import InputError
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
-from . import count_tables, plots, tables
+from . import plots, tables
+from .counts import counts_text, headline
 from .headlines import headline_table
 from .memory import KEPT
 from .neighbours import LIMIT
-from .results import FOLDER, Records, devices, load, load_counts, of_group, of_way
+from .results import COUNTS, FOLDER, Records, devices, load, of_group, of_way
 
 SECTION = "speed"
 CAUSES = "causes.json"
@@ -82,7 +83,7 @@ def section(found: dict[Path, Records]) -> str:
     table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
     missing = kind_of(ordered[0][1]) != "gpu"
     gpu = ["**GPU timings are missing**: `benchmarks/on_gpu.sh` will measure them."] if missing else []
-    counts = [line for device in found if (line := count_tables.headline(load_counts(device)))]
+    counts = [line for device in found if (line := headline(load(device, [COUNTS])))]
     below = " ".join([*(sources(device, records) for device, records in ordered), *counts[:1], *gpu])
     return joined([CAPTION, table, ways + SMALL_TEXT, below])
 
@@ -117,7 +118,7 @@ def device_report(records: Records, device: Path) -> str:
         f"Times are for one forward and backward pass. Ratios are {tables.RATIO}: below 1, ours is faster. Peak memory "
         "is the maximum that a step allocates beyond its inputs, including gradients. The gradient error is relative "
         "to float64, in the Frobenius norm. Commands, commits and versions are [at the end](#machine).",
-        MEMORY_TEXT + "A page has 4 KiB." if has_ways(records) else "",
+        MEMORY_TEXT + "A page has 4 KiB." if any(record["memory"] for record in records.values()) else "",
         headed(DISTURBED_TEXT, tables.disturbed(records)),
         *(f"## {name}: {tables.problem(record)}\n\n{main_tables(records, name)}" for name, record in mains.items()),
         *(
@@ -128,7 +129,7 @@ def device_report(records: Records, device: Path) -> str:
         headed("## Host time of a call, without running kernels", IDLE if hosts else ""),
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),
         headed("## Small problems on one CPU thread", tables.each_way(records, tables.eager_table)),
-        headed("## What the kernels execute", counts_text(load_counts(device))),
+        headed("## What the kernels execute", counts_text(load(device, [COUNTS]))),
         *(f"![{plots.TITLES[name]}]({name}.png)" for name in plots.figures(records)),
         headed(HOST_BOUND_TEXT, tables.host_bound(records)),
         headed("Not timed:", tables.not_timed(records)),
@@ -138,21 +139,9 @@ def device_report(records: Records, device: Path) -> str:
     return joined(parts)
 
 
-def counts_text(records: Records) -> str:
-    """The table of what providers execute, with its explanation and source; empty if nothing was counted."""
-    table = count_tables.counts_table(records)
-    missing = headed("Not counted:", tables.not_timed(records))
-    source = count_tables.counts_source(records) if table else ""
-    return joined([count_tables.TEXT, count_tables.COLUMNS_TEXT, table, missing, source]).strip() if table else ""
-
-
 def main_tables(records: Records, name: str) -> str:
     """The tables of one of the main workloads."""
     return tables.each_way(records, lambda found: tables.provider_table(found[name]) if name in found else "")
-
-
-def has_ways(records: Records) -> bool:
-    return any(record["memory"] for record in records.values())
 
 
 def headed(heading: str, text: str) -> str:

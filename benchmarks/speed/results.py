@@ -16,7 +16,7 @@ from .workloads import FAMILIES
 SCHEMA = 2
 FILES = (*FAMILIES, "host")
 COUNTS = "counts"
-"""A file of records without times: what each provider executes."""
+"""The file of records without times: what each provider executes."""
 FOLDER = Path(__file__).parents[1] / "results"
 
 Record = dict[str, Any]
@@ -71,16 +71,10 @@ def read(path: Path) -> Records:
     return content["workloads"]
 
 
-def load(folder: Path) -> Records:
-    """All records of a device, in the order of its files."""
-    paths = [folder / f"{name}.json" for name in FILES]
+def load(folder: Path, files: Sequence[str] = FILES) -> Records:
+    """The records in some files of a device, in this order; by default those with times."""
+    paths = [folder / f"{name}.json" for name in files]
     return {title: record for path in paths if path.exists() for title, record in read(path).items()}
-
-
-def load_counts(folder: Path) -> Records:
-    """The records of what a device's providers execute; empty if they were not counted."""
-    path = folder / f"{COUNTS}.json"
-    return read(path) if path.exists() else {}
 
 
 def of_way(records: Records, memory: str | None) -> Records:
@@ -110,9 +104,13 @@ def median(entry: Record) -> float:
     return percentiles(entry["samples_s"])[1]
 
 
+def with_status(record: Record, status: str) -> dict[str, Record]:
+    """Provider -> entry, for providers that were, for example, "counted"."""
+    return {name: found for name, found in record["providers"].items() if found["status"] == status}
+
+
 def timed(record: Record) -> dict[str, Record]:
-    """Provider -> entry, for providers that were timed."""
-    return {name: found for name, found in record["providers"].items() if found["status"] == "timed"}
+    return with_status(record, "timed")
 
 
 def medians(record: Record) -> dict[str, float]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo
 
 from ntl_kernels.loss import default_chunk_size
 
@@ -288,6 +287,8 @@ def cpu_threads(threads: int) -> Iterator[None]:
 
 def compiler_settings() -> AbstractContextManager[None]:
     """The best settings of torch.compile; without them it splits the `ntloss` classes and their backward pass fails."""
+    import torch._dynamo  # takes seconds
+
     return torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
 
 

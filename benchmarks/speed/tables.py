@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..published import commit_of, markdown
+from ..published import commit_of
+from ..table import Table
 from . import neighbours
 from .memory import FRESH, KEPT
 from .providers import PROVIDERS
@@ -36,11 +37,6 @@ GROUPS = {
 """Group -> heading, in the report's order; "main", "host" and "eager" have tables of other kinds."""
 Columns = dict[str, Callable[[str, Record], str]]
 """Heading -> function that returns the cell for a provider's name and entry."""
-
-
-def named(record: Record) -> str:
-    """A workload's name, marked if it was disturbed."""
-    return record["name"] + MARK * is_disturbed(record)
 
 
 def is_disturbed(record: Record) -> bool:
@@ -103,9 +99,8 @@ def problem(record: Record) -> str:
 
 def table_of(record: Record, columns: Columns) -> str:
     """A line for each provider that was timed, without empty columns."""
-    cells = {heading: [cell(name, found) for name, found in timed(record).items()] for heading, cell in columns.items()}
-    filled = {heading: column for heading, column in cells.items() if any(column)}
-    return markdown(filled, zip(*filled.values(), strict=True))
+    found = timed(record)
+    return Table.of(columns, found, found.values()).filled().markdown()
 
 
 def times(record: Record, unit: str, written: Callable[[float], str]) -> Columns:
@@ -166,9 +161,9 @@ def group_table(records: Records, group: str) -> str:
     labels = {name: label(record, name) for record in first for name in timed(record)}
     rows = []
     for record in members if first else []:
-        workload = f"{named(record)}: {problem(record)}"
+        workload = f"{record['name']}{MARK * is_disturbed(record)}: {problem(record)}"
         rows.append([workload, *(time_cell(medians(record), name) for name in labels)])
-    return markdown([f"median ms ({RATIO})", *labels.values()], rows) if rows else ""
+    return Table([f"median ms ({RATIO})", *labels.values()], rows).markdown()
 
 
 def time_cell(times: dict[str, float], name: str) -> str:
@@ -198,15 +193,14 @@ def eager_table(records: Records) -> str:
         ratio = over(times["ours"], times["torch_ce"]) if all(cells) else ""
         size = f"{record['rows']} x {record['vocab']}" + MARK * is_disturbed(record)
         rows.append([size, record["dtype"], *cells, ratio])
-    header = ["logits", "dtype", "ours, µs", "F.cross_entropy, µs", RATIO]
-    return markdown(header, rows) if rows else ""
+    return Table(["logits", "dtype", "ours, µs", "F.cross_entropy, µs", RATIO], rows).markdown()
 
 
 def target_table(records: Records, kind: str, causes: dict[str, str]) -> str:
     """Targets with the measured value, met or missed, and the cause if missed."""
     measured = [target for target in targets_of(kind) if target.record in records]
     rows = [target_row(target, records, causes) for target in measured]
-    return markdown(["target", "workload", "limit", "measured", "", "cause"], rows) if rows else ""
+    return Table(["target", "workload", "limit", "measured", "", "cause"], rows).markdown()
 
 
 def missed(records: Records, kind: str) -> set[str]:

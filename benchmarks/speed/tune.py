@@ -19,8 +19,8 @@ import torch
 
 from ntl_kernels.backends.eager import blocks
 
-from ..published import markdown
-from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, fault, tile_on, walking
+from ..table import Table
+from .candidates import THREADS, Candidate, Item, compiled_ahead, distinct, tile_on, walking
 from .providers import Provider, by_autograd, ours, providers_of
 from .results import Record, percentiles, timed
 from .run import NOT_TIMED, Settings, run_workload, suite_of, write_records
@@ -40,7 +40,7 @@ def tune(settings: Settings, folder: Path) -> str:
     """Measure, write ``folder/<device>/tune.json``; return its path, a table, and the tables of tiles to paste."""
     chosen, device = suite_of(settings), settings.device
     is_gpu = device.type != "cpu"
-    faults = compiled_ahead(chosen, device, fault) if is_gpu else {}
+    faults = compiled_ahead(chosen, device) if is_gpu else {}
     for (workload, _, candidate), reason in faults.items():
         print(f"{workload.name}: {candidate or PRESENT}{', left out' if candidate else ''}: {reason}", flush=True)
     if settings.compile_only:
@@ -54,7 +54,7 @@ def tune(settings: Settings, folder: Path) -> str:
 
     target, records = write_records(chosen, settings, folder, measured, FILE, fresh=True)
     header = ["workload", "dtype", "row bytes", "fastest", "ms", "current ms", "gain", "spread"]
-    parts = [f"{target / FILE}.json", markdown(header, map(winner, records))]
+    parts = [f"{target / FILE}.json", Table(header, map(winner, records)).markdown()]
     if is_gpu:
         times = []
         for workload, record in zip(chosen, records, strict=True):

@@ -39,7 +39,7 @@ tokens.
 
 Every line but the last fills a multiprocessor's registers with 16 warps, and half of the registers with rows. Two rows
 at a time are worth more than keeping all of each, as long as what they read again leaves room in the L2 cache: on an
-H200, 16 MB for V = 32,000 in float32, but 50 MB for 128,256 in bfloat16 (``python -m benchmarks.inspect --in-flight``).
+H200, 16 MB for V = 32,000 in float32, but 50 MB for 128,256 in bfloat16 (``benchmarks/results/rows-in-flight.md``).
 """
 KEPT_REGISTERS = 128
 MOST_KEPT = {KEPT_REGISTERS: 16, STREAMED_REGISTERS: 4}

@@ -16,7 +16,8 @@ from benchmarks.inspect.counts import PIPE_OF, PIPES, Counts, counts_of, execute
 from benchmarks.inspect.machine_code import disassembled, parsed
 from benchmarks.inspect.model import KERNEL, Estimate, estimates_of
 from benchmarks.inspect.roofline import GPUS, floor_seconds, next_limit, resident_programs, shares_of
-from benchmarks.inspect.tables import TABLES, cells, markdown_table
+from benchmarks.inspect.tables import LOGITS, TABLES
+from benchmarks.table import Table
 
 from ..versions import needs
 
@@ -193,6 +194,8 @@ def test_an_estimate_holds_together(estimate: Estimate) -> None:
     assert estimate.bytes_in_flight == estimate.rows_in_flight * again
     assert estimate.rows_in_flight % GPUS["H200"].multiprocessors == 0
     assert estimate.next_limit in estimate.shares
+    low, high = (size * estimate.rows_in_flight for size in estimate.bytes_on_the_way)
+    assert (low, high) == pytest.approx((4.8e12 * 600 / 1.98e9, 2 * low))  # bytes per second times seconds
 
 
 def test_the_page_shows_the_model(estimate: Estimate) -> None:
@@ -201,7 +204,7 @@ def test_the_page_shows_the_model(estimate: Estimate) -> None:
     if f"of Triton {triton.__version__};" not in page:
         pytest.skip(f"the page was made with another Triton than {triton.__version__}")
     for columns in TABLES.values():
-        line = markdown_table(cells([estimate], columns)).splitlines()[-1]
+        line = Table.of(LOGITS | columns, [estimate]).markdown().splitlines()[-1]
         assert line in page.splitlines()
         assert page.count("\n| H200 |") == len(TABLES) * len(DTYPES) * len(VOCAB_SIZES)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,14 @@ import triton.language as tl
 
 from benchmarks.speed import counts, measure, providers, results, workloads
 from benchmarks.speed.__main__ import main
-from benchmarks.speed.executed import emulated_gpu
 from benchmarks.speed.providers import CE, Provider, by_autograd
-from benchmarks.speed.run import Settings
 from benchmarks.speed.workloads import Case, Loss
 
 from ..emulator.emulator import Fault
+from .speed_cases import CPU
 
 V, ROWS = 128, 8
 TINY = workloads.Workload("counts-tiny", "counts", "counts", ROWS, V, number_share=0.5, threads=1)
-SETTINGS = Settings(torch.device("cpu"), threads=1)
 
 
 @triton.jit
@@ -68,59 +65,40 @@ def planted(factor: float = 1.0, beyond: int = 0, added: float = 0.0) -> Provide
     return Provider("planted", "Planted", "counts", CE, by_autograd(make))
 
 
-Chosen = Callable[..., dict[str, Any]]
+def entry_of(provider: Provider) -> dict[str, Any]:
+    """On the tiny workload."""
+    return counts.entry_of(provider, workloads.make_case(TINY, CPU, sets=2))
 
 
-@pytest.fixture
-def entries(monkeypatch: pytest.MonkeyPatch) -> Chosen:
-    """The entries of some providers on the tiny workload."""
-
-    def entries_of(*chosen: Provider) -> dict[str, Any]:
-        monkeypatch.setattr(counts, "providers_of", lambda family, names: list(chosen))
-        (record,) = counts.counted(TINY, SETTINGS)
-        return record["providers"]
-
-    return entries_of
-
-
-def test_the_counts_of_a_known_kernel(entries: Chosen) -> None:
+def test_the_counts_of_a_known_kernel() -> None:
     """A warp reads and writes a row of 128 in accesses of 16 bytes, and one label and one loss."""
-    entry = entries(planted())["planted"]
+    entry = entry_of(planted())
     (kernel,) = entry["kernels"]
-    assert (kernel["kernel"], kernel["launches"], kernel["programs"], kernel["threads"]) == (
-        "planted_kernel",
-        1,
-        ROWS,
-        32,
-    )
-    assert kernel["loads"] == {"16": ROWS * V // 4, "8": ROWS}
-    assert kernel["stores"] == {"16": ROWS * V // 4, "4": ROWS}
+    known = {"kernel": "planted_kernel", "launches": 1, "programs": ROWS, "threads": 32, "barriers": 0, "spills": 0}
+    known |= {"loads": {"16": ROWS * V // 4, "8": ROWS}, "stores": {"16": ROWS * V // 4, "4": ROWS}}
+    assert kernel == kernel | known
     assert kernel["special"] >= ROWS * (V + V)  # exponentials and divisions
-    assert kernel["barriers"] == kernel["spills"] == 0 and 8 < kernel["registers"] < 64
+    assert 8 < kernel["registers"] < 64
     assert entry["host_waits"] == 0 and entry["operators"] == 3  # the mean, +, and the upstream gradient of 1
     assert entry["loss_error"] < 1e-6 and entry["gradient_error"] < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("provider", "said"),
+    ("provider", "error", "said"),
     [
-        (planted(factor=1.0001), "Planted, counts-tiny: the error of the gradient is"),
-        (planted(factor=float("nan")), "the error of the gradient is nan times"),
-        (planted(added=0.01), "the error of the loss is"),
+        (planted(factor=1.0001), counts.WrongResult, "Planted, counts-tiny: the error of the gradient is"),
+        (planted(factor=float("nan")), counts.WrongResult, "the error of the gradient is nan times"),
+        (planted(added=0.01), counts.WrongResult, "the error of the loss is"),
+        (planted(beyond=1), Fault, "out of bounds"),
     ],
 )
-def test_a_wrong_result_is_no_count(provider: Provider, said: str, entries: Chosen) -> None:
-    with pytest.raises(counts.WrongResult, match=said):
-        entries(provider)
-
-
-def test_kernels_of_others_are_kept_within_their_tensors(entries: Chosen) -> None:
-    with pytest.raises(Fault, match="out of bounds"):
-        entries(planted(beyond=1))
+def test_a_wrong_kernel_is_not_counted(provider: Provider, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        entry_of(provider)
 
 
 def test_our_kernels_are_checked_as_in_the_tests() -> None:
-    with emulated_gpu() as gpu:
+    with counts.emulated_gpu() as gpu:
         ours = gpu.roles_of(type("Asked", (), {"kernel": "row_losses_kernel", "arguments": {"logits": None}}))
         other = gpu.roles_of(type("Asked", (), {"kernel": "another_kernel", "arguments": {"logits": None}}))
     assert "logits" not in ours.updates and "gradient" in ours.outputs and other.updates == {"logits"}
@@ -135,7 +113,7 @@ def test_the_command_counts_ours_and_leaves_out_what_is_missing(
     assert main(["counts", "--dry", "--workloads", "counts-50257-bf16", "--out", str(tmp_path)]) == 0
     assert f"{'nowhere':26} missing: package package_that_is_nowhere is not installed\n" in capsys.readouterr().out
     (device,) = tmp_path.iterdir()
-    found = results.load_counts(device)["counts-50257-bf16"]["providers"]
+    found = results.load(device, [results.COUNTS])["counts-50257-bf16"]["providers"]
     assert found["nowhere"] == {"status": "missing", "reason": "package package_that_is_nowhere is not installed"}
     launches = {name: [kernel["kernel"] for kernel in found[name]["kernels"]] for name in ("ours", "ours_given")}
     assert launches["ours_given"] == ["row_losses_kernel", "finish_kernel", "scale_kernel"]
@@ -154,16 +132,10 @@ def test_torch_operators_that_compute_are_counted() -> None:
         x.sum()  # which fills a tensor first
         torch.logsumexp(x.t().contiguous(), 0).add_(1)
 
-    events = measure.trace_of(step, torch.device("cpu"))
+    events = measure.trace_of(step, CPU)
     names = {event["name"].removeprefix("aten::") for event in events if event.get("cat") == "cpu_op"}
     computing = set(filter(lambda name: counts.computes(f"aten::{name}"), names))
     assert {"sum", "copy_", "amax", "exp_", "log_", "add_"} <= computing
     assert not computing & {"view", "slice", "t", "as_strided", "empty", "empty_strided", "logsumexp"}
     inner = {"cat": "cpu_op", "name": "aten::fill_", "ts": 2, "dur": 3}
     assert counts.count_computing([{"cat": "cpu_op", "name": "aten::sum", "ts": 0, "dur": 10}, inner]) == 1
-
-
-def test_committed_counts_are_of_every_workload() -> None:
-    for device in results.devices(results.FOLDER):
-        if found := results.load_counts(device):
-            assert set(found) == {workload.name for workload in workloads.counted_workloads()}

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,11 +96,3 @@ print(json.dumps([launched, len(launched) == 2 * once, device == DEVICE, changed
     kernels, is_twice, is_idle, changed, error, refused = json.loads(done.stdout)
     assert any("losses" in name for name in kernels) and is_twice and is_idle
     assert (changed, error, refused) == ([], "IndexError", True)
-
-
-def test_committed_host_times_are_of_every_workload() -> None:
-    for device in results.devices(results.FOLDER):
-        path: Path = device / "host.json"
-        if path.exists():
-            expected = {w.name for w in (*workloads.eager_workloads(), *workloads.host_workloads())}
-            assert {record["name"] for record in results.read(path).values()} == expected

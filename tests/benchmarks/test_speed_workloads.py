@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from benchmarks.speed import workloads
+from benchmarks.speed.headlines import HEADLINES
 from benchmarks.speed.providers import PROVIDERS, providers_of
+from benchmarks.speed.tables import GROUPS
 from benchmarks.speed.targets import targets_of
 from benchmarks.speed.workloads import VOCAB_SIZES, Workload
 
@@ -28,6 +30,7 @@ def test_names_are_unique_and_providers_exist(suite: str) -> None:
         assert len(set(names)) == len(names)
     assert all(providers_of(workload.family, workload.providers) for workload in SUITES[suite])
     assert {workload.family for workload in SUITES[suite]} == set(workloads.FAMILIES)
+    assert {workload.group for workload in SUITES[suite]} <= {"main", *GROUPS}  # which have a heading
 
 
 @pytest.mark.parametrize("suite", ["cpu", "gpu"])
@@ -42,16 +45,19 @@ def test_suites_cover_vocabularies_and_labels(suite: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_every_target_is_measured_by_its_suite(kind: str) -> None:
+def test_every_target_and_headline_is_measured_by_its_suite(kind: str) -> None:
+    """Of a headline, all providers exist, but only ours has to be measured."""
     suite = [*SUITES[kind], *workloads.host_workloads(), *workloads.eager_workloads()]
-    table = {workload.name: workload for workload in suite}
+    measured = {w.name: {provider.name for provider in providers_of(w.family, w.providers)} for w in suite}
     for target in targets_of(kind):
         for name, others in ((target.workload, ()), (target.other_workload or target.workload, target.others)):
-            workload = table[name]
-            measured = {provider.name for provider in providers_of(workload.family, workload.providers)}
-            assert {target.ours, *others} <= measured, target
+            assert {target.ours, *others} <= measured[name], target
     keys = [target.key for target in targets_of(kind)]
     assert len(set(keys)) == len(keys)
+    families = {workload.name: {provider.name for provider in providers_of(workload.family)} for workload in suite}
+    for headline in HEADLINES[kind]:
+        assert headline.ours in measured[headline.workload]
+        assert {*headline.baselines, headline.package, *headline.peers} - {""} <= families[headline.workload]
 
 
 def test_rows_fit_the_memory() -> None:
