@@ -74,10 +74,6 @@ class Arguments(NamedTuple):
     block: int
     """Lanes that hold the number tokens."""
 
-    def constants(self, tile: Tile) -> dict[str, Any]:
-        """The compile-time arguments of a kernel that walks rows."""
-        return {"OPTIONS": self.options, "BLOCK": self.block, "TILE": tile}
-
 
 def arguments_of(problem: Problem, logits: Tensor) -> Arguments:
     """The arguments for logits, or statistics of these.
@@ -149,7 +145,7 @@ def launch_row_losses(
     if row_count == 0:
         return
     given = arguments_of(problem, logits)
-    tile, launch_options = loss_tile(logits, gradient, given.options, given.block, walks=1 if gradient is None else 2)
+    tile, launch_options = loss_tile(logits, gradient, given.options, given.block)
     arguments = (
         *in_memory(logits),
         *in_memory(gradient),
@@ -161,7 +157,8 @@ def launch_row_losses(
         *terms_of(problem, given),
         given.scalars,
     )
-    launch(row_losses_kernel, row_count, logits.device, arguments, given.constants(tile), **launch_options)
+    constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+    launch(row_losses_kernel, row_count, logits.device, arguments, constants, **launch_options)
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -232,7 +229,8 @@ def row_gradients(
         *terms_of(problem, given),
         given.scalars,
     )
-    launch(row_gradients_kernel, row_count, logits.device, arguments, given.constants(tile), **launch_options)
+    constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+    launch(row_gradients_kernel, row_count, logits.device, arguments, constants, **launch_options)
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -290,27 +288,21 @@ def tile_of(
 ) -> tuple[Tile, dict[str, Any]]:
     """The tile for rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
-    aligned, writes = are_aligned(logits, gradient), gradient is not None
-    row_bytes, stays = logits.shape[2] * item, stays_cached(gradient)
-    return tile_for(row_bytes, item, aligned, writes, stays, unroll, least_threads, PLATFORM)
+    aligned, row_bytes = are_aligned(logits, gradient), logits.shape[2] * item
+    stays = gradient is not None and gradient.nbytes <= CACHED_BYTES
+    return tile_for(row_bytes, item, aligned, gradient is not None, stays, unroll, least_threads, PLATFORM)
 
 
-def loss_tile(
-    logits: Tensor, gradient: Tensor | None, options: Options, block: int, walks: int = 1
-) -> tuple[Tile, dict[str, Any]]:
-    """:func:`tile_of` for a kernel of the loss that walks a row so many times; the options also take registers."""
-    if walks == 2 and PLATFORM == "cuda":
-        item = logits.element_size()
+def loss_tile(logits: Tensor, gradient: Tensor | None, options: Options, block: int) -> tuple[Tile, dict[str, Any]]:
+    """:func:`tile_of` for a kernel of the loss, which with a gradient walks a row twice; the options also take
+    registers."""
+    if gradient is not None and PLATFORM == "cuda":
+        item, stays = logits.element_size(), gradient.nbytes <= CACHED_BYTES
         aligned, major = are_aligned(logits, gradient), major_of(logits.device)
-        kept = kept_tile(logits.shape[2] * item, item, aligned, stays_cached(gradient), block, options, major)
+        kept = kept_tile(logits.shape[2] * item, item, aligned, stays, block, options, major)
         if kept is not None:
             return kept
     return tile_of(logits, gradient, unroll_of(options), least_threads(options, block))
-
-
-def stays_cached(gradient: Tensor | None) -> bool:
-    """Whether the L2 cache holds a whole gradient."""
-    return gradient is not None and gradient.nbytes <= CACHED_BYTES
 
 
 @lru_cache(maxsize=256)

@@ -41,14 +41,8 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
             statistics[:, :-1],
             given.scalars,
         )
-        launch(
-            shard_statistics_kernel,
-            row_count,
-            logits.device,
-            arguments,
-            given.constants(tile),
-            **launch_options,
-        )
+        constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+        launch(shard_statistics_kernel, row_count, logits.device, arguments, constants, **launch_options)
     return statistics
 
 
