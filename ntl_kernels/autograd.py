@@ -33,7 +33,9 @@ class Saved(NamedTuple):
 
     def keep(self, ctx: Any, problem: Problem) -> None:
         """Save them, and the tensors of the problem, so that torch detects changes here before the backward pass."""
-        ctx.save_for_backward(*self.inputs, self.fields, self.number_logits, *self.kept, *tensors_of(problem))
+        given = *problem.rows, problem.num_tokens, problem.num_numbers, problem.ntl_weight
+        of_problem = [part for part in given if isinstance(part, Tensor)]
+        ctx.save_for_backward(*self.inputs, self.fields, self.number_logits, *self.kept, *of_problem)
 
     @classmethod
     def of(cls, ctx: Any) -> Saved:
@@ -79,7 +81,7 @@ class CrossEntropyNTL(torch.autograd.Function):
             check_overwritten(ctx)
         inputs: Inputs | None
         with torch.no_grad():
-            if torch.compiler.is_compiling() and not ctx.plan.is_traced and ctx.plan.is_whole:
+            if torch.compiler.is_compiling() and not ctx.plan.is_traced and ctx.plan.columns.are_whole:
                 inputs, found = compiled_gradients(ctx, upstream)
             else:
                 inputs, found = gradients_of(ctx, upstream)
@@ -105,12 +107,6 @@ def check_overwritten(ctx: Any) -> None:
             "second backward pass through a loss computed with inplace=True: its logits were already overwritten by "
             "their gradient. Pass inplace=False to use retain_graph=True"
         )
-
-
-def tensors_of(problem: Problem) -> list[Tensor]:
-    """The tensors that a caller could change in place before the backward pass."""
-    scalars = problem.num_tokens, problem.num_numbers, problem.ntl_weight
-    return [part for part in (*problem.rows, *scalars) if isinstance(part, Tensor)]
 
 
 def gradients_of(ctx: Any, upstream: Tensor) -> tuple[Inputs | None, Gradients]:

@@ -49,7 +49,7 @@ def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:
     plain = is_plain(*given)
     problem = checked_rows(problem, loss_dtype(source.dtype), plain)
     needs_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    if not plain and plan.is_whole:
+    if not plain and plan.columns.are_whole:
         return traced_loss(as_inputs(*inputs), problem, plan, needs_gradient)
     if not needs_gradient:
         detached = [None if each is None else each.detach() for each in inputs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -101,6 +101,8 @@ class Found(NamedTuple):
 class Columns(Protocol):
     """Which columns of the vocabulary the logits are: all (:class:`Whole`), or one rank's (``parallel.split``)."""
 
+    are_whole: ClassVar[bool]
+
     def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         """Each chunk with its results; several may exist at a time. ``given`` is the problem of all rows as the caller
         passed it."""
@@ -122,13 +124,16 @@ class Columns(Protocol):
         """The gradient of hidden states, summed over all columns."""
         ...
 
-    def check_transforms(self, upstream: Tensor) -> None:
-        """Raise under a transform that the backward pass does not support."""
+    def check_transforms(self, *upstreams: Tensor) -> None:
+        """Raise under a transform that is not supported; ``upstreams`` are the gradients given to a backward pass."""
         ...
 
 
 class Whole:
     """All columns: a row's loss and gradient take one pass over its logits."""
+
+    are_whole: ClassVar[bool] = True
+    check_transforms = staticmethod(check_transforms)
 
     def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         for chunk in chunks:
@@ -155,9 +160,6 @@ class Whole:
     def sum_hidden(self, gradient: Tensor) -> Tensor:
         return gradient
 
-    def check_transforms(self, upstream: Tensor) -> None:
-        check_transforms(upstream)
-
 
 class Plan(NamedTuple):
     """How a loss is computed."""
@@ -174,11 +176,6 @@ class Plan(NamedTuple):
         """The same in a trace, which changes nothing in place. (torch 2.8 and 2.9 cannot trace `_replace`.)"""
         return Plan(self.columns, self.chunking, False, True)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all columns are here."""
-        return isinstance(self.columns, Whole)
-
     def keeps_gradients(self, inputs: Inputs, problem: Problem) -> bool:
         """Whether the forward pass also computes the gradients, which the backward pass only scales.
 
@@ -187,7 +184,7 @@ class Plan(NamedTuple):
         read a second time in any case.
         """
         fits = problem.spec.reduction != "none" and inputs.source.dtype != torch.float16
-        return fits and (inputs.weight is not None or self.is_whole)
+        return fits and (inputs.weight is not None or self.columns.are_whole)
 
 
 class Result(NamedTuple):
@@ -203,7 +200,7 @@ class Result(NamedTuple):
 def forward(inputs: Inputs, problem: Problem, plan: Plan, wanted: Sequence[bool]) -> Result:
     """The losses of all rows, and the gradients of the reduced loss that are ``wanted`` of the inputs'."""
     source = inputs.source
-    if inputs.weight is None and plan.is_whole:
+    if inputs.weight is None and plan.columns.are_whole:
         target = None if not wanted[0] else source if plan.inplace else gradient_like(source)
         return Result(load_backend(problem.backend).forward(source, problem, target), None, Gradients(target))
     with without_autocast(source):
@@ -220,7 +217,7 @@ def forward_of_hidden(inputs: Inputs, problem: Problem, plan: Plan, wanted: Sequ
         problem = problem.counted(*steps.count(hidden, problem).unbind())
     count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
     fields, number_logits = hidden.new_zeros((NUM_FIELDS, count), dtype=dtype), None
-    if problem.spec.label_sigma > 0 and not (plan.is_whole or wants_gradients):
+    if problem.spec.label_sigma > 0 and not (plan.columns.are_whole or wants_gradients):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
     sums = GradientSums(inputs, plan, wanted) if wants_gradients else None
     for chunk, found in plan.columns.losses(chunks_of(inputs, problem, plan), given, wants_gradients):
@@ -266,7 +263,7 @@ def chunks_of(inputs: Inputs, problem: Problem, plan: Plan) -> Iterator[Chunk]:
         yield Chunk(slice(None), problem, None, hidden)
         return
     buffer = None
-    if plan.is_whole:
+    if plan.columns.are_whole:
         buffer = hidden.new_empty((min(plan.chunking.size, hidden.shape[0]), weight.shape[0]))
     for rows in plan.chunking.of(problem):
         states = hidden[rows]

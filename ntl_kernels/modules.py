@@ -21,7 +21,8 @@ class NTLLoss(nn.Module):
         self.numbers = numbers
         self.options = options | others
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        check_weight("weight", options["config"].weight, spec_of(numbers=numbers, **options))
+        spec = spec_of(numbers=numbers, **options)
+        check_weight("weight", options["config"].weight, spec)
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])

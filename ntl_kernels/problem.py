@@ -183,7 +183,7 @@ class RowResult(NamedTuple):
     number_weight: Any = None  # w * u
     number_peak: Any = None  # the number tokens' normaliser, like ``peak`` and ``total``; this and the next two are for
     number_total: Any = None  # gradients that a later pass computes
-    effect: Any = None  # L before reweighing for "wasserstein", yhat - v_y for the kinds of the expected value
+    mean_dloss_dq: Any = None  # of L by q, without the factor f': L for "wasserstein", yhat - v_y for other kinds
 
 
 class Statistics(NamedTuple):

@@ -98,9 +98,9 @@ def tile_on(workload: Workload, device: torch.device, candidate: Candidate | Non
 
     shape = 1, few_rows(workload).rows, workload.vocab
     logits = torch.empty(shape, dtype=getattr(torch, workload.dtype), device=device)
-    options = backend.options_of(spec_of(NTLConfig(), number_tokens(workload)), logits)
+    options = backend.options_of(spec_of(NTLConfig(), number_tokens(workload)), logits.element_size(), backend.PLATFORM)
     with walking(candidate):
-        return backend.loss_tile(logits, logits, options, backend.next_power_of_2(workload.numbers), walks=2)[0]
+        return backend.loss_tile(logits, logits, options, backend.next_power_of_2(workload.numbers))[0]
 
 
 def distinct(workload: Workload, device: torch.device) -> dict[Any, Candidate | None]:

@@ -13,7 +13,7 @@ from .eager.blocks import Block, Blocks
 from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
 from .eager.labels import Labels, read_labels
 from .eager.losses import as_fields, cross_entropy
-from .eager.numbers import drain_of, own
+from .eager.numbers import mass_gradient_of, own
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
 
@@ -83,7 +83,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     rows = is_measured.view(-1).nonzero().view(-1)
     parts = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
     spread = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
-    ntl, error, mass, number_peak, number_total, effect = spread
+    ntl, error, mass, number_peak, number_total, mean_dloss_dq = spread
     weight = torch.ones_like(ce) if labels.weights is None else labels.weights
     found = RowResult(
         cross_entropy=labels.weighted(ce),
@@ -97,7 +97,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         number_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
         number_peak=number_peak,
         number_total=number_total,
-        effect=effect,
+        mean_dloss_dq=mean_dloss_dq,
     )
     fields = as_fields(found)
     if labels.counts is not None:
@@ -113,18 +113,18 @@ def merged_numbers(
     rows: Tensor,
     problem: Problem,
 ) -> tuple[Tensor, ...]:
-    """(NTL_i, |yhat - v_y|, the mass, and the number tokens' peak, total and effect), each [n, 1], of number rows."""
+    """(NTL_i, |yhat - v_y|, the mass, the number tokens' peak and total, mean_dloss_dq) of number rows, each [n, 1]."""
     spec, sent = labels.spec_of_rows(problem.spec), Statistics(*gathered[:, :, rows, None].unbind(1))
-    over_numbers, (error, effect) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
+    over_numbers, (error, mean_dloss_dq) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
     if number_logits is not None:
-        effect = all_terms(number_logits[rows], labels, problem).loss
-    loss = effect
+        mean_dloss_dq = all_terms(number_logits[rows], labels, problem).loss
+    loss = mean_dloss_dq
     if spec.kind != "wasserstein":
-        loss, effect = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
+        loss, mean_dloss_dq = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
     mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
-    ntl = drain_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
+    ntl = mass_gradient_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
     error = error.abs() if labels.group is None else error.abs() * labels.group.unit
-    return ntl, error, mass, *over_numbers, effect
+    return ntl, error, mass, *over_numbers, mean_dloss_dq
 
 
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:

@@ -18,7 +18,7 @@ from triton import knobs
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from ..kernels.arguments import Numbers, Scalars, Transform
+from ..kernels.arguments import Scalars
 from .layout import VECTOR_BYTES
 
 MOST_LAYOUTS = 4096
@@ -28,21 +28,29 @@ COMPILED: dict[Any, Any] = {}
 """Key -> compiled kernel."""
 
 
-def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], **options: Any) -> None:
-    """``kernel[(programs,)](*arguments, **constants, **options)``.
+def launch(
+    kernel: Any,
+    programs: int,
+    home: torch.device,
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    **options: Any,
+) -> None:
+    """``kernel[(programs,)](*arguments, **constants, **options)`` on the device of the arguments.
 
     Args:
         kernel: a function under ``triton.jit`` whose constant parameters come last, in the order of ``constants``.
+        home: the device of the tensors among the arguments.
         arguments: tensors, numbers, None, and the groups of :mod:`ntl_kernels.kernels.arguments`.
         options: Triton's options (``num_warps``, ...). They follow from the rest, so they are not part of the key.
     """
     if type(kernel) is not JITFunction:  # the interpreter
         kernel[(programs,)](*arguments, **constants, **options)
         return
-    device, home = driver.active.get_current_device(), device_of(arguments)
+    device = driver.active.get_current_device()
     if home.index is not None and home.index != device:  # a model on several devices; Triton uses the current
         with on_device(home):
-            launch(kernel, programs, arguments, constants, **options)
+            launch(kernel, programs, home, arguments, constants, **options)
         return
     if is_watched(kernel):
         kernel[(programs,)](*arguments, **constants, **options)
@@ -59,18 +67,6 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: di
     compiled.run(programs, 1, 1, stream, *handles, *arguments, *constants.values())
 
 
-def device_of(arguments: tuple[Any, ...]) -> torch.device:
-    """The device of the first tensor, which may be inside a group."""
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            return argument.device
-        if isinstance(argument, tuple):
-            for part in argument:
-                if isinstance(part, Tensor):
-                    return part.device
-    raise TypeError("a kernel needs a tensor among its arguments, which determines its device; got none")
-
-
 def on_device(device: torch.device) -> Any:
     """A context in which ``device`` is the current device."""
     return torch.get_device_module(device).device(device)
@@ -82,46 +78,28 @@ def is_watched(kernel: Any) -> bool:
     return bool(kernel.pre_run_hooks) or any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
+UNSPECIALISED: dict[int, tuple[bool, ...]] = {}
+"""Id of a kernel -> for each of its arguments, whether its value and alignment do not affect the variant."""
+
+
 def layout_of(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The properties of the arguments that determine the variant of a kernel."""
-    flags = unspecialised(id(kernel), kernel)
+    flags = UNSPECIALISED.get(id(kernel))
+    if flags is None:
+        flags = UNSPECIALISED[id(kernel)] = tuple(parameter.do_not_specialize for parameter in kernel.params)
     return tuple([part_of(argument, flag) for argument, flag in zip(arguments, flags, strict=False)])
 
 
-def part_of(argument: Any, is_unspecialised: bool) -> Any:
-    """The properties of one argument that determine the variant of a kernel."""
+def part_of(argument: Any, is_unspecialised: bool = False) -> Any:
+    """The properties of one argument that determine the variant of a kernel.
+
+    Nothing of a table of number tokens is kept, so that the table of a vocabulary that is no longer used can go.
+    """
     kind = type(argument)
     if kind is int:
         return argument >= WIDEST if is_unspecialised else argument
-    if kind is float or argument is None or kind is Transform or kind is Scalars:  # floats do not affect the variant
+    if kind is float or argument is None or kind is Scalars:  # floats do not affect the variant
         return kind
-    if kind is Numbers:
-        return layout_of_numbers(argument)
     if isinstance(argument, Tensor):
         return argument.dtype if is_unspecialised else (argument.dtype, argument.data_ptr() % VECTOR_BYTES == 0)
-    return tuple([part_of(part, False) for part in argument])
-
-
-def layout_of_numbers(numbers: Numbers) -> tuple[Any, ...]:
-    """The same for a table, whose dtypes are always those of a NumberTable.
-
-    Not cached: a cache would keep the tables of vocabularies that are no longer used.
-    """
-    ids, value, lookup, groups, size = numbers
-    return (
-        ids.data_ptr() % VECTOR_BYTES == 0,
-        value.data_ptr() % VECTOR_BYTES == 0,
-        lookup.data_ptr() % VECTOR_BYTES == 0,
-        None if groups is None else groups.data_ptr() % VECTOR_BYTES == 0,
-        size,
-    )
-
-
-UNSPECIALISED: dict[int, tuple[bool, ...]] = {}
-
-
-def unspecialised(name: int, kernel: Any) -> tuple[bool, ...]:
-    """For each argument of a kernel, whether its value and alignment do not affect the variant."""
-    if name not in UNSPECIALISED:
-        UNSPECIALISED[name] = tuple(parameter.do_not_specialize for parameter in kernel.params)
-    return UNSPECIALISED[name]
+    return tuple([part_of(part) for part in argument])

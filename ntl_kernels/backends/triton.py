@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from ..kernels.arguments import Labels, Matrix, Numbers, Options, Scalars, Tile, Transform
+from ..kernels.arguments import Labels, Numbers, Options, Scalars, Tile
 from ..kernels.gradients import row_gradients_kernel
 from ..kernels.losses import Sums, count_kernel, finish_kernel, row_losses_kernel, scale_kernel, sum_kernel
 from ..kernels.shards import Shard
 from ..kernels.softcap import EXACT, HARDWARE
 from ..problem import NUM_FIELDS, NUM_PARTS, Forward, Problem
 from ..spec import LossSpec
-from ..tokens import NumberTable
 from .launch import launch
 from .layout import VECTOR_BYTES, is_phase_equal
 from .tiles import (
@@ -46,6 +45,7 @@ from .tiles import (
 )
 
 PLATFORM = "hip" if torch.version.hip else "xpu" if torch.xpu.is_available() else "cuda"
+MOST_WARPS = MOST_THREADS // LANES[PLATFORM]
 HIGHEST_FAST_SOFTCAP = 43.0
 """The largest softcap for which all powers are within the range of float32: 2 * 43 / log(2) < 126."""
 TOTAL_BLOCK = 4096
@@ -58,6 +58,51 @@ TOTAL_PROGRAMS = 128
 order of sums depends on N alone."""
 SCALE_PROGRAMS = 1024
 """The number of programs of the scale kernel, over which the rows are distributed; most of its calls return at once."""
+
+
+class Arguments(NamedTuple):
+    """What kernels need to know of a problem."""
+
+    labels: Labels
+    numbers: Numbers
+    num_tokens: Any
+    """This and the next two: a number, a pointer to one, or None."""
+    num_numbers: Any
+    ntl_weight: Any
+    scalars: Scalars
+    options: Options
+    block: int
+    """Lanes that hold the number tokens."""
+
+
+def arguments_of(problem: Problem, logits: Tensor) -> Arguments:
+    """The arguments for logits, or statistics of these.
+
+    A number is passed as a float, since an integer would recompile for its value; a tensor without the negative bit,
+    since a kernel reads its memory.
+    """
+    spec, table = problem.spec, problem.table
+    given = *problem.rows, problem.num_tokens, problem.num_numbers, problem.ntl_weight
+    labels, weights, number_weights, num_tokens, num_numbers, ntl_weight = [
+        each.resolve_neg() if isinstance(each, Tensor) else None if each is None else float(each) for each in given
+    ]
+    return Arguments(
+        Labels(labels, weights, number_weights, spec.ignore_index),
+        Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0]),
+        num_tokens,
+        num_numbers,
+        ntl_weight,
+        scalars_of(spec),
+        options_of(spec, logits.element_size(), PLATFORM),
+        next_power_of_2(table.width),
+    )
+
+
+def terms_of(problem: Problem, given: Arguments) -> tuple[Any, Any, Any]:
+    """(the denominators of CE and of NTL, lambda) for a row; both denominators are 1 unless the loss is a mean."""
+    if problem.spec.reduction != "mean":
+        return 1.0, 1.0, given.ntl_weight
+    return given.num_tokens, problem.divisor_of_ntl(given.num_tokens, given.num_numbers), given.ntl_weight
 
 
 def forward(logits: Tensor, problem: Problem, gradient: Tensor | None) -> Forward:
@@ -75,8 +120,16 @@ def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     row_count = problem.rows.labels.numel()
     programs = programs_over(row_count)
     totals = torch.empty(2 * programs, dtype=dtype, device=problem.rows.labels.device)
-    arguments = labels_of(problem), numbers_of(problem.table), vocab_size, row_count, totals
-    launch(count_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
+    given = arguments_of(problem, totals)
+    arguments = given.labels, given.numbers, vocab_size, row_count, totals
+    launch(
+        count_kernel,
+        programs,
+        totals.device,
+        arguments,
+        {"BLOCK": TOTAL_BLOCK},
+        num_warps=MOST_THREADS // LANES[PLATFORM],
+    )
     return totals if programs == 1 else totals.view(2, programs).sum(1)
 
 
@@ -91,19 +144,21 @@ def launch_row_losses(
     row_count = problem.rows.labels.numel()
     if row_count == 0:
         return
-    options, block = options_of(problem.spec, logits), block_of(problem.table)
-    tile, launch_options = loss_tile(logits, gradient, options, block, walks=1 if gradient is None else 2)
+    given = arguments_of(problem, logits)
+    tile, launch_options = loss_tile(logits, gradient, given.options, given.block)
     arguments = (
-        *matrices_of(logits, gradient),
-        labels_of(problem),
-        numbers_of(problem.table),
+        *in_memory(logits),
+        *in_memory(gradient),
+        *logits.shape[1:],
+        given.labels,
+        given.numbers,
         fields,
         losses,
-        *weights_of_terms(problem),
-        *constants_of(problem.spec),
+        *terms_of(problem, given),
+        given.scalars,
     )
-    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
-    launch(row_losses_kernel, row_count, arguments, constants, **launch_options)
+    constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+    launch(row_losses_kernel, row_count, logits.device, arguments, constants, **launch_options)
 
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -111,15 +166,16 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     if programs > 1:
         fields = sums_of_programs(fields, programs)
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
-    denominators = as_argument(problem.num_tokens), as_argument(problem.num_numbers)
-    arguments = fields, fields.shape[1], *denominators, as_argument(problem.ntl_weight), loss, parts
+    given = arguments_of(problem, fields)
+    terms = given.num_tokens, given.num_numbers, given.ntl_weight
     constants = {
         "MEAN": problem.spec.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
         "ARE_SUMS": programs > 1,
         "BLOCK": TOTAL_BLOCK,
     }
-    launch(finish_kernel, 1, arguments, constants, num_warps=MOST_THREADS // LANES[PLATFORM])
+    arguments = fields, fields.shape[1], *terms, loss, parts
+    launch(finish_kernel, 1, fields.device, arguments, constants, num_warps=MOST_WARPS)
     return loss, parts
 
 
@@ -127,7 +183,14 @@ def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
     arguments = fields, fields.shape[1], sums
-    launch(sum_kernel, programs, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_THREADS // LANES[PLATFORM])
+    launch(
+        sum_kernel,
+        programs,
+        fields.device,
+        arguments,
+        {"BLOCK": TOTAL_BLOCK},
+        num_warps=MOST_THREADS // LANES[PLATFORM],
+    )
     return sums
 
 
@@ -148,23 +211,26 @@ def row_gradients(
     row_count, width = problem.rows.labels.numel(), logits.shape[2]
     if row_count == 0 or width == 0:
         return
-    options, block = options_of(problem.spec, logits), block_of(problem.table)
-    unroll = unroll_of(options) if first is None else UNROLL_OF_MANY_OPERATIONS
-    tile, launch_options = tile_of(logits, gradient, unroll, least_threads(options, block))
+    given = arguments_of(problem, logits)
+    unroll = unroll_of(given.options) if first is None else UNROLL_OF_MANY_OPERATIONS
+    tile, launch_options = tile_of(logits, gradient, unroll, least_threads(given.options, given.block))
     arguments = (
-        *matrices_of(logits, gradient)[:-1],
+        *in_memory(logits),
+        *in_memory(gradient),
+        logits.shape[1],
         row_count,
         Shard(first, width, problem.vocab_size),
-        labels_of(problem),
-        numbers_of(problem.table),
+        given.labels,
+        given.numbers,
         fields,
         number_logits,
-        *strided(upstream),
-        *weights_of_terms(problem),
-        *constants_of(problem.spec),
+        upstream.resolve_neg(),
+        upstream.stride(0) if upstream.ndim else 0,
+        *terms_of(problem, given),
+        given.scalars,
     )
-    constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
-    launch(row_gradients_kernel, row_count, arguments, constants, **launch_options)
+    constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+    launch(row_gradients_kernel, row_count, logits.device, arguments, constants, **launch_options)
 
 
 def scale_(gradient: Tensor, upstream: Tensor) -> None:
@@ -172,80 +238,40 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
     if row_count == 0:
         return
     tile, launch_options = tile_of(gradient, None)
-    arguments = *matrix_of(gradient), *gradient.shape[1:], row_count, as_argument(upstream)
-    launch(scale_kernel, min(row_count, SCALE_PROGRAMS), arguments, {"TILE": tile}, **launch_options)
+    arguments = *in_memory(gradient), *gradient.shape[1:], row_count, upstream.resolve_neg()
+    launch(scale_kernel, min(row_count, SCALE_PROGRAMS), gradient.device, arguments, {"TILE": tile}, **launch_options)
 
 
-def matrix_of(tensor: Tensor) -> tuple[Matrix, int]:
-    """Rows [B, T, V] as kernel arguments: (the matrix, the distance between batch entries)."""
-    batch_stride, row_stride, _ = tensor.stride()
-    return Matrix(tensor, row_stride), batch_stride
-
-
-def matrices_of(logits: Tensor, gradient: Tensor | None) -> tuple[Matrix, Matrix | None, int, int, int, int]:
-    """Logits [B, T, V] and their gradient as kernel arguments."""
-    (_, length, vocab_size), (matrix, stride) = logits.shape, matrix_of(logits)
-    target, target_stride = (None, 0) if gradient is None else matrix_of(gradient)
-    return matrix, target, stride, target_stride, length, vocab_size
-
-
-def labels_of(problem: Problem) -> Labels:
-    weights, number_weights = as_argument(problem.rows.token_weights), as_argument(problem.rows.number_weights)
-    return Labels(as_argument(problem.rows.labels), weights, number_weights, problem.spec.ignore_index)
-
-
-def numbers_of(table: NumberTable) -> Numbers:
-    return Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0])
-
-
-def weights_of_terms(problem: Problem) -> tuple[Any, Any, Any]:
-    """(num_tokens, num_numbers, ntl_weight) for a row; both denominators are 1 unless the loss is a mean."""
-    denominators: tuple[Any, Any] = (1.0, 1.0)
-    if problem.spec.reduction == "mean":
-        denominators = as_argument(problem.num_tokens), as_argument(problem.ntl_denominator)
-    return *denominators, as_argument(problem.ntl_weight)
-
-
-def strided(upstream: Tensor) -> tuple[Tensor, int]:
-    """The upstream gradient, [N] or 0-d, and the distance between its entries."""
-    return upstream.resolve_neg(), upstream.stride(0) if upstream.ndim else 0
-
-
-def as_argument(given: Tensor | float | None) -> Tensor | float | None:
-    """A number as a float, since an integer would recompile for its value; a tensor without the negative bit, since a
-    kernel reads its memory."""
-    if isinstance(given, Tensor):
-        return given.resolve_neg()
-    return None if given is None else float(given)
+def in_memory(rows: Tensor | None) -> tuple[Tensor | None, int, int]:
+    """Rows [B, T, V] as kernel arguments: with the distances between batch entries and between rows."""
+    return (None, 0, 0) if rows is None else (rows, rows.stride(0), rows.stride(1))
 
 
 next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 
 
 @lru_cache(maxsize=256)
-def constants_of(spec: LossSpec) -> tuple[Transform, Scalars]:
+def scalars_of(spec: LossSpec) -> Scalars:
     """The floats of a spec that the kernels need."""
     inner, outer = 1.0, spec.logit_scale
     if spec.softcap is not None:
         inner, outer = spec.logit_scale / spec.softcap, spec.softcap
-    factor = outer / math.log(2.0)
-    transform = Transform(inner, outer, spec.logit_scale, factor, 2.0 ** (math.frexp(factor)[1] - 1))
-    offset, slope = spec.cost_line
+    factor, (offset, slope) = outer / math.log(2.0), spec.cost_line
     derived = {
+        "inner": inner,
+        "outer": outer,
+        "factor": factor,
+        "coarse_factor": 2.0 ** (math.frexp(factor)[1] - 1),
         "has_cross_entropy": float(spec.has_cross_entropy),
         "cost_offset": offset,
         "cost_slope": slope,
         "rise": 0.0 if spec.squash_factor is None else spec.squash_factor - 1.0,
     }
-    return transform, Scalars(**{name: derived.get(name, getattr(spec, name, None)) for name in Scalars._fields})
-
-
-def options_of(spec: LossSpec, logits: Tensor) -> Options:
-    return options_for(spec, logits.element_size(), PLATFORM)
+    return Scalars(**{name: getattr(spec, name, None) for name in Scalars._fields} | derived)
 
 
 @lru_cache(maxsize=256)
-def options_for(spec: LossSpec, item: int, platform: str) -> Options:
+def options_of(spec: LossSpec, item: int, platform: str) -> Options:
     """The options for logits with elements of ``item`` bytes."""
     is_low = spec.softcap is not None and spec.softcap <= HIGHEST_FAST_SOFTCAP
     tanh = HARDWARE if item == 2 and platform == "cuda" and is_low else EXACT
@@ -257,36 +283,26 @@ def options_for(spec: LossSpec, item: int, platform: str) -> Options:
     return Options(**{name: getattr(spec, name) for name in Options._fields} | derived)
 
 
-def block_of(table: NumberTable) -> int:
-    return next_power_of_2(table.width)
-
-
 def tile_of(
     logits: Tensor, gradient: Tensor | None, unroll: int = UNROLL, least_threads: int = 0
 ) -> tuple[Tile, dict[str, Any]]:
     """The tile for rows of [B, T, V], and Triton's options for it."""
     item = logits.element_size()
-    aligned, writes = are_aligned(logits, gradient), gradient is not None
-    row_bytes, stays = logits.shape[2] * item, stays_cached(gradient)
-    return tile_for(row_bytes, item, aligned, writes, stays, unroll, least_threads, PLATFORM)
+    aligned, row_bytes = are_aligned(logits, gradient), logits.shape[2] * item
+    stays = gradient is not None and gradient.nbytes <= CACHED_BYTES
+    return tile_for(row_bytes, item, aligned, gradient is not None, stays, unroll, least_threads, PLATFORM)
 
 
-def loss_tile(
-    logits: Tensor, gradient: Tensor | None, options: Options, block: int, walks: int = 1
-) -> tuple[Tile, dict[str, Any]]:
-    """:func:`tile_of` for a kernel of the loss that walks a row so many times; the options also take registers."""
-    if walks == 2 and PLATFORM == "cuda":
-        item = logits.element_size()
+def loss_tile(logits: Tensor, gradient: Tensor | None, options: Options, block: int) -> tuple[Tile, dict[str, Any]]:
+    """:func:`tile_of` for a kernel of the loss, which with a gradient walks a row twice; the options also take
+    registers."""
+    if gradient is not None and PLATFORM == "cuda":
+        item, stays = logits.element_size(), gradient.nbytes <= CACHED_BYTES
         aligned, major = are_aligned(logits, gradient), major_of(logits.device)
-        kept = kept_tile(logits.shape[2] * item, item, aligned, stays_cached(gradient), block, options, major)
+        kept = kept_tile(logits.shape[2] * item, item, aligned, stays, block, options, major)
         if kept is not None:
             return kept
     return tile_of(logits, gradient, unroll_of(options), least_threads(options, block))
-
-
-def stays_cached(gradient: Tensor | None) -> bool:
-    """Whether the L2 cache holds a whole gradient."""
-    return gradient is not None and gradient.nbytes <= CACHED_BYTES
 
 
 @lru_cache(maxsize=256)

@@ -19,15 +19,7 @@ from ..kernels.shards import (
 from ..problem import NUM_FIELDS, Problem
 from .contract import num_statistics
 from .launch import launch
-from .triton import (
-    block_of,
-    constants_of,
-    labels_of,
-    loss_tile,
-    matrix_of,
-    numbers_of,
-    options_of,
-)
+from .triton import arguments_of, in_memory, loss_tile
 
 MERGED_ROWS = 128
 """Rows per program of the merge kernel."""
@@ -37,20 +29,20 @@ def shard_statistics(logits: Tensor, problem: Problem, first: int) -> Tensor:
     row_count = problem.rows.labels.numel()
     statistics = torch.empty((num_statistics(problem.spec), row_count + 1), dtype=torch.float32, device=logits.device)
     if row_count:
-        options, block = options_of(problem.spec, logits), block_of(problem.table)
-        tile, launch_options = loss_tile(logits, None, options, block)
+        given = arguments_of(problem, logits)
+        tile, launch_options = loss_tile(logits, None, given.options, given.block)
         arguments = (
-            *matrix_of(logits),
+            *in_memory(logits),
             logits.shape[1],
             row_count,
             Shard(first, logits.shape[2], problem.vocab_size),
-            labels_of(problem),
-            numbers_of(problem.table),
+            given.labels,
+            given.numbers,
             statistics[:, :-1],
-            *constants_of(problem.spec),
+            given.scalars,
         )
-        constants = {"OPTIONS": options, "BLOCK": block, "TILE": tile}
-        launch(shard_statistics_kernel, row_count, arguments, constants, **launch_options)
+        constants = {"OPTIONS": given.options, "BLOCK": given.block, "TILE": tile}
+        launch(shard_statistics_kernel, row_count, logits.device, arguments, constants, **launch_options)
     return statistics
 
 
@@ -59,17 +51,18 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     shape, fill = (row_count, width), torch.empty if problem.table.groups is None else torch.zeros
     columns = fill(shape, dtype=torch.float32, device=logits.device)
     if row_count:
+        given = arguments_of(problem, logits)
         arguments = (
-            *matrix_of(logits),
+            *in_memory(logits),
             logits.shape[1],
             Shard(first, logits.shape[2], problem.vocab_size),
-            labels_of(problem),
-            numbers_of(problem.table),
+            given.labels,
+            given.numbers,
             columns,
-            *constants_of(problem.spec),
+            given.scalars,
         )
-        constants = {"OPTIONS": options_of(problem.spec, logits), "BLOCK": block_of(problem.table)}
-        launch(number_columns_kernel, row_count, arguments, constants)
+        constants = {"OPTIONS": given.options, "BLOCK": given.block}
+        launch(number_columns_kernel, row_count, logits.device, arguments, constants)
     return columns
 
 
@@ -77,32 +70,26 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     rank_count, row_count = gathered.shape[0], gathered.shape[2] - 1
     fields = gathered.new_empty((NUM_FIELDS, row_count))
     if row_count:
+        given = arguments_of(problem, gathered)
         arguments = (
             gathered,
             row_count,
             rank_count,
-            labels_of(problem),
-            numbers_of(problem.table),
+            given.labels,
+            given.numbers,
             problem.vocab_size,
             None if number_logits is None else cumulative_losses(number_logits, problem),
             fields,
-            *constants_of(problem.spec),
+            given.scalars,
         )
-        constants = {"OPTIONS": options_of(problem.spec, gathered), "ROWS": MERGED_ROWS}
-        launch(merge_shards_kernel, triton.cdiv(row_count, MERGED_ROWS), arguments, constants)
+        constants = {"OPTIONS": given.options, "ROWS": MERGED_ROWS}
+        launch(merge_shards_kernel, triton.cdiv(row_count, MERGED_ROWS), gathered.device, arguments, constants)
     return fields
 
 
 def cumulative_losses(number_logits: Tensor, problem: Problem) -> Tensor:
     """L [N] with ``label_sigma``; 0 outside number rows."""
-    losses = number_logits.new_empty(number_logits.shape[0])
-    arguments = (
-        labels_of(problem),
-        numbers_of(problem.table),
-        problem.vocab_size,
-        number_logits,
-        losses,
-        *constants_of(problem.spec),
-    )
-    launch(cumulative_losses_kernel, number_logits.shape[0], arguments, {"BLOCK": block_of(problem.table)})
+    losses, given = number_logits.new_empty(number_logits.shape[0]), arguments_of(problem, number_logits)
+    arguments = given.labels, given.numbers, problem.vocab_size, number_logits, losses, given.scalars
+    launch(cumulative_losses_kernel, number_logits.shape[0], losses.device, arguments, {"BLOCK": given.block})
     return losses

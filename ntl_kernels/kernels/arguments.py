@@ -8,8 +8,10 @@ parameters with the same names in all kernels.
 from typing import Any, NamedTuple
 
 VARYING = (
-    "logits_stride",  # from one batch entry to the next, as is
-    "gradient_stride",
+    "logits_batch",  # the distance between batch entries of the logits [B, T, V], and
+    "logits_row",  # that between rows, in elements; likewise:
+    "gradient_batch",
+    "gradient_row",
     "length",  # T
     "vocab_size",  # V
     "row_count",  # N
@@ -21,13 +23,6 @@ VARYING = (
     "upstream_stride",
 )
 """The parameters for which no kernel is specialised."""
-
-
-class Matrix(NamedTuple):
-    """[B, T, V] in memory: rows of contiguous columns, ``row_stride`` elements apart."""
-
-    pointer: Any
-    row_stride: Any
 
 
 class Labels(NamedTuple):
@@ -50,19 +45,17 @@ class Numbers(NamedTuple):
     size: Any  # K
 
 
-class Transform(NamedTuple):
-    """x = outer * u, where u = tanh(inner * z) with softcap and u = z without."""
+class Scalars(NamedTuple):
+    """The floats of a LossSpec, under their names there, unless noted otherwise.
+
+    x = outer * u, where u = tanh(inner * z) with softcap and u = z without.
+    """
 
     inner: Any  # logit_scale / softcap
     outer: Any  # softcap, or logit_scale without one
-    scale: Any  # logit_scale
+    logit_scale: Any
     factor: Any  # outer * log2(e): what u is multiplied by to give x in units of log2(e)
     coarse_factor: Any  # the largest power of two up to ``factor``
-
-
-class Scalars(NamedTuple):
-    """Floats of a LossSpec, under their names there, unless noted otherwise."""
-
     has_cross_entropy: Any  # 1 or 0
     label_smoothing: Any
     z_loss: Any

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .arguments import VARYING
 from .groups import own_group
-from .losses import RESULTS, RowGradient, cross_entropy_pulls, number_row
+from .losses import RESULTS, RowGradient, cross_entropy_gradient, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
 from .numbers import NumberTerms, costs, cumulative_terms, divisor, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
@@ -27,29 +27,31 @@ class Places(NamedTuple):
 
 @triton.jit(do_not_specialize=[*VARYING, "fields"])
 def row_gradients_kernel(
-    logits, gradient, logits_stride, gradient_stride, length, row_count,  # Matrix [B, T, W], which may be one
+    logits, logits_batch, logits_row,  # [B, T, W]
+    gradient, gradient_batch, gradient_row,  # [B, T, W], perhaps the logits
+    length, row_count,
     shard, labels, numbers,
     fields,  # [F, N]
     number_logits,  # [N, K] of all ranks with label_sigma, or None
     upstream, upstream_stride,
-    num_tokens, num_numbers, ntl_weight, transform, scalars,
+    num_tokens, num_numbers, ntl_weight, scalars,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program per row: the gradient of the columns that are here, from their logits and the row's fields."""
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
-    target = row_of(gradient, gradient_stride, length, shard.width, n, TILE)
+    target = row_of(gradient, gradient_batch, gradient_row, length, shard.width, n, TILE)
     if label.counts:
-        row = row_of(logits, logits_stride, length, shard.width, n, TILE)
+        row = row_of(logits, logits_batch, logits_row, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
         row_gradient, places, exponent = gradient_columns(
-            row, label, n, shard, numbers, fields, row_count, number_logits, transform, scalars, a, b, OPTIONS, BLOCK
+            row, label, n, shard, numbers, fields, row_count, number_logits, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
         tl.debug_barrier()  # wait until all threads have read the columns that others write
         write_gradient(
-            row, kept, target, transform, exponent, row_gradient.slope, row_gradient.pull, OPTIONS.softcap, TILE
+            row, kept, target, scalars, exponent, row_gradient.slope, row_gradient.every, OPTIONS.softcap, TILE
         )
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
@@ -63,7 +65,7 @@ def row_gradients_kernel(
 
 @triton.jit
 def gradient_columns(
-    row, label, n, shard, numbers, fields, row_count, number_logits, transform, scalars, a, b,
+    row, label, n, shard, numbers, fields, row_count, number_logits, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """(RowGradient, Places, the row's exponent); call it before the row is overwritten."""
@@ -71,37 +73,37 @@ def gradient_columns(
     normaliser = Normaliser(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
     )
-    exponent = exponent_at(normaliser.peak, transform)
-    a, b = a * transform.scale, b * transform.scale
-    pulls = cross_entropy_pulls(a, normaliser, shard.vocab_size, transform, scalars, OPTIONS.label_smoothing)
+    exponent = exponent_at(normaliser.peak, scalars)
+    a, b = a * scalars.logit_scale, b * scalars.logit_scale
+    ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
     own, own_label, own_scalars = numbers, label, scalars
     if numbers.groups is not None:
         own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
-    columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
+    columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
         over_numbers = Normaliser(
             peak=load_named("number_peak", RESULTS, fields, row_count, n),
             total=load_named("number_total", RESULTS, fields, row_count, n),
         )
-        at_numbers = exponent_at(over_numbers.peak, transform)
+        at_numbers = exponent_at(over_numbers.peak, scalars)
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
-        effect = load_named("effect", RESULTS, fields, row_count, n)
+        mean_dloss_dq = load_named("mean_dloss_dq", RESULTS, fields, row_count, n)
         index = own_label.index
         terms = terms_from_fields(
-            q, columns, own, number_logits, n, numbers.size, index, effect, transform, own_scalars, KIND, BLOCK
+            q, columns, own, number_logits, n, numbers.size, index, mean_dloss_dq, own_scalars, KIND, BLOCK
         )
-        mass = share_of(over_numbers, normaliser, transform)
+        mass = share_of(over_numbers, normaliser, scalars)
         slope, number_gradients = number_row(
-            columns, q, terms, mass, own_label, b, pulls, normaliser, exponent, own_scalars, OPTIONS
+            columns, q, terms, mass, own_label, b, ce, normaliser, exponent, own_scalars, OPTIONS
         )
     else:
-        slope = pulls.slope / normaliser.total
+        slope = ce.slope / normaliser.total
     column, is_here = column_in_shard(label.id, shard)
-    u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
-    label_column = column_gradient(u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
+    u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
+    label_column = column_gradient(u, exponent, slope, ce.every + ce.label, OPTIONS.softcap)
     return (
-        RowGradient(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
+        RowGradient(slope=slope, every=ce.every, label=label_column, numbers=number_gradients),
         Places(label=column, has_label=is_here, numbers=columns.ids, has_number=columns.inside),
         exponent,
     )
@@ -109,18 +111,19 @@ def gradient_columns(
 
 @triton.jit
 def terms_from_fields(
-    q, columns, numbers, number_logits, n, count, index, effect, transform, scalars,
+    q, columns, numbers, number_logits, n, count, index, mean_dloss_dq, scalars,
     KIND: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The terms of the number columns that are here, from the ``effect`` among the row's fields."""
+    """The terms of the number columns that are here, from the ``mean_dloss_dq`` among the row's fields."""
     offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
     if KIND == "cumulative":
         if number_logits is None:
             terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
         else:
-            terms = smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK)
+            terms = smooth_terms(number_logits, n, count, numbers, index, scalars, BLOCK)
     elif KIND == "wasserstein":
-        terms = NumberTerms(effects=costs(tl.abs(offsets), scalars), mean_effect=effect, slope=1.0, loss=effect)
+        dloss_dq = costs(tl.abs(offsets), scalars)
+        terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=mean_dloss_dq, slope=1.0, loss=mean_dloss_dq)
     else:
-        terms = value_terms(offsets, effect, scalars, KIND)
+        terms = value_terms(offsets, mean_dloss_dq, scalars, KIND)
     return terms

@@ -41,6 +41,11 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
     else:
         largest, _ = value_loss(group.furthest, scalars, KIND)
     own_scalars = Scalars(
+        inner=scalars.inner,
+        outer=scalars.outer,
+        logit_scale=scalars.logit_scale,
+        factor=scalars.factor,
+        coarse_factor=scalars.coarse_factor,
         has_cross_entropy=scalars.has_cross_entropy,
         label_smoothing=scalars.label_smoothing,
         z_loss=scalars.z_loss,

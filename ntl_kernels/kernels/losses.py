@@ -20,28 +20,20 @@ RESULTS = tl.constexpr(RowResult._fields)
 PARTS = tl.constexpr(Parts._fields)
 
 
-class LabelColumns(NamedTuple):
-    """The columns that a row's label needs, besides the normaliser."""
-
-    u: Any  # the label's u
-    numbers: Any  # NumberLogits of a number row; for other rows, all lanes are outside.
-    offsets: Any  # v_k - v_y [BLOCK]
-
-
 class RowGradient(NamedTuple):
-    """The gradient of a row before it is written: ``slope * power + pull``, except in the columns given here."""
+    """The gradient of a row before it is written: ``slope * power + every``, except in the columns given here."""
 
     slope: Any
-    pull: Any
+    every: Any
     label: Any  # the label's column, if the row is not a number row
     numbers: Any  # [BLOCK]: the number columns of a number row, including the label's
 
 
-class Pulls(NamedTuple):
+class CrossEntropyGradient(NamedTuple):
     """The contribution of cross-entropy to the gradient of a row."""
 
     slope: Any  # the factor of p in every column
-    pull: Any  # a constant in every column
+    every: Any  # a constant in every column
     label: Any  # an additional constant in the label's column
 
 
@@ -52,92 +44,93 @@ class NumberResult(NamedTuple):
     absolute_error: Any
     mass: Any
     normaliser: Any  # of the number tokens
-    effect: Any  # as in RowResult
+    mean_dloss_dq: Any  # as in RowResult
 
 
 @triton.jit
-def read_label_columns(row, label, numbers, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Read the columns that a row's label needs, while the row is still being loaded."""
+def read_label_columns(row, label, numbers, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+    """Read the columns that a row's label needs, while the row is still being loaded: (the label's u, the NumberLogits
+    of a number row, their v_k - v_y [BLOCK]). For other rows, all lanes are outside."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < tl.where(label.index >= 0, numbers.size, 0)
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
-    columns = gather_numbers(row.start, lanes, inside, ids, transform, SOFTCAP)
+    columns = gather_numbers(row.start, lanes, inside, ids, scalars, SOFTCAP)
     offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
-    u = transformed(tl.load(row.start + label.id), transform.inner, SOFTCAP)
-    return LabelColumns(u=u, numbers=columns, offsets=offsets)
+    u = transformed(tl.load(row.start + label.id), scalars.inner, SOFTCAP)
+    return u, columns, offsets
 
 
 @triton.jit
 def label_terms(
-    row, label, columns, numbers, transform, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr
+    row, label, u, columns, offsets, numbers, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """(RowGradient, NumberResult) of a row, from its LabelColumns, its normaliser and its coefficients a and b.
+    """(RowGradient, NumberResult) of a row, from its label's columns, its normaliser and its coefficients a and b.
 
     Unused parts of the result are removed by the compiler.
     """
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 cannot pass a string from a tuple as an argument
-    exponent = exponent_at(normaliser.peak, transform)
-    a, b = a * transform.scale, b * transform.scale
-    pulls = cross_entropy_pulls(a, normaliser, row.size, transform, scalars, OPTIONS.label_smoothing)
-    ntl, absolute_error, mass, number_peak, number_total, effect = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    exponent = exponent_at(normaliser.peak, scalars)
+    a, b = a * scalars.logit_scale, b * scalars.logit_scale
+    ce = cross_entropy_gradient(a, normaliser, row.size, scalars, OPTIONS.label_smoothing)
+    ntl, absolute_error, mass, number_peak, number_total, mean_dloss_dq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
-        q, number_normaliser = number_softmax(columns.numbers.u, transform)
-        absolute_error = tl.abs(dot(q, columns.offsets))
+        q, number_normaliser = number_softmax(columns.u, scalars)
+        absolute_error = tl.abs(dot(q, offsets))
         if numbers.groups is not None:
             absolute_error *= numbers.groups.unit
-        mass = share_of(number_normaliser, normaliser, transform)
-        terms = number_terms(q, columns.offsets, columns.numbers, numbers, scalars, KIND, BLOCK)
+        mass = share_of(number_normaliser, normaliser, scalars)
+        terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
-        number_peak, number_total, effect = number_normaliser.peak, number_normaliser.total, terms.mean_effect
+        number_peak, number_total, mean_dloss_dq = number_normaliser.peak, number_normaliser.total, terms.mean_dloss_dq
         slope, number_gradients = number_row(
-            columns.numbers, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS
+            columns, q, terms, mass, label, b, ce, normaliser, exponent, scalars, OPTIONS
         )
     else:
-        slope = pulls.slope / normaliser.total
-    label_column = column_gradient(columns.u, exponent, slope, pulls.pull + pulls.label, OPTIONS.softcap)
+        slope = ce.slope / normaliser.total
+    label_column = column_gradient(u, exponent, slope, ce.every + ce.label, OPTIONS.softcap)
     return (
-        RowGradient(slope=slope, pull=pulls.pull, label=label_column, numbers=number_gradients),
+        RowGradient(slope=slope, every=ce.every, label=label_column, numbers=number_gradients),
         NumberResult(
             ntl=ntl,
             absolute_error=absolute_error,
             mass=mass,
             normaliser=Normaliser(peak=number_peak, total=number_total),
-            effect=effect,
+            mean_dloss_dq=mean_dloss_dq,
         ),
     )
 
 
 @triton.jit
-def cross_entropy_pulls(a, normaliser, vocab_size, transform, scalars, SMOOTHING: tl.constexpr):
-    """The Pulls of a row whose cross-entropy has the coefficient ``a``."""
+def cross_entropy_gradient(a, normaliser, vocab_size, scalars, SMOOTHING: tl.constexpr):
+    """The CrossEntropyGradient of a row whose cross-entropy has the coefficient ``a``."""
     # a dCE/dx_j = a (1 + 2 z_loss lse) p_j - a eps / V - a (1 - eps) [j = y]
     label = -a
-    pull = 0.0
+    every = 0.0
     if SMOOTHING:
         label = -a * (1.0 - scalars.label_smoothing)
-        pull = -a * scalars.label_smoothing / vocab_size
-    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, transform))
-    return Pulls(slope=slope, pull=pull, label=label)
+        every = -a * scalars.label_smoothing / vocab_size
+    slope = a * (1.0 + 2.0 * scalars.z_loss * row_lse(normaliser, scalars))
+    return CrossEntropyGradient(slope=slope, every=every, label=label)
 
 
 @triton.jit
-def number_row(columns, q, terms, mass, label, b, pulls, normaliser, exponent, scalars, OPTIONS: tl.constexpr):
+def number_row(columns, q, terms, mass, label, b, ce, normaliser, exponent, scalars, OPTIONS: tl.constexpr):
     """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
-    excess, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
-    slope = (pulls.slope + excess) / normaliser.total
-    number_pull += pulls.pull + tl.where(columns.lanes == label.index, pulls.label, 0.0)
+    mass_gradient, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
+    slope = (ce.slope - mass_gradient) / normaliser.total
+    number_pull += ce.every + tl.where(columns.lanes == label.index, ce.label, 0.0)
     return slope, column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
 
 
 @triton.jit
 def write_row(
-    row, kept, target, label, numbers, transform, peak, gradient,
+    row, kept, target, label, numbers, scalars, peak, gradient,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of a row, possibly over the row itself; the columns that differ are written last, once."""
-    exponent = exponent_at(peak, transform)
-    write_gradient(row, kept, target, transform, exponent, gradient.slope, gradient.pull, OPTIONS.softcap, TILE)
+    exponent = exponent_at(peak, scalars)
+    write_gradient(row, kept, target, scalars, exponent, gradient.slope, gradient.every, OPTIONS.softcap, TILE)
     tl.debug_barrier()  # every column is written
     dtype = target.start.dtype.element_ty
     if label.index >= 0:
@@ -150,21 +143,21 @@ def write_row(
 
 
 @triton.jit
-def row_lse(normaliser, transform):
+def row_lse(normaliser, scalars):
     """The logsumexp of a row's x."""
-    return transform.outer * normaliser.peak + log_total(normaliser, transform)
+    return scalars.outer * normaliser.peak + log_total(normaliser, scalars)
 
 
 @triton.jit
-def cross_entropy(normaliser, distance, u, vocab_size, transform, scalars, SMOOTHING: tl.constexpr):
+def cross_entropy(normaliser, distance, u, vocab_size, scalars, SMOOTHING: tl.constexpr):
     """CE_i of a row, from the label's u and sum(u - peak): differences, which stay precise if all u are large."""
     # (1 - eps) (lse - x_y) + eps (lse - mean(x)) + z_loss lse²
-    log = log_total(normaliser, transform)
-    loss = transform.outer * (normaliser.peak - u) + log
+    log = log_total(normaliser, scalars)
+    loss = scalars.outer * (normaliser.peak - u) + log
     if SMOOTHING:
-        mean = log - transform.outer * (distance / vocab_size)
+        mean = log - scalars.outer * (distance / vocab_size)
         loss = (1.0 - scalars.label_smoothing) * loss + scalars.label_smoothing * mean
-    lse = row_lse(normaliser, transform)
+    lse = row_lse(normaliser, scalars)
     # A factor of 0 must also remove infinite terms: the square of a large lse, and a CE that is not needed.
     loss += tl.where(scalars.z_loss == 0.0, 0.0, scalars.z_loss * lse * lse)
     return tl.where(scalars.has_cross_entropy == 0.0, 0.0, loss)
@@ -185,17 +178,19 @@ def row_result(label, ce, is_correct, normaliser, number):
         number_weight=tl.where(label.index >= 0, label.weight * label.number_weight, 0.0),
         number_peak=number.normaliser.peak,
         number_total=number.normaliser.total,
-        effect=number.effect,
+        mean_dloss_dq=number.mean_dloss_dq,
     )
 
 
 @triton.jit(do_not_specialize=[*VARYING, "fields", "losses"])
 def row_losses_kernel(
-    logits, gradient, logits_stride, gradient_stride, length, vocab_size,  # Matrix [B, T, V], which may be one, or None
+    logits, logits_batch, logits_row,  # [B, T, V]
+    gradient, gradient_batch, gradient_row,  # [B, T, V], perhaps the logits; None if not needed
+    length, vocab_size,
     labels, numbers,
     fields,  # [F, N]
     losses,  # [N]: w (CE + lambda u NTL); None if not needed
-    num_tokens, num_numbers, ntl_weight, transform, scalars,
+    num_tokens, num_numbers, ntl_weight, scalars,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The fields of every row and, in the same pass, its gradient for an upstream gradient of 1."""
@@ -203,45 +198,45 @@ def row_losses_kernel(
     label = read_ids(labels, vocab_size, n)
     if label.counts:
         KIND: tl.constexpr = OPTIONS.kind
-        row = row_of(logits, logits_stride, length, vocab_size, n, TILE)
+        row = row_of(logits, logits_batch, logits_row, length, vocab_size, n, TILE)
         # The second read of a one-pass row comes from cache, unless the first one evicted its lines.
         POLICY: tl.constexpr = "evict_first" if gradient is None else "evict_last"
         a, b = 0.0, 0.0
         if gradient is not None:
             a, b = coefficients(label, 1.0, num_tokens, num_numbers, ntl_weight, scalars)
-        front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
+        front = walk_front(row, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
         label = looked_up(label, numbers)
         own, own_label, own_scalars = numbers, label, scalars
         if numbers.groups is not None:
             own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
-        columns = read_label_columns(row, own_label, own, transform, OPTIONS.softcap, BLOCK)
-        normaliser, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
-        ce = cross_entropy(normaliser, distance, columns.u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
-        is_correct = (columns.u >= normaliser.peak).to(tl.float32)
+        u, columns, offsets = read_label_columns(row, own_label, own, scalars, OPTIONS.softcap, BLOCK)
+        normaliser, distance = walk_kept(row, front, kept, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
+        ce = cross_entropy(normaliser, distance, u, vocab_size, scalars, OPTIONS.label_smoothing)
+        is_correct = (u >= normaliser.peak).to(tl.float32)
         row_gradient, number = label_terms(
-            row, own_label, columns, own, transform, own_scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, u, columns, offsets, own, own_scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
             tl.store(losses + n, label.weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
         if gradient is not None:
-            target = row_of(gradient, gradient_stride, length, vocab_size, n, TILE)
+            target = row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
-            write_row(row, kept, target, own_label, own, transform, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, own_label, own, scalars, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         for i in tl.static_range(names_in(RESULTS)):
             tl.store(fields + i * row_count + n, 0.0)
         if losses is not None:
             tl.store(losses + n, 0.0)
         if gradient is not None:
-            clear_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), TILE)
+            clear_row(row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE), TILE)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def scale_kernel(
-    gradient, gradient_stride, length, vocab_size,  # Matrix [B, T, V]
+    gradient, gradient_batch, gradient_row, length, vocab_size,  # [B, T, V]
     row_count,
     upstream,  # 0-d
     TILE: tl.constexpr,
@@ -250,7 +245,7 @@ def scale_kernel(
     factor = tl.load(upstream).to(tl.float32)
     if factor != 1.0:
         for n in tl.range(tl.program_id(0), row_count, tl.num_programs(0)):
-            scale_row(row_of(gradient, gradient_stride, length, vocab_size, n, TILE), factor, TILE)
+            scale_row(row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE), factor, TILE)
 
 
 @triton.jit(do_not_specialize=[*VARYING, "totals"])

@@ -63,14 +63,14 @@ def anchor(peak):
 
 
 @triton.jit
-def exponent_at(peak, transform):
+def exponent_at(peak, scalars):
     """The exponent for columns of which ``peak`` is the largest.
 
     For a huge peak, only columns equal to it contribute, so any factor of the same size works; a power of two makes the
     products exact. The shift is finite even if the peak is -inf, for the same reason as in :func:`anchor`.
     """
-    is_huge = tl.abs(product(peak, transform.factor)) >= HUGE
-    factor = tl.where(is_huge, transform.coarse_factor, transform.factor)
+    is_huge = tl.abs(product(peak, scalars.factor)) >= HUGE
+    factor = tl.where(is_huge, scalars.coarse_factor, scalars.factor)
     return Exponent(factor=factor, shift=tl.maximum(product(peak, factor), LOWEST))
 
 
@@ -115,13 +115,13 @@ def sum_of_powers(u, exponent, inside, POLYNOMIAL: tl.constexpr):
 
 
 @triton.jit
-def online_normaliser(peak, total, u, inside, transform, POLYNOMIAL: tl.constexpr):
+def online_normaliser(peak, total, u, inside, scalars, POLYNOMIAL: tl.constexpr):
     """Add u [U, R, C] to the (peak [R], total [R]) of R threads, each of which reduces what it has loaded.
 
     Vectors [U, R] that are not inside (None for all inside) must not be larger than any other column.
     """
     new_peak = tl.maximum(peak, tl.max(tl.max(u, 0), 1))  # this order needs fewer registers
-    exponent = exponent_at(new_peak, transform)
+    exponent = exponent_at(new_peak, scalars)
     return new_peak, total * rescale(peak, exponent) + sum_of_powers(u, exponent, inside, POLYNOMIAL)
 
 
@@ -150,38 +150,38 @@ def online_distance(distance, count, peak, new_peak, u, inside):
 
 
 @triton.jit
-def merge_normalisers(peak, total, transform):
+def merge_normalisers(peak, total, scalars):
     """The normaliser of the whole row from those of its parts [R]."""
     whole_peak = tl.max(peak, 0)
-    return Normaliser(peak=whole_peak, total=dot(total, rescale(peak, exponent_at(whole_peak, transform))))
+    return Normaliser(peak=whole_peak, total=dot(total, rescale(peak, exponent_at(whole_peak, scalars))))
 
 
 @triton.jit
-def add_columns(normaliser, u, transform):
+def add_columns(normaliser, u, scalars):
     """Add columns u [C] to a normaliser."""
     peak = tl.maximum(normaliser.peak, tl.max(u, 0))
-    exponent = exponent_at(peak, transform)
+    exponent = exponent_at(peak, scalars)
     total = product(normaliser.total, rescale(normaliser.peak, exponent))
     return Normaliser(peak=peak, total=total + tl.sum(powers(u, exponent.factor, exponent.shift), 0))
 
 
 @triton.jit
-def share_of(part, whole, transform):
+def share_of(part, whole, scalars):
     """The probability of a part of the columns, from the normalisers of the part and of the whole.
 
     It is 0 only if all columns of the part are -inf; a share that would underflow is a trace.
     """
-    share = product(part.total, rescale(part.peak, exponent_at(whole.peak, transform))) / whole.total
+    share = product(part.total, rescale(part.peak, exponent_at(whole.peak, scalars))) / whole.total
     return tl.where(part.peak == float("-inf"), 0.0, share + TRACE)
 
 
 @triton.jit
-def log_total(normaliser, transform):
+def log_total(normaliser, scalars):
     """log(sum(exp(x - peak of x))): at least 0, NaN without any finite column.
 
     The powers contain the rounding error of the shift, the exact difference of the peak's product and the shift.
     """
-    exponent = exponent_at(normaliser.peak, transform)
+    exponent = exponent_at(normaliser.peak, scalars)
     rounding = tl.fma(normaliser.peak, exponent.factor, -exponent.shift)
     total = tl.where(normaliser.total == 0.0, float("nan"), normaliser.total)
     return LN_2 * tl.maximum(tl.log2(total) - rounding, 0.0, propagate_nan=tl.PropagateNan.ALL)

@@ -21,16 +21,16 @@ class NumberLogits(NamedTuple):
 class NumberTerms(NamedTuple):
     """The terms of a number row's loss and gradient."""
 
-    effects: Any  # e [BLOCK]: dL/dx_k = slope * q_k * (e_k - mean_effect)
-    mean_effect: Any  # sum_k q_k e_k
+    dloss_dq: Any  # e [BLOCK]: dL/dq_k without the slope, so that dL/dx_k = slope * q_k * (e_k - mean_dloss_dq)
+    mean_dloss_dq: Any  # sum_k q_k e_k
     slope: Any
     loss: Any  # L before reweighing
 
 
 @triton.jit
-def gather_numbers(start, lanes, inside, columns, transform, SOFTCAP: tl.constexpr):
+def gather_numbers(start, lanes, inside, columns, scalars, SOFTCAP: tl.constexpr):
     """The logits in the columns of the lanes that are ``inside``."""
-    u = transformed(tl.load(start + columns, mask=inside, other=0.0), transform.inner, SOFTCAP)
+    u = transformed(tl.load(start + columns, mask=inside, other=0.0), scalars.inner, SOFTCAP)
     return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=tl.where(inside, u, float("-inf")))
 
 
@@ -41,10 +41,10 @@ def value_offsets(numbers, lanes, inside, index):
 
 
 @triton.jit
-def number_powers(u, transform):
+def number_powers(u, scalars):
     """(powers [BLOCK], normaliser) of the number tokens' u [BLOCK]."""
     peak = tl.max(u, 0)
-    exponent = exponent_at(peak, transform)
+    exponent = exponent_at(peak, scalars)
     columns = powers(u, exponent.factor, exponent.shift)
     return columns, Normaliser(peak=peak, total=tl.sum(columns, 0))
 
@@ -56,9 +56,9 @@ def divisor(normaliser):
 
 
 @triton.jit
-def number_softmax(u, transform):
+def number_softmax(u, scalars):
     """(q [BLOCK], normaliser) of the number tokens' u [BLOCK]; q is 0 if all of them are -inf."""
-    columns, normaliser = number_powers(u, transform)
+    columns, normaliser = number_powers(u, scalars)
     return columns / divisor(normaliser), normaliser
 
 
@@ -124,9 +124,9 @@ def gaps_after(numbers, lanes):
 def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """The terms of a number row from q [BLOCK] and the values' offsets [BLOCK] to the label's."""
     if KIND == "wasserstein":
-        effects = costs(tl.abs(offsets), scalars)
-        loss = dot(q, effects)
-        terms = NumberTerms(effects=effects, mean_effect=loss, slope=1.0, loss=loss)
+        dloss_dq = costs(tl.abs(offsets), scalars)
+        loss = dot(q, dloss_dq)
+        terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=loss, slope=1.0, loss=loss)
     elif KIND == "cumulative":
         terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
     else:
@@ -140,8 +140,8 @@ def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.cons
     # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
     t, gaps = gaussian_target(offsets, inside, scalars.label_sigma), gaps_after(numbers, lanes)
     difference = running_sum(q - t, False, BLOCK)
-    effects, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
-    return NumberTerms(effects=effects, mean_effect=dot(q, effects), slope=1.0, loss=loss)
+    dloss_dq, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
+    return NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=dot(q, dloss_dq), slope=1.0, loss=loss)
 
 
 @triton.jit
@@ -149,20 +149,20 @@ def value_terms(offsets, error, scalars, KIND: tl.constexpr):
     """The terms of the expected-value losses, from yhat - v_y."""
     # Using offsets instead of values changes neither e - E nor the error, and large values do not lose precision.
     loss, slope = value_loss(error, scalars, KIND)
-    return NumberTerms(effects=offsets, mean_effect=error, slope=slope, loss=loss)
+    return NumberTerms(dloss_dq=offsets, mean_dloss_dq=error, slope=slope, loss=loss)
 
 
 @triton.jit
 def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
-    """(excess, pull [BLOCK]): what NTL adds to the factor of p in every column, and to the number columns."""
+    """(b m dNTL/dm, pull [BLOCK]): what NTL takes from the factor of p in every column, and adds to number columns."""
     # Without reweigh, b dNTL/dx_k = b f' q_k (e_k - sum_j q_j e_j). With it, NTL = L' + m (L - L') and
     # dm/dx_j = m (q_j - p_j), so that this is multiplied by m, and b m (L' - L) (p_j - q_j) is added.
-    excess = 0.0
+    mass_gradient = 0.0
     slope = b * terms.slope
     if REWEIGH:
-        excess = b * mass * (scalars.worst_loss - terms.loss)
+        mass_gradient = b * mass * (terms.loss - scalars.worst_loss)
         slope *= mass
-    return excess, q * (slope * (terms.effects - terms.mean_effect) - excess)
+    return mass_gradient, q * (slope * (terms.dloss_dq - terms.mean_dloss_dq) + mass_gradient)
 
 
 @triton.jit

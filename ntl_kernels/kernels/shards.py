@@ -67,30 +67,30 @@ def column_in_shard(id, shard):
 
 
 @triton.jit
-def read_shard_numbers(start, numbers, shard, transform, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_shard_numbers(start, numbers, shard, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
     lanes = tl.arange(0, BLOCK)
     ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
     columns, is_here = column_in_shard(ids, shard)
-    return gather_numbers(start, lanes, is_here & (ids >= 0), columns, transform, SOFTCAP)
+    return gather_numbers(start, lanes, is_here & (ids >= 0), columns, scalars, SOFTCAP)
 
 
 @triton.jit
-def smooth_terms(number_logits, n, count, numbers, index, transform, scalars, BLOCK: tl.constexpr):
+def smooth_terms(number_logits, n, count, numbers, index, scalars, BLOCK: tl.constexpr):
     """The terms of row n with ``label_sigma``, from its ``number_logits`` [N, count] and the numbers of its group."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     pointer = number_logits + n.to(tl.int64) * count + lanes
-    q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), transform)
+    q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), scalars)
     return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def shard_statistics_kernel(
-    logits, logits_stride, length, row_count,  # Matrix [B, T, W]
+    logits, logits_batch, logits_row, length, row_count,  # [B, T, W]
     shard, labels, numbers,
     statistics,  # [S, N + 1]; the last column is left as it is
-    transform, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program per row: this rank's statistics."""
     n = tl.program_id(0)
@@ -99,21 +99,21 @@ def shard_statistics_kernel(
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
     number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
     if label.counts:
-        row = row_of(logits, logits_stride, length, shard.width, n, TILE)
-        front = walk_front(row, transform, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
+        row = row_of(logits, logits_batch, logits_row, length, shard.width, n, TILE)
+        front = walk_front(row, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
         kept = read_kept(row, TILE)
-        found, distance = walk_kept(row, front, kept, transform, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
+        found, distance = walk_kept(row, front, kept, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         peak, total = found.peak, found.total
         column, is_here = column_in_shard(label.id, shard)
-        u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), transform.inner, OPTIONS.softcap)
+        u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
         own, own_label, own_scalars = numbers, label, scalars
         if numbers.groups is not None:
             own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
         if own_label.index >= 0:
-            columns = read_shard_numbers(row.start, own, shard, transform, OPTIONS.softcap, BLOCK)
+            columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
             offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
-            powers, over_numbers = number_powers(columns.u, transform)
+            powers, over_numbers = number_powers(columns.u, scalars)
             number_peak, number_total = over_numbers.peak, over_numbers.total
             cost = dot(powers, costs(tl.abs(offsets), own_scalars))
             offset = dot(powers, offsets)
@@ -133,10 +133,10 @@ def shard_statistics_kernel(
 
 @triton.jit(do_not_specialize=VARYING)
 def number_columns_kernel(
-    logits, logits_stride, length,  # Matrix [B, T, W]
+    logits, logits_batch, logits_row, length,  # [B, T, W]
     shard, labels, numbers,
     number_logits,  # [N, K]; of several groups, a row holds the label's, from its first entry on
-    transform, scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
+    scalars, OPTIONS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per row: u of its number columns; 0 in columns of other ranks and outside number rows."""
     KIND: tl.constexpr = OPTIONS.kind
@@ -149,9 +149,8 @@ def number_columns_kernel(
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
-        start = logits.pointer + (n // length).to(tl.int64) * logits_stride
-        start += (n % length).to(tl.int64) * logits.row_stride
-        columns = read_shard_numbers(start, own, shard, transform, OPTIONS.softcap, BLOCK)
+        start = logits + (n // length).to(tl.int64) * logits_batch + (n % length).to(tl.int64) * logits_row
+        columns = read_shard_numbers(start, own, shard, scalars, OPTIONS.softcap, BLOCK)
         u = tl.where(columns.inside, columns.u, 0.0)
     tl.store(number_logits + lanes, u, mask=lanes < own.size)
 
@@ -161,7 +160,7 @@ def cumulative_losses_kernel(
     labels, numbers, vocab_size,
     number_logits,  # [N, K]
     losses,  # [N]
-    transform, scalars, BLOCK: tl.constexpr,
+    scalars, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per row: L with ``label_sigma``, 0 outside number rows."""
     n = tl.program_id(0)
@@ -171,7 +170,7 @@ def cumulative_losses_kernel(
     if numbers.groups is not None:
         own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
     if own_label.index >= 0:
-        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, transform, own_scalars, BLOCK).loss
+        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, own_scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -181,7 +180,7 @@ def merge_shards_kernel(
     labels, numbers, vocab_size,
     cumulative,  # [N] L with label_sigma, or None
     fields,  # [F, N]
-    transform, scalars, OPTIONS: tl.constexpr, ROWS: tl.constexpr,
+    scalars, OPTIONS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The fields of ROWS rows, from the statistics of all ranks."""
     KIND: tl.constexpr = OPTIONS.kind
@@ -192,21 +191,21 @@ def merge_shards_kernel(
     NAMES: tl.constexpr = sent(STATISTICS, OPTIONS.label_smoothing)
     ranks = Gathered(pointer=gathered, stride=stride, rank_stride=names_in(NAMES) * stride, rank_count=rank_count)
     peak = largest("peak", ranks, rows, inside)
-    total = summed_powers("total", "peak", ranks, exponent_at(peak, transform), rows, inside)
+    total = summed_powers("total", "peak", ranks, exponent_at(peak, scalars), rows, inside)
     label_u = largest("label_logit", ranks, rows, inside)
     distance = 0.0
     if OPTIONS.label_smoothing:
         distance = summed_distances(ranks, peak, rows, inside)
     normaliser = Normaliser(peak=peak, total=total)
-    ce = cross_entropy(normaliser, distance, label_u, vocab_size, transform, scalars, OPTIONS.label_smoothing)
+    ce = cross_entropy(normaliser, distance, label_u, vocab_size, scalars, OPTIONS.label_smoothing)
 
     own, own_label, own_scalars = numbers, label, scalars
     if numbers.groups is not None:
         own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
-    loss, effect, error, over_numbers = merged_numbers(ranks, cumulative, transform, own_scalars, rows, inside, KIND)
+    loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, own_scalars, rows, inside, KIND)
     if own.groups is not None:
         error *= own.groups.unit
-    mass = share_of(over_numbers, normaliser, transform)
+    mass = share_of(over_numbers, normaliser, scalars)
     counts, is_number = label.counts, own_label.index >= 0
     result = row_result(
         label,
@@ -220,29 +219,30 @@ def merge_shards_kernel(
             normaliser=Normaliser(
                 peak=tl.where(is_number, over_numbers.peak, 0.0), total=tl.where(is_number, over_numbers.total, 0.0)
             ),
-            effect=tl.where(is_number, effect, 0.0),
+            mean_dloss_dq=tl.where(is_number, mean_dloss_dq, 0.0),
         ),
     )
     store_named(result, RESULTS, fields, row_count, rows, inside)
 
 
 @triton.jit
-def merged_numbers(gathered, cumulative, transform, scalars, rows, inside, KIND: tl.constexpr):
-    """(L, effect, yhat - v_y, the number tokens' normaliser) of a block of rows, from the statistics of all ranks."""
+def merged_numbers(gathered, cumulative, scalars, rows, inside, KIND: tl.constexpr):
+    """(L, mean_dloss_dq, yhat - v_y, the number tokens' normaliser) of a block of rows, from the statistics of all
+    ranks."""
     peak = largest("number_peak", gathered, rows, inside)
-    exponent = exponent_at(peak, transform)
+    exponent = exponent_at(peak, scalars)
     total = summed_powers("number_total", "number_peak", gathered, exponent, rows, inside)
     error = divide(summed_powers("offset", "number_peak", gathered, exponent, rows, inside), total)
     if KIND == "wasserstein":
-        effect = divide(summed_powers("cost", "number_peak", gathered, exponent, rows, inside), total)
-        loss = effect
+        mean_dloss_dq = divide(summed_powers("cost", "number_peak", gathered, exponent, rows, inside), total)
+        loss = mean_dloss_dq
     elif KIND == "cumulative":
-        effect = tl.load(cumulative + rows, mask=inside, other=0.0)
-        loss = effect
+        mean_dloss_dq = tl.load(cumulative + rows, mask=inside, other=0.0)
+        loss = mean_dloss_dq
     else:
-        effect = error
+        mean_dloss_dq = error
         loss, _ = value_loss(error, scalars, KIND)
-    return loss, effect, error, Normaliser(peak=peak, total=total)
+    return loss, mean_dloss_dq, error, Normaliser(peak=peak, total=total)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The transform of a logit z to u, with x = outer * u (see :class:`~.arguments.Transform`), and its derivative."""
+"""The transform of a logit z to u, with x = outer * u (see :class:`~.arguments.Scalars`), and its derivative."""
 
 import triton
 import triton.language as tl

@@ -59,10 +59,10 @@ class Kept(NamedTuple):
 
 
 @triton.jit
-def row_of(matrix, batch_stride, length, vocab_size, row, TILE: tl.constexpr):
-    """The row b * length + t of a matrix; offsets have 64 bits, because N * V can exceed 2**31."""
+def row_of(pointer, batch_stride, row_stride, length, vocab_size, row, TILE: tl.constexpr):
+    """The row b * length + t of [B, T, V]; offsets have 64 bits, because N * V can exceed 2**31."""
     batch, time = row // length, row % length
-    start = matrix.pointer + batch.to(tl.int64) * batch_stride + time.to(tl.int64) * matrix.row_stride
+    start = pointer + batch.to(tl.int64) * batch_stride + time.to(tl.int64) * row_stride
     if TILE.aligned:
         head = 0
         body = tl.multiple_of(start, 16)
@@ -88,13 +88,13 @@ def group_columns(UNROLL: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def transformed_vectors(z, transform, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def transformed_vectors(z, scalars, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """:func:`transformed` of whole vectors."""
     if TILE.widens and IS_COMPILED and z.dtype == tl.bfloat16:
         # To float32 with one operation per value; the compiler needs three for two values.
         widen: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
         z = tl.inline_asm_elementwise(widen, "=r,=r,r", [z], tl.float32, is_pure=True, pack=2)
-    return transformed(z, transform.inner, SOFTCAP)
+    return transformed(z, scalars.inner, SOFTCAP)
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def front_size(row, TILE: tl.constexpr):
 
 
 @triton.jit
-def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
+def walk_front(row, scalars, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the front, from start to end."""
     STEP: tl.constexpr = TILE.threads * TILE.vector
     GROUP: tl.constexpr = TILE.unroll * STEP
@@ -141,21 +141,21 @@ def walk_front(row, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, POLICY:
     columns = group_columns(TILE.unroll, TILE)
     for offset in tl.range(0, whole, GROUP):
         z = tl.load(row.body + (offset + columns), eviction_policy=POLICY)
-        u = transformed_vectors(z, transform, SOFTCAP, TILE)
+        u = transformed_vectors(z, scalars, SOFTCAP, TILE)
         distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, None, transform, SUM, SOFTCAP == HARDWARE
+            distance, count, peak, total, u, None, scalars, SUM, SOFTCAP == HARDWARE
         )
     columns = group_columns(1, TILE)
     for offset in tl.range(whole, size, STEP):
         z = tl.load(
             row.body + (offset + columns), mask=offset + columns < size, other=float("-inf"), eviction_policy=POLICY
         )
-        u = transformed_vectors(z, transform, SOFTCAP, TILE)
+        u = transformed_vectors(z, scalars, SOFTCAP, TILE)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size - offset, 0, 1, TILE)
         distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, inside, transform, SUM, SOFTCAP == HARDWARE
+            distance, count, peak, total, u, inside, scalars, SUM, SOFTCAP == HARDWARE
         )
     return Front(peak=peak, total=total, distance=distance, count=count)
 
@@ -202,28 +202,28 @@ def read_kept(row, TILE: tl.constexpr):
 
 
 @triton.jit
-def walk_kept(row, front, kept, transform, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
+def walk_kept(row, front, kept, scalars, SOFTCAP: tl.constexpr, SUM: tl.constexpr, TILE: tl.constexpr):
     """The first walk over the kept part: (the normaliser, sum(u - peak) if needed) of the whole row."""
     peak, total, distance, count = front.peak, front.total, front.distance, front.count
     size = row.body_size - front_size(row, TILE)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transformed_vectors(kept.body[part], transform, SOFTCAP, TILE)
+        u = transformed_vectors(kept.body[part], scalars, SOFTCAP, TILE)
         inside = None
         if SOFTCAP or SUM:
             inside = vectors_inside(size, 2 * part, u.shape[0], TILE)
         # With a softcap, the special-function unit only has time for one part in four.
         distance, count, peak, total = add_vectors(
-            distance, count, peak, total, u, inside, transform, SUM, SOFTCAP == HARDWARE and part % 4 != 0
+            distance, count, peak, total, u, inside, scalars, SUM, SOFTCAP == HARDWARE and part % 4 != 0
         )
-    normaliser = merge_normalisers(peak, total, transform)
+    normaliser = merge_normalisers(peak, total, scalars)
     whole_distance = 0.0
     if SUM:
         whole_distance = tl.sum(moved_distance(distance, count, peak, normaliser.peak), 0)
     if not TILE.aligned:
         _, is_edge = edge_columns(row, TILE.vector)
-        u = transformed(kept.edges, transform.inner, SOFTCAP)
+        u = transformed(kept.edges, scalars.inner, SOFTCAP)
         body_peak = normaliser.peak
-        normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), transform)
+        normaliser = add_columns(normaliser, tl.where(is_edge, u, float("-inf")), scalars)
         if SUM:
             whole_distance = moved_distance(whole_distance, row.body_size, body_peak, normaliser.peak)
             whole_distance += tl.sum(tl.where(is_edge, u - anchor(normaliser.peak), 0.0), 0)
@@ -231,9 +231,9 @@ def walk_kept(row, front, kept, transform, SOFTCAP: tl.constexpr, SUM: tl.conste
 
 
 @triton.jit
-def add_vectors(distance, count, peak, total, u, inside, transform, SUM: tl.constexpr, POLYNOMIAL: tl.constexpr):
+def add_vectors(distance, count, peak, total, u, inside, scalars, SUM: tl.constexpr, POLYNOMIAL: tl.constexpr):
     """Add u [U, R, C] to what each of R threads knows: (distance, count, peak, total), as in :class:`Front`."""
-    new_peak, total = online_normaliser(peak, total, u, inside, transform, POLYNOMIAL)
+    new_peak, total = online_normaliser(peak, total, u, inside, scalars, POLYNOMIAL)
     if SUM:
         distance, count = online_distance(distance, count, peak, new_peak, u, inside)
     return distance, count, new_peak, total
@@ -266,7 +266,7 @@ def opaque(z, zero):
 
 @triton.jit
 def write_kept(
-    row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
+    row, kept, target, scalars, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
 ):
     """The second walk over the end of the body."""
     dtype = target.start.dtype.element_ty
@@ -277,7 +277,7 @@ def write_kept(
     size = tl.multiple_of(row.body_size - front_size(row, TILE) + zero, VECTOR)
     zero = zero.to(tl.int16)
     for part in tl.static_range(kept_parts(TILE.keep)):
-        u = transformed_vectors(opaque(kept.body[part], zero), transform, SOFTCAP, TILE)
+        u = transformed_vectors(opaque(kept.body[part], zero), scalars, SOFTCAP, TILE)
         g = column_gradient(u, exponent, slope, pull, SOFTCAP)
         columns, vectors = kept_columns(part, TILE)
         tl.store(start + columns + vectors, g.to(dtype), mask=columns < size - vectors, eviction_policy=POLICY)
@@ -285,7 +285,7 @@ def write_kept(
 
 @triton.jit
 def write_front(
-    row, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
+    row, target, scalars, exponent, slope, pull, SOFTCAP: tl.constexpr, POLICY: tl.constexpr, TILE: tl.constexpr
 ):
     """The second walk over the front, from end to start: it begins with what was read last and is still in cache."""
     STEP: tl.constexpr = TILE.threads * TILE.vector
@@ -299,18 +299,18 @@ def write_front(
         offset = groups * GROUP + (rest - 1 - i) * STEP
         inside = offset + columns < size
         z = tl.load(row.body + (offset + columns), mask=inside, other=0.0, eviction_policy="evict_first")
-        g = column_gradient(transformed_vectors(z, transform, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed_vectors(z, scalars, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), mask=inside, eviction_policy=POLICY)
     columns = group_columns(TILE.unroll, TILE)
     for i in tl.range(0, groups):
         offset = (groups - 1 - i) * GROUP
         z = tl.load(row.body + (offset + columns), eviction_policy="evict_first")
-        g = column_gradient(transformed_vectors(z, transform, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed_vectors(z, scalars, SOFTCAP, TILE), exponent, slope, pull, SOFTCAP)
         tl.store(target.body + (offset + columns), g.to(dtype), eviction_policy=POLICY)
 
 
 @triton.jit
-def write_gradient(row, kept, target, transform, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
+def write_gradient(row, kept, target, scalars, exponent, slope, pull, SOFTCAP: tl.constexpr, TILE: tl.constexpr):
     """The second walk: ``target = slope * power + pull`` in every column, times the derivative of the softcap.
 
     The target may be the row itself. The caller must have read everything else that it needs from the row, followed by
@@ -318,11 +318,11 @@ def write_gradient(row, kept, target, transform, exponent, slope, pull, SOFTCAP:
     """
     if not TILE.aligned:
         columns, is_edge = edge_columns(row, TILE.vector)
-        g = column_gradient(transformed(kept.edges, transform.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
+        g = column_gradient(transformed(kept.edges, scalars.inner, SOFTCAP), exponent, slope, pull, SOFTCAP)
         tl.store(target.start + columns, g.to(target.start.dtype.element_ty), mask=is_edge)
     POLICY: tl.constexpr = "" if TILE.stays else "evict_first"
-    write_kept(row, kept, target, transform, exponent, slope, pull, SOFTCAP, POLICY, TILE)
-    write_front(row, target, transform, exponent, slope, pull, SOFTCAP, POLICY, TILE)
+    write_kept(row, kept, target, scalars, exponent, slope, pull, SOFTCAP, POLICY, TILE)
+    write_front(row, target, scalars, exponent, slope, pull, SOFTCAP, POLICY, TILE)
 
 
 @triton.jit

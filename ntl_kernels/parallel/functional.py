@@ -144,7 +144,7 @@ def vocab_parallel_linear_cross_entropy_ntl(
         ... )
     """
     check_linear(hidden, weight_shard, bias_shard, chunk_size)
-    split = checked_split(numbers, vocab_start, group)._replace(sums_hidden=reduce_hidden_grad)
+    split = checked_split(numbers, vocab_start, group, reduce_hidden_grad)
     spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
     rows = RowInputs(labels, token_weights, number_weights)
     problem = checked_problem(hidden, rows, numbers, config, spec, num_tokens, num_numbers, backend)
@@ -152,10 +152,10 @@ def vocab_parallel_linear_cross_entropy_ntl(
     return as_result(result, problem, return_parts)
 
 
-def checked_split(numbers: object, vocab_start: object, group: object) -> Split:
+def checked_split(numbers: object, vocab_start: object, group: object, sums_hidden: bool = True) -> Split:
     """The position of the rank's columns; raise for arguments of the wrong type."""
     if not isinstance(numbers, NumberTokens):
         raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
     if isinstance(vocab_start, bool) or not isinstance(vocab_start, int):
         raise TypeError(f"vocab_start must be an int, the index of this rank's first column; got {vocab_start!r}")
-    return Split(vocab_start, checked_group(group))
+    return Split(vocab_start, checked_group(group), sums_hidden)

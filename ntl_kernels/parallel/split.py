@@ -7,7 +7,8 @@ the collectives between them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class Exchange(NamedTuple):
     """[N, K], with ``label_sigma`` only."""
 
 
-class Split(NamedTuple):
+@dataclass(frozen=True)
+class Split:
     """The position of a rank's columns, and the group that has the others. See :class:`ntl_kernels.loss.Columns`."""
 
     first: int
@@ -44,6 +46,9 @@ class Split(NamedTuple):
     group: ProcessGroup
     sums_hidden: bool = True
     """Whether the gradient of hidden states is summed over the ranks, in float32."""
+
+    are_whole: ClassVar[bool] = False
+    check_transforms = staticmethod(check_transforms)
 
     def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         """The statistics of a chunk are sent while the logits of the next one are computed."""
@@ -95,9 +100,6 @@ class Split(NamedTuple):
             if target is None:
                 return steps.shard_gradients(logits, self.first, *operands, problem)
             return steps.write_gradients(target, self.first, *operands, problem)
-
-    def check_transforms(self, upstream: Tensor) -> None:
-        check_transforms(upstream)
 
     def sum_hidden(self, gradient: Tensor) -> Tensor:
         if not self.sums_hidden:

@@ -38,12 +38,12 @@ class Layout(NamedTuple):
         """The groups of ranks that have different rows of the same batch."""
         return [self.mesh.get_group(i) for i, placement in enumerate(self.rows) if not placement.is_replicate()]
 
-    def split(self, vocab_size: int) -> Split:
+    def split(self, vocab_size: int, sums_hidden: bool = True) -> Split:
         """This rank's columns, split like ``torch.chunk``."""
         assert self.columns is not None
         step = -(-vocab_size // self.mesh.size(self.columns))
         first = min(self.mesh.get_local_rank(self.columns) * step, vocab_size)
-        return Split(first, self.mesh.get_group(self.columns))
+        return Split(first, self.mesh.get_group(self.columns), sums_hidden)
 
     def scalar(self) -> list[Placement]:
         """The placements of a sum over this rank's rows."""
@@ -111,7 +111,7 @@ def linear_cross_entropy(
     if layout.columns is None:
         result = loss_of_hidden(*operands, chunk_size, skip_ignored)
     else:
-        split = layout.split(weight.shape[0])._replace(sums_hidden=sums_hidden)
+        split = layout.split(weight.shape[0], sums_hidden)
         result = loss_of_head_shard(*operands, split, chunk_size, skip_ignored)
     if not isinstance(hidden, DTensor):
         return as_result(result, local_problem, return_parts)

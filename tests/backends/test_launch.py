@@ -15,10 +15,9 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from ntl_kernels.backends import launch as module
-from ntl_kernels.backends.launch import device_of, launch, layout_of
-from ntl_kernels.kernels.arguments import Labels, Matrix, Numbers, Tile
+from ntl_kernels.backends.launch import launch, layout_of
+from ntl_kernels.kernels.arguments import Labels, Numbers, Tile
 from ntl_kernels.kernels.losses import count_kernel, finish_kernel, scale_kernel
-from ntl_kernels.kernels.shards import Shard
 
 from ..test_kernels import NoDevice, replace_driver
 
@@ -41,6 +40,7 @@ def number_tables(groups: Tensor | None = None) -> Numbers:
     return Numbers(ids, values, lookup, groups, 16)
 
 
+CPU = torch.device("cpu")
 NUMBERS, GROUPED = number_tables(), number_tables(torch.zeros(16, 5))
 SCALARS = (2.0, None, torch.tensor(3), torch.tensor(3.0), at_offset(1, torch.float32, 1)[0])
 
@@ -76,9 +76,9 @@ def scale_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     for dtype, offset, stride, batch_stride in itertools.product(
         (torch.float16, torch.bfloat16, torch.float32), (0, 1), (1, 16, 17), (3, 2**31)
     ):
-        gradient = Matrix(at_offset(64, dtype, offset), stride)
+        gradient = at_offset(64, dtype, offset)
         tile = Tile(32, 16 // dtype.itemsize, 1, 0, False, False, False, False)
-        yield (gradient, batch_stride, 2, 17, 2, torch.ones(())), {"TILE": tile}
+        yield (gradient, batch_stride, stride, 2, 17, 2, torch.ones(())), {"TILE": tile}
 
 
 CALLS = {count_kernel: count_calls, finish_kernel: finish_calls, scale_kernel: scale_calls}
@@ -130,11 +130,11 @@ def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatc
     fields, loss, parts = torch.zeros(8, 8), torch.zeros(()), torch.zeros(7)
     for programs, weight in ((1, 0.3), (1, 0.5), (2, 0.7)):
         arguments = (fields, 8, 2.0, None, weight, loss, parts)
-        launch(finish_kernel, programs, arguments, {**MEANS[0], "BLOCK": 16}, num_warps=4)
+        launch(finish_kernel, programs, CPU, arguments, {**MEANS[0], "BLOCK": 16}, num_warps=4)
     assert len(bound) == 1 and [call[0] for call in launched] == [1, 2]
     assert [call[-7] for call in launched] == [0.5, 0.7]
-    launch(finish_kernel, 1, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {**MEANS[0], "BLOCK": 16})
-    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, loss, parts), {**MEANS[2], "BLOCK": 16})
+    launch(finish_kernel, 1, CPU, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {**MEANS[0], "BLOCK": 16})
+    launch(finish_kernel, 1, CPU, (fields, 8, 2.0, None, 0.3, loss, parts), {**MEANS[2], "BLOCK": 16})
     assert len(bound) == 3
 
 
@@ -144,7 +144,7 @@ def test_whoever_watches_launches_sees_them(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(finish_kernel, "pre_run_hooks", [lambda *_, **__: None])
     arguments = (torch.zeros(8, 8), 8, 2.0, None, 0.3, torch.zeros(()), torch.zeros(7))
     for _ in range(2):
-        launch(finish_kernel, 1, arguments, {**MEANS[0], "BLOCK": 16})
+        launch(finish_kernel, 1, CPU, arguments, {**MEANS[0], "BLOCK": 16})
     assert len(seen) == 2 and not module.COMPILED
 
 
@@ -152,8 +152,8 @@ def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "MOST_LAYOUTS", 3)
     monkeypatch.setattr(scale_kernel, "run", lambda *arguments, **keywords: None)
     for stride in range(10):
-        arguments = (Matrix(torch.zeros(64), 16 + stride), 3, 2, 17, 2, torch.ones(()))
-        launch(scale_kernel, 1, arguments, {"TILE": Tile(32, 4, 1, 0, False, False, False, False)})
+        arguments = (torch.zeros(64), 3, 16, 2, 17, 2, torch.ones(()))
+        launch(scale_kernel, 1, CPU, arguments, {"TILE": Tile(32, 4, stride, 0, False, False, False, False)})
     assert 0 < len(module.COMPILED) <= 3
 
 
@@ -176,22 +176,5 @@ def test_a_kernel_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) ->
     with FakeTensorMode():
         fields = torch.empty(8, 8, device="cuda:1")
     monkeypatch.setattr(module, "layout_of", lambda *_: ())
-    launch(finish_kernel, 1, (fields, 8, 2.0, None, 0.3, fields, fields), {**MEANS[0], "BLOCK": 16})
+    launch(finish_kernel, 1, fields.device, (fields, 8, 2.0, None, 0.3, fields, fields), {**MEANS[0], "BLOCK": 16})
     assert entered == [torch.device("cuda", 1)] and [key[1] for key in module.COMPILED] == [1]
-
-
-def test_the_device_is_that_of_the_first_tensor_wherever_it_is() -> None:
-    """Also in a group after numbers, as in shards, whose columns come first."""
-    with FakeTensorMode():
-        second, third = torch.empty(1, device="cuda:1"), torch.empty(1, device="cuda:2")
-    for arguments in (
-        (second, third),
-        (3, None, second, third),
-        (Matrix(second, 3), third),
-        (Shard(0, 0, 50), Labels(second, None, None, -100), third),
-        (2.0, (1, 2), Matrix(second, 3)),
-    ):
-        assert device_of(arguments) == torch.device("cuda", 1), arguments
-    for arguments in ((), (1, None), (Shard(0, 0, 50), 2.0)):
-        with pytest.raises(TypeError, match="needs a tensor"):
-            device_of(arguments)

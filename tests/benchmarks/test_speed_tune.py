@@ -43,7 +43,7 @@ def test_candidates_reach_the_launch_of_loss_and_gradient() -> None:
     logits, options = torch.zeros(1, 2, 4096), triton.Options("wasserstein", False, False, 0)
 
     def tile() -> Any:
-        return triton.loss_tile(logits, logits, options, 16, walks=2)
+        return triton.loss_tile(logits, logits, options, 16)
 
     plain = tile()
     with walking(Candidate(1024, 4, 2)):

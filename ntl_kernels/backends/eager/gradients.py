@@ -12,8 +12,8 @@ from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, chosen, read_labels
-from .losses import cross_entropy_pulls, row_gradient
-from .numbers import NumberLoss, NumberTerms, cumulative_terms, drain_of, number_pulls, own, value_terms
+from .losses import cross_entropy_gradient, row_gradient
+from .numbers import NumberLoss, NumberTerms, cumulative_terms, mass_gradient_of, number_gradient, own, value_terms
 from .softmax import Normaliser, share_of, transform_logits
 
 
@@ -59,18 +59,18 @@ def row_gradients(
         x, numbers, part = transform_logits(block, spec), None, block.labels
         known = RowResult(*fields[:, block.rows].unsqueeze(-1).unbind())
         whole = Normaliser(known.peak, known.total)
-        pulls = cross_entropy_pulls(part.a, whole, problem.vocab_size, spec)
+        of_ce = cross_entropy_gradient(part.a, whole, problem.vocab_size, spec)
         if first is not None:
             column, is_here = local_column(part.ids, first, width)
             part = part._replace(ids=column)
-            pulls = pulls._replace(label=spread(pulls.label, known.peak) * is_here)
+            of_ce = of_ce._replace(label=spread(of_ce.label, known.peak) * is_here)
         if part.has_numbers:
             others = part.others(problem.table, numbers_here.places)
             number_x = own(x.index_select(-1, numbers_here.columns), others, -torch.inf)
             every_x = None if number_logits is None else chosen(number_logits, block.rows)
             numbers = numbers_from_fields(number_x, known, every_x, part, numbers_here, problem)
         powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
-        block.write(row_gradient(x, powers, known.total, pulls, part, numbers, numbers_here.columns, spec))
+        block.write(row_gradient(x, powers, known.total, of_ce, part, numbers, numbers_here.columns, spec))
 
     Blocks(logits, labels, gradient).for_each(work)
 
@@ -89,16 +89,16 @@ def numbers_from_fields(
     q, is_unmeasured = over_numbers.probabilities(x), known.number_total == 0
     if spec.label_sigma > 0:
         terms = all_terms(x if every_x is None else every_x, labels, problem)
-        terms = terms._replace(effects=terms.effects[:, numbers.places])
+        terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])
     elif spec.kind == "wasserstein":
-        terms = NumberTerms(costs(numbers.values, targets, spec.cost_line), known.effect, known.effect)
+        terms = NumberTerms(costs(numbers.values, targets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
     else:
-        terms = value_terms(numbers.values, targets, known.effect, spec)
-    pulls = number_pulls(whole.probabilities(x), q, terms, spec).masked_fill_(is_unmeasured, 0)
+        terms = value_terms(numbers.values, targets, known.mean_dloss_dq, spec)
+    of_columns = number_gradient(whole.probabilities(x), q, terms, spec).masked_fill_(is_unmeasured, 0)
     if not spec.reweigh:
-        return NumberLoss(pulls)
-    drain = drain_of(terms.mean_effect, share_of(over_numbers, whole), spec, terms.remainder)
-    return NumberLoss(pulls, drain.masked_fill_(is_unmeasured, 0))
+        return NumberLoss(of_columns)
+    mass_gradient = mass_gradient_of(terms.mean_dloss_dq, share_of(over_numbers, whole), spec, terms.remainder)
+    return NumberLoss(of_columns, mass_gradient.masked_fill_(is_unmeasured, 0))
 
 
 def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:

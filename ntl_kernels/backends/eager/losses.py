@@ -17,7 +17,7 @@ from .numbers import NumberLoss, expected_error, number_softmax, own, solve_numb
 from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and_normaliser, transform_logits
 
 
-class Pulls(NamedTuple):
+class CrossEntropyGradient(NamedTuple):
     """The contribution of cross-entropy to the gradient of rows."""
 
     slope: Factor  # The factor of p in every column
@@ -107,20 +107,20 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
             number_p.div_(normaliser.total)
         numbers = solve_numbers(number_p, q, measured, problem)
     if block.gradient is not None:
-        pulls = cross_entropy_pulls(labels.a, normaliser, problem.vocab_size, spec)
-        block.write(row_gradient(x, p, None, pulls, labels, numbers, ids, spec))
+        of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
+        block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
-    is_correct = weight = ntl = error = mass = number_weight = number_peak = number_total = effect = None
+    is_correct = weight = ntl = error = mass = number_weight = number_peak = number_total = mean_dloss_dq = None
     if numbers is not None:
         ntl = labels.weighted_numbers(numbers.ntl).masked_fill(measured.is_other, 0)
         if q is not None and (problem.wants_parts or over_numbers is not None):
             error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
         if over_numbers is not None:
-            effect = numbers.effect if spec.kind == "wasserstein" else error
-            measures: tuple[Any, ...] = (*over_numbers, effect)
+            mean_dloss_dq = numbers.mean_dloss_dq if spec.kind == "wasserstein" else error
+            measures: tuple[Any, ...] = (*over_numbers, mean_dloss_dq)
             known = (part.masked_fill(measured.is_other, 0) for part in measures)
-            number_peak, number_total, effect = known
+            number_peak, number_total, mean_dloss_dq = known
     if problem.wants_parts:
         is_correct = (label_logits >= peak).to(ce.dtype)
         weight = torch.ones_like(ce) if labels.weights is None else labels.weights
@@ -141,7 +141,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         number_weight=number_weight,
         number_peak=number_peak,
         number_total=number_total,
-        effect=effect,
+        mean_dloss_dq=mean_dloss_dq,
     )
     return as_fields(found)
 
@@ -169,18 +169,18 @@ def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor
     return loss
 
 
-def cross_entropy_pulls(a: Factor, normaliser: Normaliser, vocab_size: int, spec: LossSpec) -> Pulls:
-    """The Pulls of rows whose cross-entropy has the coefficient ``a``."""
+def cross_entropy_gradient(a: Factor, normaliser: Normaliser, vocab_size: int, spec: LossSpec) -> CrossEntropyGradient:
+    """The CrossEntropyGradient of rows whose cross-entropy has the coefficient ``a``."""
     slope = a * (1 + 2 * spec.z_loss * normaliser.lse) if spec.z_loss else a
     every = a * (-spec.label_smoothing / vocab_size) if spec.label_smoothing else 0.0
-    return Pulls(slope, every, a * (spec.label_smoothing - 1))
+    return CrossEntropyGradient(slope, every, a * (spec.label_smoothing - 1))
 
 
 def row_gradient(
     x: Tensor,
     p: Tensor,
     total: Tensor | None,
-    pulls: Pulls,
+    of_ce: CrossEntropyGradient,
     labels: Labels,
     numbers: NumberLoss | None,
     ids: Tensor,
@@ -190,20 +190,20 @@ def row_gradient(
 
     p may not be divided by ``total`` [n, 1] yet; ``ids`` [K] are the columns of the number tokens.
     """
-    slope = pulls.slope
-    if numbers is not None and numbers.drain is not None:
-        slope = (numbers.drain * -labels.b).add_(slope)
+    slope = of_ce.slope
+    if numbers is not None and numbers.mass_gradient is not None:
+        slope = (numbers.mass_gradient * -labels.b).add_(slope)
     g = p.mul_(slope if total is None else slope / total)
     if spec.label_smoothing:
-        g.add_(pulls.every)
+        g.add_(of_ce.every)
     if numbers is not None:
         ids = ids.long()  # index_add_ is several times slower with int32 indices
         if isinstance(labels.b, Tensor):
-            g.index_add_(-1, ids, numbers.pulls * labels.b)
+            g.index_add_(-1, ids, numbers.number_gradient * labels.b)
         else:
-            g.index_add_(-1, ids, numbers.pulls, alpha=labels.b)
-    if isinstance(pulls.label, Tensor):
-        g.scatter_add_(-1, labels.ids, pulls.label.expand(labels.ids.shape))
+            g.index_add_(-1, ids, numbers.number_gradient, alpha=labels.b)
+    if isinstance(of_ce.label, Tensor):
+        g.scatter_add_(-1, labels.ids, of_ce.label.expand(labels.ids.shape))
     else:
-        g.scatter_(-1, labels.ids, pulls.label, reduce="add")
+        g.scatter_(-1, labels.ids, of_ce.label, reduce="add")
     return chain_(g, x, spec)

@@ -17,24 +17,25 @@ from .labels import Factor, Labels
 class NumberTerms(NamedTuple):
     """The terms of the loss L of n number rows, before reweighing, and of its gradient."""
 
-    effects: Tensor  # e [n, K]: dL/dx_k = q_k * (e_k - mean_effect)
-    mean_effect: Any  # [n, 1]: sum_k q_k e_k; this and the loss are None if q is not known, which a linear loss allows
-    loss: Any  # [n, 1]: L; equal to the mean effect if L is linear in q
+    dloss_dq: Tensor  # e [n, K]: dL/dx_k = q_k * (e_k - mean_dloss_dq)
+    mean_dloss_dq: Any  # [n, 1]: sum_k q_k e_k; this and the loss are None without q, which a linear loss allows
+    loss: Any  # [n, 1]: L; equal to the mean of dloss_dq if L is linear in q
 
     @property
     def remainder(self) -> Factor:
-        """L minus the mean effect."""
-        return 0.0 if self.loss is self.mean_effect else self.loss - self.mean_effect
+        """L minus the mean of dloss_dq."""
+        return 0.0 if self.loss is self.mean_dloss_dq else self.loss - self.mean_dloss_dq
 
 
 class NumberLoss(NamedTuple):
     """The Number Token Loss of n rows, and the terms of its gradient (docs, Mathematics, eq. 28 to 32)."""
 
-    pulls: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
-    drain: Tensor | None = None
-    """[n, 1]: ``-p_j * drain`` is the part that every column has; 0 outside number rows. None without reweigh."""
+    number_gradient: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
+    mass_gradient: Tensor | None = None
+    """[n, 1]: m dNTL_i/dm; ``-p_j`` times it is the part that every column has. 0 outside number rows; None without
+    reweigh."""
     ntl: Any = None  # [n, 1]: NTL_i; this and the next are arbitrary outside number rows, None if not computed
-    effect: Any = None  # [n, 1]: the mean effect
+    mean_dloss_dq: Any = None  # [n, 1]: the mean of dloss_dq
 
 
 def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> tuple[Tensor | None, Labels]:
@@ -68,28 +69,28 @@ def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem)
     label's) and among themselves (q)."""
     spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table)
     terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec, others)
-    pulls = number_pulls(p, q, terms, spec).masked_fill_(labels.is_other, 0)
+    of_columns = number_gradient(p, q, terms, spec).masked_fill_(labels.is_other, 0)
     if not spec.reweigh:
-        return NumberLoss(pulls, None, terms.loss, terms.mean_effect)
-    drain = pulls.sum(-1, keepdim=True)
-    return NumberLoss(pulls, drain, drain + spec.worst_loss, terms.mean_effect)  # eq. 15
+        return NumberLoss(of_columns, None, terms.loss, terms.mean_dloss_dq)
+    mass_gradient = of_columns.sum(-1, keepdim=True)
+    return NumberLoss(of_columns, mass_gradient, mass_gradient + spec.worst_loss, terms.mean_dloss_dq)  # eq. 15
 
 
-def number_pulls(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:
-    """The pulls [n, k] of number tokens with probabilities p and q [n, k] in number rows with these terms."""
+def number_gradient(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:
+    """The number gradient [n, k] of number tokens with probabilities p and q [n, k] in number rows with these terms."""
     if spec.reweigh:
-        return drain_of(terms.effects, p, spec, terms.remainder)
+        return mass_gradient_of(terms.dloss_dq, p, spec, terms.remainder)
     assert q is not None
-    return q * (terms.effects - terms.mean_effect)
+    return q * (terms.dloss_dq - terms.mean_dloss_dq)
 
 
-def drain_of(effects: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0) -> Tensor:
-    """The change of the loss, relative to the worst loss, by probability p on number tokens with these effects.
+def mass_gradient_of(dloss_dq: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0) -> Tensor:
+    """The change of the loss, relative to the worst loss, by probability p on number tokens with this dloss_dq.
 
-    Per token, it is also the contribution of NTL_i to the gradient of a number column; with the mass and the mean
-    effect, the sum over all number columns.
+    Per token, it is also the contribution of NTL_i to the gradient of a number column; with the mass and the mean of
+    dloss_dq, the sum over all number columns.
     """
-    return (effects + (remainder - spec.worst_loss)).mul_(p)
+    return (dloss_dq + (remainder - spec.worst_loss)).mul_(p)
 
 
 def number_terms(
@@ -97,9 +98,9 @@ def number_terms(
 ) -> NumberTerms:
     """The terms of number rows from q [n, K], the values [n] of their labels and those of the number tokens [K]."""
     if is_linear(spec):
-        effects = costs(values, targets, spec.cost_line)
-        loss = None if q is None else (q * effects).sum(-1, keepdim=True)
-        return NumberTerms(effects, loss, loss)
+        dloss_dq = costs(values, targets, spec.cost_line)
+        loss = None if q is None else (q * dloss_dq).sum(-1, keepdim=True)
+        return NumberTerms(dloss_dq, loss, loss)
     assert q is not None
     if spec.kind == "wasserstein":
         return cumulative_terms(q, targets, values, spec, others)
@@ -125,6 +126,6 @@ def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec,
     difference = q.cumsum(-1) - target.cumsum(-1)
     gaps = values.diff() if others is None else torch.where(others[:, 1:] | others[:, :-1], 0.0, values.diff())
     gaps = torch.nn.functional.pad(gaps, (0, 1))  # to the next value; 0 after the last of a group
-    effects = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
+    dloss_dq = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)
     loss = (difference.abs() * gaps).sum(-1, keepdim=True)
-    return NumberTerms(effects, (q * effects).sum(-1, keepdim=True), loss)
+    return NumberTerms(dloss_dq, (q * dloss_dq).sum(-1, keepdim=True), loss)
