@@ -174,13 +174,13 @@ class RowResult(NamedTuple):
 
     cross_entropy: Any = None  # w * CE
     is_correct: Any = None  # 1 if the label's logit is the largest
-    weight: Any = None  # w
+    row_weight: Any = None  # w
     peak: Any = None  # the largest transformed logit x, and
     total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
     ntl: Any = None  # w * u * NTL, without lambda; this and all following are 0 outside number rows
     absolute_error: Any = None  # |yhat - v_y|
     mass: Any = None  # probability on number tokens; 0 if all are -inf: then so are ntl and absolute_error
-    number_weight: Any = None  # w * u
+    number_row_weight: Any = None  # w * u
     number_peak: Any = None  # the number tokens' normaliser, like ``peak`` and ``total``; this and the next two are for
     number_total: Any = None  # gradients that a later pass computes
     mean_dloss_dq: Any = None  # of L by q, without the factor f': L for "wasserstein", yhat - v_y for other kinds
@@ -229,7 +229,7 @@ def parts_of(sums: RowResult, counts: RowResult, tokens: Any, numbers: Any, prob
         ntl=ntl,
         num_tokens=tokens,
         num_numbers=numbers,
-        token_accuracy=divide(sums.is_correct, counts.weight),
+        token_accuracy=divide(sums.is_correct, counts.row_weight),
         number_mae=divide(sums.absolute_error, counts.mass),
         number_mass=divide(sums.mass, counts.mass),
     )

@@ -99,13 +99,13 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     found = RowResult(
         cross_entropy=torch.where(counts, weights * ce, 0.0),
         is_correct=(counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)).to(logits.dtype),
-        weight=weights,
+        row_weight=weights,
         peak=torch.where(counts, peak, 0.0),
         total=torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
         ntl=weights_of_ntl * ntl,
         absolute_error=absolute_error,
         mass=mass,
-        number_weight=torch.where(is_number, weights_of_ntl, 0.0),
+        number_row_weight=torch.where(is_number, weights_of_ntl, 0.0),
     )
     return torch.stack([torch.zeros_like(peak) if each is None else each for each in found])  # autograd needs no more
 
@@ -118,8 +118,8 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     tokens, numbers, ntl_weight = (
         in_dtype(given, dtype, logits.device)
         for given in (
-            sums.weight if problem.num_tokens is None else problem.num_tokens,
-            sums.number_weight if problem.num_numbers is None else problem.num_numbers,
+            sums.row_weight if problem.num_tokens is None else problem.num_tokens,
+            sums.number_row_weight if problem.num_numbers is None else problem.num_numbers,
             problem.ntl_weight,
         )
     )

@@ -12,8 +12,8 @@ from .contract import UNKNOWN, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
 from .eager.labels import Labels, read_labels
-from .eager.losses import as_fields, cross_entropy
 from .eager.numbers import mass_gradient_of, own
+from .eager.rows import as_fields, cross_entropy
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
 
@@ -37,7 +37,7 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
     """The statistics [n, 1] of a block in which all rows count."""
     spec, labels = problem.spec, block.labels
     x = transform_logits(block, spec)
-    column, is_here = local_column(labels.ids, first, x.shape[1])
+    column, is_here = local_column(labels.tokens, first, x.shape[1])
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
     if labels.has_numbers and numbers.places.numel():
@@ -62,7 +62,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     dtype = loss_dtype(logits.dtype)
     labels = read_labels(problem, problem.vocab_size, dtype)
     numbers = local_numbers(problem.table, first, logits.shape[-1], dtype)
-    columns = numbers.values.new_zeros((labels.ids.shape[0], problem.table.ids.numel()))
+    columns = numbers.values.new_zeros((labels.tokens.shape[0], problem.table.ids.numel()))
     x = logits.index_select(-1, numbers.columns).flatten(0, 1).to(dtype)
     columns[:, numbers.places] = transform_(x, problem.spec).masked_fill(labels.is_other, 0)
     return columns
@@ -84,17 +84,17 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     parts = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
     spread = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
     ntl, error, mass, number_peak, number_total, mean_dloss_dq = spread
-    weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+    weight = torch.ones_like(ce) if labels.row_weights is None else labels.row_weights
     found = RowResult(
         cross_entropy=labels.weighted(ce),
         is_correct=(label_logit >= normaliser.peak).to(ce.dtype),
-        weight=weight,
+        row_weight=weight,
         peak=normaliser.peak,
         total=normaliser.total,
         ntl=labels.weighted_numbers(ntl),
         absolute_error=error,
         mass=mass,
-        number_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
+        number_row_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
         number_peak=number_peak,
         number_total=number_total,
         mean_dloss_dq=mean_dloss_dq,

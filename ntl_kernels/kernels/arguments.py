@@ -28,9 +28,9 @@ VARYING = (
 class Labels(NamedTuple):
     """Labels and weights of N rows."""
 
-    ids: Any  # int32 or int64 [N]
-    weights: Any  # float32 [N], or None for 1
-    number_weights: Any  # float32 [N], or None for 1
+    tokens: Any  # int32 or int64 [N]
+    row_weights: Any  # w, float32 [N], or None for 1
+    number_weights: Any  # u, likewise
     ignore_index: Any
 
 

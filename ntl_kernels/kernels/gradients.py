@@ -99,7 +99,7 @@ def gradient_columns(
         )
     else:
         slope = ce.slope / normaliser.total
-    column, is_here = column_in_shard(label.id, shard)
+    column, is_here = column_in_shard(label.token, shard)
     u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
     label_column = column_gradient(u, exponent, slope, ce.every + ce.label, OPTIONS.softcap)
     return (

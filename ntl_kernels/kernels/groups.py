@@ -27,9 +27,9 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
     ids, value = numbers.ids + group.start, numbers.value + group.start
     own = Numbers(ids=ids, value=value, lookup=numbers.lookup, groups=group, size=group.size)
     own_label = Label(
-        id=label.id,
+        token=label.token,
         counts=label.counts,
-        weight=label.weight,
+        row_weight=label.row_weight,
         number_weight=label.number_weight,
         index=label.index - group.start,
     )

@@ -56,7 +56,7 @@ def read_label_columns(row, label, numbers, scalars, SOFTCAP: tl.constexpr, BLOC
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
     columns = gather_numbers(row.start, lanes, inside, ids, scalars, SOFTCAP)
     offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
-    u = transformed(tl.load(row.start + label.id), scalars.inner, SOFTCAP)
+    u = transformed(tl.load(row.start + label.token), scalars.inner, SOFTCAP)
     return u, columns, offsets
 
 
@@ -139,7 +139,7 @@ def write_row(
         ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
         tl.store(target.start + ids, gradient.numbers.to(dtype), mask=inside)
     else:
-        tl.store(target.start + label.id, gradient.label.to(dtype))
+        tl.store(target.start + label.token, gradient.label.to(dtype))
 
 
 @triton.jit
@@ -167,15 +167,15 @@ def cross_entropy(normaliser, distance, u, vocab_size, scalars, SMOOTHING: tl.co
 def row_result(label, ce, is_correct, normaliser, number):
     """The RowResult of a row, or of a block of rows; ``number`` is a NumberResult."""
     return RowResult(
-        cross_entropy=label.weight * ce,
+        cross_entropy=label.row_weight * ce,
         is_correct=is_correct,
-        weight=label.weight,
+        row_weight=label.row_weight,
         peak=normaliser.peak,
         total=normaliser.total,
-        ntl=label.weight * label.number_weight * number.ntl,
+        ntl=label.row_weight * label.number_weight * number.ntl,
         absolute_error=number.absolute_error,
         mass=number.mass,
-        number_weight=tl.where(label.index >= 0, label.weight * label.number_weight, 0.0),
+        number_row_weight=tl.where(label.index >= 0, label.row_weight * label.number_weight, 0.0),
         number_peak=number.normaliser.peak,
         number_total=number.normaliser.total,
         mean_dloss_dq=number.mean_dloss_dq,
@@ -219,7 +219,7 @@ def row_losses_kernel(
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
-            tl.store(losses + n, label.weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
+            tl.store(losses + n, label.row_weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
@@ -261,8 +261,8 @@ def count_kernel(
     weights, number_weights = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in tl.range(program * BLOCK, row_count, program_count * BLOCK):
         label = read_labels(labels, numbers, vocab_size, start + lanes, start + lanes < row_count)
-        weights += label.weight
-        number_weights += tl.where(label.index >= 0, label.weight * label.number_weight, 0.0)
+        weights += label.row_weight
+        number_weights += tl.where(label.index >= 0, label.row_weight * label.number_weight, 0.0)
     tl.store(totals + program, tl.sum(weights, 0))
     tl.store(totals + program_count + program, tl.sum(number_weights, 0))
 
@@ -270,13 +270,13 @@ def count_kernel(
 class Sums(NamedTuple):
     """Sums over rows: of results, under their names in RowResult, and of the rows that a mean over rows divides by."""
 
-    weight: Any
+    row_weight: Any
     mass: Any
     cross_entropy: Any
     is_correct: Any
     ntl: Any
     absolute_error: Any
-    number_weight: Any
+    number_row_weight: Any
     token_count: Any  # rows whose weight is not 0
     number_count: Any  # rows whose mass is not 0
 
@@ -293,7 +293,7 @@ def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
     """
     NAMES: tl.constexpr = SUMS if ARE_SUMS else RESULTS
     inside = rows < row_count
-    weight = load_named("weight", NAMES, fields, row_count, rows, inside)
+    weight = load_named("row_weight", NAMES, fields, row_count, rows, inside)
     mass = load_named("mass", NAMES, fields, row_count, rows, inside)
     if ARE_SUMS:
         tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
@@ -301,13 +301,14 @@ def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
     else:
         tokens, numbers = weight != 0.0, mass != 0.0
     return Sums(
-        weight=sums.weight + weight,
+        row_weight=sums.row_weight + weight,
         mass=sums.mass + mass,
         cross_entropy=sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
         is_correct=sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside),
         ntl=sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside),
         absolute_error=sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside),
-        number_weight=sums.number_weight + load_named("number_weight", NAMES, fields, row_count, rows, inside),
+        number_row_weight=sums.number_row_weight
+        + load_named("number_row_weight", NAMES, fields, row_count, rows, inside),
         token_count=sums.token_count + tokens.to(tl.int32),
         number_count=sums.number_count + numbers.to(tl.int32),
     )
@@ -370,7 +371,7 @@ def finish_kernel(
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts, in a single program."""
     sums = sums_over_rows(fields, row_count, ARE_SUMS, BLOCK)
-    tokens, numbers = given_or(num_tokens, sums.weight), given_or(num_numbers, sums.number_weight)
+    tokens, numbers = given_or(num_tokens, sums.row_weight), given_or(num_numbers, sums.number_row_weight)
     ce, ntl = sums.cross_entropy, sums.ntl
     if MEAN:
         ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)

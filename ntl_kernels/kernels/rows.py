@@ -11,10 +11,10 @@ constexpr_function = getattr(triton, "constexpr_function", None) or tl.constexpr
 class Label(NamedTuple):
     """The label of one row, or of a block of rows."""
 
-    id: Any  # the label, 0 where the row does not count or the label is out of range
+    token: Any  # the label, 0 where the row does not count or the label is out of range
     counts: Any  # whether the row counts: it is not ignored and its weight is not 0
-    weight: Any  # the weight; 0 if the row does not count, NaN if its label or weight is out of range.
-    number_weight: Any  # the additional weight of NTL; NaN if it is out of range
+    row_weight: Any  # w; 0 if the row does not count, NaN if its label or weight is out of range.
+    number_weight: Any  # u, the additional weight of NTL; NaN if it is out of range
     index: Any  # the label's index among the number tokens, -1 outside number rows
 
 
@@ -27,10 +27,10 @@ def read_labels(labels, numbers, vocab_size, rows, inside=True):
 @triton.jit
 def read_ids(labels, vocab_size, rows, inside=True):
     """:func:`read_labels` before the look-up: the index is 0 where :func:`looked_up` has to find it."""
-    label = tl.load(labels.ids + rows, mask=inside, other=0)
+    label = tl.load(labels.tokens + rows, mask=inside, other=0)
     weight = tl.where(inside, 1.0, 0.0)
-    if labels.weights is not None:
-        weight = tl.load(labels.weights + rows, mask=inside, other=0.0)
+    if labels.row_weights is not None:
+        weight = tl.load(labels.row_weights + rows, mask=inside, other=0.0)
     counts = inside & (label != labels.ignore_index) & (weight != 0.0)
     in_range = (label >= 0) & (label < vocab_size)
     label = tl.where(counts & in_range, label, 0).to(tl.int32)
@@ -41,14 +41,20 @@ def read_ids(labels, vocab_size, rows, inside=True):
         may_be_number &= given != 0.0
         number_weight = tl.where(counts, tl.where(given >= 0.0, given, float("nan")), 0.0)
     index = tl.where(may_be_number, 0, -1)
-    return Label(id=label, counts=counts, weight=weight, number_weight=number_weight, index=index)
+    return Label(token=label, counts=counts, row_weight=weight, number_weight=number_weight, index=index)
 
 
 @triton.jit
 def looked_up(label, numbers):
     """The label with its index among the number tokens."""
-    index = tl.load(numbers.lookup + label.id, mask=label.index == 0, other=-1)
-    return Label(id=label.id, counts=label.counts, weight=label.weight, number_weight=label.number_weight, index=index)
+    index = tl.load(numbers.lookup + label.token, mask=label.index == 0, other=-1)
+    return Label(
+        token=label.token,
+        counts=label.counts,
+        row_weight=label.row_weight,
+        number_weight=label.number_weight,
+        index=index,
+    )
 
 
 @constexpr_function
@@ -99,6 +105,6 @@ def number_of(scalar):
 @triton.jit
 def coefficients(label, upstream, num_tokens, num_numbers, ntl_weight, scalars):
     """(a, b): the coefficients of a row's CE and NTL in the loss, times the upstream gradient."""
-    a = divide(upstream * scalars.has_cross_entropy * label.weight, number_of(num_tokens))
-    b = divide(upstream * number_of(ntl_weight) * label.weight * label.number_weight, number_of(num_numbers))
+    a = divide(upstream * scalars.has_cross_entropy * label.row_weight, number_of(num_tokens))
+    b = divide(upstream * number_of(ntl_weight) * label.row_weight * label.number_weight, number_of(num_numbers))
     return a, b

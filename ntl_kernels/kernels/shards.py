@@ -104,7 +104,7 @@ def shard_statistics_kernel(
         kept = read_kept(row, TILE)
         found, distance = walk_kept(row, front, kept, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         peak, total = found.peak, found.total
-        column, is_here = column_in_shard(label.id, shard)
+        column, is_here = column_in_shard(label.token, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
         own, own_label, own_scalars = numbers, label, scalars

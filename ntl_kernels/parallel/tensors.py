@@ -262,8 +262,8 @@ def over_all_rows(output: NTLOutput, fields: Tensor, problem: Problem, layout: L
         total = finished(sum_ranks(total, group))
     sums, counts = (RowResult(*each.unbind()) for each in total)
     is_mean, has_numbers = problem.spec.reduction == "mean", problem.num_numbers is not None
-    tokens = output.num_tokens if is_mean else sums.weight
-    numbers = output.num_numbers if is_mean and has_numbers else sums.number_weight
+    tokens = output.num_tokens if is_mean else sums.row_weight
+    numbers = output.num_numbers if is_mean and has_numbers else sums.number_row_weight
     parts = parts_of(sums, counts, tokens, numbers, problem)
     if problem.spec.reduction == "none":
         parts = parts._replace(cross_entropy=output.cross_entropy, ntl=output.ntl)

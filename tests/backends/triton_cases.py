@@ -170,7 +170,7 @@ class TritonCases(InfiniteRows):
             counts = (b.count(contract, problem.logits.shape[-1], torch.float32) for b in (triton, eager))
             torch.testing.assert_close(*counts)
             fields = torch.rand(NUM_FIELDS, contract.rows.labels.numel(), device=self.device)
-            for field in (RowResult(*fields).weight, RowResult(*fields).number_weight):
+            for field in (RowResult(*fields).row_weight, RowResult(*fields).number_row_weight):
                 field.round_()  # 0 or 1, as they are where no weights are given
             for reduction in ("mean", "sum", "none"):
                 got, expected = (b.finish(fields, reduced_by(contract, reduction)) for b in (triton, eager))

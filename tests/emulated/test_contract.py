@@ -87,11 +87,11 @@ def test_sums_over_rows(rows: int) -> None:
     loss, parts = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7)))
     total, counts = RowResult(*fields.sum(1)), RowResult(*(fields != 0).sum(1))
     expected = Parts(
-        cross_entropy=divide(total.cross_entropy, total.weight),
-        ntl=divide(total.ntl, total.number_weight),
-        num_tokens=total.weight,
-        num_numbers=total.number_weight,
-        token_accuracy=divide(total.is_correct, counts.weight),
+        cross_entropy=divide(total.cross_entropy, total.row_weight),
+        ntl=divide(total.ntl, total.number_row_weight),
+        num_tokens=total.row_weight,
+        num_numbers=total.number_row_weight,
+        token_accuracy=divide(total.is_correct, counts.row_weight),
         number_mae=divide(total.absolute_error, counts.mass),
         number_mass=divide(total.mass, counts.mass),
     )

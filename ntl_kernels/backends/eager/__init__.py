@@ -13,4 +13,4 @@ have in :mod:`ntl_kernels.kernels`.
 """
 
 from .gradients import row_gradients  # noqa: F401
-from .losses import count, finish, forward, row_losses, scale_  # noqa: F401 - the backend's functions
+from .rows import count, finish, forward, row_losses, scale_  # noqa: F401 - the backend's functions

@@ -12,8 +12,8 @@ from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, chosen, read_labels
-from .losses import cross_entropy_gradient, row_gradient
 from .numbers import NumberLoss, NumberTerms, cumulative_terms, mass_gradient_of, number_gradient, own, value_terms
+from .rows import cross_entropy_gradient, row_gradient
 from .softmax import Normaliser, share_of, transform_logits
 
 
@@ -61,8 +61,8 @@ def row_gradients(
         whole = Normaliser(known.peak, known.total)
         of_ce = cross_entropy_gradient(part.a, whole, problem.vocab_size, spec)
         if first is not None:
-            column, is_here = local_column(part.ids, first, width)
-            part = part._replace(ids=column)
+            column, is_here = local_column(part.tokens, first, width)
+            part = part._replace(tokens=column)
             of_ce = of_ce._replace(label=spread(of_ce.label, known.peak) * is_here)
         if part.has_numbers:
             others = part.others(problem.table, numbers_here.places)

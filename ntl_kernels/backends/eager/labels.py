@@ -21,9 +21,9 @@ Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007
 class Labels(NamedTuple):
     """The labels, weights and coefficients of n rows."""
 
-    ids: Tensor  # int64 [n, 1], 0 where the row does not count or the label is out of range
+    tokens: Tensor  # int64 [n, 1]: the labels, 0 where the row does not count or the label is out of range
     counts: Tensor | None  # bool [n]: not ignored, and with a weight other than 0; None if all do
-    weights: Tensor | None
+    row_weights: Tensor | None
     """[n, 1]: 0 where the row does not count, NaN where its label or weight is out of range; None if all are 1."""
     number_weights: Tensor | None  # [n, 1]: the additional weight of NTL, NaN if it is out of range; None if all are 1
     is_other: Tensor  # bool [n, 1]: whether the row is not a number row
@@ -57,9 +57,9 @@ class Labels(NamedTuple):
 
         is_other = chosen(self.is_other, rows)
         return Labels(
-            ids=chosen(self.ids, rows),
+            tokens=chosen(self.tokens, rows),
             counts=None,
-            weights=of_rows(self.weights),
+            row_weights=of_rows(self.row_weights),
             number_weights=of_rows(self.number_weights),
             is_other=is_other,
             num_others=count_true(is_other),
@@ -71,7 +71,7 @@ class Labels(NamedTuple):
 
     def weighted(self, terms: Any) -> Any:
         """Terms of the rows, [n, 1] or one number for all, times w."""
-        return terms if self.weights is None else terms * self.weights
+        return terms if self.row_weights is None else terms * self.row_weights
 
     def weighted_numbers(self, terms: Any) -> Any:
         """Terms of the number rows, likewise, times w u."""
@@ -80,9 +80,9 @@ class Labels(NamedTuple):
 
     def weight_sums(self) -> tuple[float, float]:
         """The sum of w over all rows and that of w u over the number rows."""
-        rows, numbers = self.ids.shape[0], self.weighted_numbers(1.0)
-        if self.weights is not None:
-            tokens = self.weights.sum().item()
+        rows, numbers = self.tokens.shape[0], self.weighted_numbers(1.0)
+        if self.row_weights is not None:
+            tokens = self.row_weights.sum().item()
         else:
             tokens = rows if self.counts is None else count_true(self.counts)
         if isinstance(numbers, Tensor):
@@ -117,8 +117,8 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
         weights = weights.masked_fill(is_bad, torch.nan)
     if counts is not None and bool(counts.all()):
         counts = None
-    ids = labels if counts is None else torch.where(counts, labels, 0)
-    index = table.lookup.index_select(0, ids)
+    tokens = labels if counts is None else torch.where(counts, labels, 0)
+    index = table.lookup.index_select(0, tokens)
     is_other = index.signbit()  # half the cost of < 0, which creates a tensor for the 0
     number_weights = None
     if problem.rows.number_weights is not None:
@@ -132,9 +132,9 @@ def read_labels(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Labels
     if weights is not None:
         weights = (weights if counts is None else torch.where(counts, weights, 0.0)).unsqueeze(-1)
     return Labels(
-        ids=ids.unsqueeze(-1),
+        tokens=tokens.unsqueeze(-1),
         counts=counts,
-        weights=weights,
+        row_weights=weights,
         number_weights=number_weights,
         is_other=is_other.unsqueeze(-1),
         num_others=count_true(is_other),

@@ -38,7 +38,7 @@ class NumberLoss(NamedTuple):
     mean_dloss_dq: Any = None  # [n, 1]: the mean of dloss_dq
 
 
-def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) -> tuple[Tensor | None, Labels]:
+def number_softmax(x: Tensor, labels: Labels, problem: Problem, wants_parts: bool) -> tuple[Tensor | None, Labels]:
     """(q [n, K] of transformed logits x [n, V], labels): the softmax over the number tokens alone, or None if no row
     needs it, and the labels without number rows whose number tokens are all -inf, which have no distribution.
 
@@ -50,7 +50,7 @@ def number_softmax(x: Tensor, labels: Labels, problem: Problem, is_shown: bool) 
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
-    is_needed = is_shown or not (problem.spec.reweigh and is_linear(problem.spec))
+    is_needed = wants_parts or not (problem.spec.reweigh and is_linear(problem.spec))
     return number_logits.softmax(-1) if is_needed else None, labels
 
 

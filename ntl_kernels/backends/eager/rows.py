@@ -49,7 +49,7 @@ def solve(logits: Tensor, labels: Labels, problem: Problem, gradient: Tensor | N
     """The fields [NUM_FIELDS, N] of all rows, and their gradient."""
     if gradient is not None:
         labels = labels.with_coefficients(problem)
-    fields = logits.new_zeros((NUM_FIELDS, labels.ids.shape[0]), dtype=loss_dtype(logits.dtype))
+    fields = logits.new_zeros((NUM_FIELDS, labels.tokens.shape[0]), dtype=loss_dtype(logits.dtype))
 
     def work(block: Block) -> None:
         fields[:, block.rows] = solve_block(block, problem)
@@ -70,8 +70,8 @@ def scale_(gradient: Tensor, upstream: Tensor) -> None:
 
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     sums = RowResult(*fields.sum(-1).tolist())
-    num_tokens = sums.weight if problem.num_tokens is None else number_of(problem.num_tokens)
-    num_numbers = sums.number_weight if problem.num_numbers is None else number_of(problem.num_numbers)
+    num_tokens = sums.row_weight if problem.num_tokens is None else number_of(problem.num_tokens)
+    num_numbers = sums.number_row_weight if problem.num_numbers is None else number_of(problem.num_numbers)
     ce, ntl = reduced_terms(sums, num_tokens, num_numbers, problem)
     # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
     loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
@@ -85,7 +85,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     """The fields [NUM_FIELDS, n] of a block, all of whose rows count, and their gradient."""
     spec, labels, ids = problem.spec, block.labels, problem.table.ids
     x = transform_logits(block, spec)
-    label_logits, peak = x.gather(-1, labels.ids), x.amax(-1, keepdim=True)
+    label_logits, peak = x.gather(-1, labels.tokens), x.amax(-1, keepdim=True)
     distance = None
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
@@ -123,7 +123,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
             number_peak, number_total, mean_dloss_dq = known
     if problem.wants_parts:
         is_correct = (label_logits >= peak).to(ce.dtype)
-        weight = torch.ones_like(ce) if labels.weights is None else labels.weights
+        weight = torch.ones_like(ce) if labels.row_weights is None else labels.row_weights
         if number_p is not None and error is not None:
             error = error.abs() if labels.group is None else error.abs() * labels.group.unit
             error = error.masked_fill_(measured.is_other, 0)
@@ -132,13 +132,13 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     found = RowResult(
         cross_entropy=ce,
         is_correct=is_correct,
-        weight=weight,
+        row_weight=weight,
         peak=peak,
         total=normaliser.total,
         ntl=ntl,
         absolute_error=error,
         mass=mass,
-        number_weight=number_weight,
+        number_row_weight=number_weight,
         number_peak=number_peak,
         number_total=number_total,
         mean_dloss_dq=mean_dloss_dq,
@@ -203,7 +203,7 @@ def row_gradient(
         else:
             g.index_add_(-1, ids, numbers.number_gradient, alpha=labels.b)
     if isinstance(of_ce.label, Tensor):
-        g.scatter_add_(-1, labels.ids, of_ce.label.expand(labels.ids.shape))
+        g.scatter_add_(-1, labels.tokens, of_ce.label.expand(labels.tokens.shape))
     else:
-        g.scatter_(-1, labels.ids, of_ce.label, reduce="add")
+        g.scatter_(-1, labels.tokens, of_ce.label, reduce="add")
     return chain_(g, x, spec)
