@@ -37,7 +37,7 @@ class LossSpec:
     mean_over: str
     squash_factor: float | None
     label_sigma: float
-    """Large enough for float32; see :func:`float32_sigma`."""
+    """Large enough for float32."""
     huber_delta: float
     ignore_index: int
     label_smoothing: float
