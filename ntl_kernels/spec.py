@@ -18,7 +18,8 @@ from .value_losses import VALUE_LOSSES
 
 REDUCTIONS = ("mean", "sum", "none")
 WORST_FACTOR = 1.01
-"""With reweigh, a row without any probability on number tokens costs this many times the largest number loss."""
+"""With reweigh, a row without any probability on number tokens costs this many times the largest number loss: a little
+more than the worst number, so that predicting none never pays. The `ntloss` package has the same factor."""
 GRADIENT_BOUNDS = {"wasserstein": 1.0} | {kind: loss.gradient_bound for kind, loss in VALUE_LOSSES.items()}
 """The largest term of a kind's gradient relative to its largest loss."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
