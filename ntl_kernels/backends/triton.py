@@ -82,17 +82,18 @@ def arguments_of(problem: Problem, logits: Tensor) -> Arguments:
     since a kernel reads its memory.
     """
     spec, table = problem.spec, problem.table
+    scalars, costs = constants_of(spec)
     given = *problem.rows, problem.num_tokens, problem.num_numbers, problem.ntl_weight
     labels, weights, number_weights, num_tokens, num_numbers, ntl_weight = [
         each.resolve_neg() if isinstance(each, Tensor) else None if each is None else float(each) for each in given
     ]
     return Arguments(
         Labels(labels, weights, number_weights, spec.ignore_index),
-        Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0]),
+        Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0], *costs),
         num_tokens,
         num_numbers,
         ntl_weight,
-        scalars_of(spec),
+        scalars,
         options_of(spec, logits.element_size(), PLATFORM),
         next_power_of_2(table.width),
     )
@@ -251,23 +252,22 @@ next_power_of_2 = lru_cache(maxsize=256)(triton.next_power_of_2)
 
 
 @lru_cache(maxsize=256)
-def scalars_of(spec: LossSpec) -> Scalars:
-    """The floats of a spec that the kernels need."""
+def constants_of(spec: LossSpec) -> tuple[Scalars, tuple[float, float, float]]:
+    """The floats of a spec that the kernels need: (scalars, the last three of Numbers)."""
     inner, outer = 1.0, spec.logit_scale
     if spec.softcap is not None:
         inner, outer = spec.logit_scale / spec.softcap, spec.softcap
-    factor, (offset, slope) = outer / math.log(2.0), spec.cost_line
+    factor = outer / math.log(2.0)
     derived = {
         "inner": inner,
         "outer": outer,
         "factor": factor,
         "coarse_factor": 2.0 ** (math.frexp(factor)[1] - 1),
         "has_cross_entropy": float(spec.has_cross_entropy),
-        "cost_offset": offset,
-        "cost_slope": slope,
         "rise": 0.0 if spec.squash_factor is None else spec.squash_factor - 1.0,
     }
-    return Scalars(**{name: getattr(spec, name, None) for name in Scalars._fields} | derived)
+    scalars = Scalars(**{name: getattr(spec, name, None) for name in Scalars._fields} | derived)
+    return scalars, (*spec.cost_line, spec.worst_loss)
 
 
 @lru_cache(maxsize=256)

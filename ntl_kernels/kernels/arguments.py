@@ -43,6 +43,9 @@ class Numbers(NamedTuple):
     lookup: Any  # int32 [V]: index into ``ids`` or -1
     groups: Any  # float32 [K, 5]: the Group of each token; None if there is one. In :func:`own_group`, that Group
     size: Any  # K
+    cost_offset: Any  # this and the next: the cost line, and
+    cost_slope: Any
+    worst_loss: Any  # if there is one group
 
 
 class Scalars(NamedTuple):
@@ -59,12 +62,9 @@ class Scalars(NamedTuple):
     has_cross_entropy: Any  # 1 or 0
     label_smoothing: Any
     z_loss: Any
-    cost_offset: Any  # of the cost line; this and the next are those of the label's group
-    cost_slope: Any
     rise: Any  # squash_factor - 1, or 0 without one
     label_sigma: Any
     huber_delta: Any
-    worst_loss: Any
 
 
 class Options(NamedTuple):

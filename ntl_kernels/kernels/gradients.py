@@ -76,9 +76,7 @@ def gradient_columns(
     exponent = exponent_at(normaliser.peak, scalars)
     a, b = a * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
-    own, own_label, own_scalars = numbers, label, scalars
-    if numbers.groups is not None:
-        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+    own, own_label = own_group(numbers, label, scalars, KIND)
     columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
@@ -91,11 +89,11 @@ def gradient_columns(
         mean_dloss_dq = load_named("mean_dloss_dq", RESULTS, fields, row_count, n)
         index = own_label.index
         terms = terms_from_fields(
-            q, columns, own, number_logits, n, numbers.size, index, mean_dloss_dq, own_scalars, KIND, BLOCK
+            q, columns, own, number_logits, n, numbers.size, index, mean_dloss_dq, scalars, KIND, BLOCK
         )
         mass = share_of(over_numbers, normaliser, scalars)
         slope, number_gradients = number_row(
-            columns, q, terms, mass, own_label, b, ce, normaliser, exponent, own_scalars, OPTIONS
+            columns, q, terms, mass, own_label, b, ce, normaliser, exponent, own, OPTIONS
         )
     else:
         slope = ce.slope / normaliser.total
@@ -122,7 +120,7 @@ def terms_from_fields(
         else:
             terms = smooth_terms(number_logits, n, count, numbers, index, scalars, BLOCK)
     elif KIND == "wasserstein":
-        dloss_dq = costs(tl.abs(offsets), scalars)
+        dloss_dq = costs(tl.abs(offsets), numbers)
         terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=mean_dloss_dq, slope=1.0, loss=mean_dloss_dq)
     else:
         terms = value_terms(offsets, mean_dloss_dq, scalars, KIND)

@@ -81,10 +81,10 @@ def label_terms(
             absolute_error *= numbers.groups.unit
         mass = share_of(number_normaliser, normaliser, scalars)
         terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
-        ntl = reweighed(terms.loss, mass, scalars, OPTIONS.reweigh)
+        ntl = reweighed(terms.loss, mass, numbers, OPTIONS.reweigh)
         number_peak, number_total, mean_dloss_dq = number_normaliser.peak, number_normaliser.total, terms.mean_dloss_dq
         slope, number_gradients = number_row(
-            columns, q, terms, mass, label, b, ce, normaliser, exponent, scalars, OPTIONS
+            columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS
         )
     else:
         slope = ce.slope / normaliser.total
@@ -115,9 +115,9 @@ def cross_entropy_gradient(a, normaliser, vocab_size, scalars, SMOOTHING: tl.con
 
 
 @triton.jit
-def number_row(columns, q, terms, mass, label, b, ce, normaliser, exponent, scalars, OPTIONS: tl.constexpr):
+def number_row(columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS: tl.constexpr):
     """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
-    mass_gradient, number_pull = number_gradient(q, terms, mass, b, scalars, OPTIONS.reweigh)
+    mass_gradient, number_pull = number_gradient(q, terms, mass, b, numbers, OPTIONS.reweigh)
     slope = (ce.slope - mass_gradient) / normaliser.total
     number_pull += ce.every + tl.where(columns.lanes == label.index, ce.label, 0.0)
     return slope, column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
@@ -207,15 +207,13 @@ def row_losses_kernel(
         front = walk_front(row, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
         label = looked_up(label, numbers)
-        own, own_label, own_scalars = numbers, label, scalars
-        if numbers.groups is not None:
-            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        own, own_label = own_group(numbers, label, scalars, KIND)
         u, columns, offsets = read_label_columns(row, own_label, own, scalars, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         ce = cross_entropy(normaliser, distance, u, vocab_size, scalars, OPTIONS.label_smoothing)
         is_correct = (u >= normaliser.peak).to(tl.float32)
         row_gradient, number = label_terms(
-            row, own_label, u, columns, offsets, own, own_scalars, normaliser, a, b, OPTIONS, BLOCK
+            row, own_label, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK
         )
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:

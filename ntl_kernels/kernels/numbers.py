@@ -63,9 +63,9 @@ def number_softmax(u, scalars):
 
 
 @triton.jit
-def costs(distance, scalars):
+def costs(distance, numbers):
     """c: the cost of probability at this distance from the label's value."""
-    return tl.where(distance > 0.0, scalars.cost_offset + scalars.cost_slope * distance, 0.0)
+    return tl.where(distance > 0.0, numbers.cost_offset + numbers.cost_slope * distance, 0.0)
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def gaps_after(numbers, lanes):
 def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """The terms of a number row from q [BLOCK] and the values' offsets [BLOCK] to the label's."""
     if KIND == "wasserstein":
-        dloss_dq = costs(tl.abs(offsets), scalars)
+        dloss_dq = costs(tl.abs(offsets), numbers)
         loss = dot(q, dloss_dq)
         terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=loss, slope=1.0, loss=loss)
     elif KIND == "cumulative":
@@ -153,24 +153,24 @@ def value_terms(offsets, error, scalars, KIND: tl.constexpr):
 
 
 @triton.jit
-def number_gradient(q, terms, mass, b, scalars, REWEIGH: tl.constexpr):
+def number_gradient(q, terms, mass, b, numbers, REWEIGH: tl.constexpr):
     """(b m dNTL/dm, pull [BLOCK]): what NTL takes from the factor of p in every column, and adds to number columns."""
     # Without reweigh, b dNTL/dx_k = b f' q_k (e_k - sum_j q_j e_j). With it, NTL = L' + m (L - L') and
     # dm/dx_j = m (q_j - p_j), so that this is multiplied by m, and b m (L' - L) (p_j - q_j) is added.
     mass_gradient = 0.0
     slope = b * terms.slope
     if REWEIGH:
-        mass_gradient = b * mass * (terms.loss - scalars.worst_loss)
+        mass_gradient = b * mass * (terms.loss - numbers.worst_loss)
         slope *= mass
     return mass_gradient, q * (slope * (terms.dloss_dq - terms.mean_dloss_dq) + mass_gradient)
 
 
 @triton.jit
-def reweighed(loss, mass, scalars, REWEIGH: tl.constexpr):
+def reweighed(loss, mass, numbers, REWEIGH: tl.constexpr):
     """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens.
 
     It is 0 if the number tokens have no probability, and so no distribution.
     """
     if REWEIGH:
-        loss = scalars.worst_loss + mass * (loss - scalars.worst_loss)
+        loss = numbers.worst_loss + mass * (loss - numbers.worst_loss)
     return tl.where(mass == 0.0, 0.0, loss)

@@ -107,15 +107,13 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.token, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
-        own, own_label, own_scalars = numbers, label, scalars
-        if numbers.groups is not None:
-            own, own_label, own_scalars = own_group(numbers, label, scalars, KIND)
+        own, own_label = own_group(numbers, label, scalars, KIND)
         if own_label.index >= 0:
             columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
             offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
             powers, over_numbers = number_powers(columns.u, scalars)
             number_peak, number_total = over_numbers.peak, over_numbers.total
-            cost = dot(powers, costs(tl.abs(offsets), own_scalars))
+            cost = dot(powers, costs(tl.abs(offsets), own))
             offset = dot(powers, offsets)
     found_here = Statistics(
         peak=peak,
@@ -143,9 +141,7 @@ def number_columns_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     number_logits += n.to(tl.int64) * numbers.size
-    own, own_label = numbers, label
-    if numbers.groups is not None:
-        own, own_label, _ = own_group(numbers, label, scalars, KIND)
+    own, own_label = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
     if own_label.index >= 0:
@@ -166,11 +162,9 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
-    own, own_label, own_scalars = numbers, label, scalars
-    if numbers.groups is not None:
-        own, own_label, own_scalars = own_group(numbers, label, scalars, "cumulative")
+    own, own_label = own_group(numbers, label, scalars, "cumulative")
     if own_label.index >= 0:
-        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, own_scalars, BLOCK).loss
+        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -199,10 +193,8 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, scalars, OPTIONS.label_smoothing)
 
-    own, own_label, own_scalars = numbers, label, scalars
-    if numbers.groups is not None:
-        own, own_label, own_scalars = own_group(numbers, label, scalars, KIND, inside)
-    loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, own_scalars, rows, inside, KIND)
+    own, own_label = own_group(numbers, label, scalars, KIND, inside)
+    loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, scalars, rows, inside, KIND)
     if own.groups is not None:
         error *= own.groups.unit
     mass = share_of(over_numbers, normaliser, scalars)
@@ -213,7 +205,7 @@ def merge_shards_kernel(
         is_correct=(counts & (label_u >= peak)).to(tl.float32),
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
-            ntl=tl.where(is_number, reweighed(loss, mass, own_scalars, OPTIONS.reweigh), 0.0),
+            ntl=tl.where(is_number, reweighed(loss, mass, own, OPTIONS.reweigh), 0.0),
             absolute_error=tl.where(is_number, tl.abs(error), 0.0),
             mass=tl.where(is_number, mass, 0.0),
             normaliser=Normaliser(

@@ -37,7 +37,7 @@ def at_offset(size: int, dtype: torch.dtype, offset: int) -> Tensor:
 
 def number_tables(groups: Tensor | None = None) -> Numbers:
     ids, values, lookup = torch.zeros(16, dtype=torch.int32), torch.zeros(16), torch.zeros(64, dtype=torch.int32)
-    return Numbers(ids, values, lookup, groups, 16)
+    return Numbers(ids, values, lookup, groups, 16, 0.0, 1.0, 9.0)
 
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ NUMBERS, GROUPED = number_tables(), number_tables(torch.zeros(16, 5))
 SCALARS = (2.0, None, torch.tensor(3), torch.tensor(3.0), at_offset(1, torch.float32, 1)[0])
 
 
-SHIFTED = Numbers(*(torch.cat([part, part])[1:][: len(part)] for part in GROUPED[:4]), 16)
+SHIFTED = Numbers(*(torch.cat([part, part])[1:][: len(part)] for part in GROUPED[:4]), 16, 0.0, 1.0, 9.0)
 """The same where no table starts at a multiple of 16 bytes."""
 
 
