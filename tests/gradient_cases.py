@@ -182,6 +182,20 @@ class GradientCases(RoadCases):
     def loss(self, road: str, leaves: Sequence[Tensor], reduction: str = "mean", **options: Any) -> Tensor:
         return loss_of(road, leaves, self.backend, reduction, **options)
 
+    @every_road
+    def test_nothing_of_the_callers_is_written(self, road: str, reduction: str) -> None:
+        """Not even with inplace=True, if no gradient is required."""
+        leaves = self.leaves(road, reduction)
+        given = {"labels": LABELS.clone(), "token_weights": torch.rand(7), "number_weights": torch.rand(7)}
+        given = {name: tensor.to(self.device) for name, tensor in given.items()}
+        kept = [(tensor, tensor.detach().clone()) for tensor in (*leaves, *given.values())]
+        self.loss(road, leaves, reduction, **given).sum().backward()
+        if road == "logits":
+            self.loss(road, [leaves[0].detach()], reduction, inplace=True, **given)
+            with torch.no_grad():
+                self.loss(road, leaves, reduction, inplace=True, **given)
+        assert all(torch.equal(tensor, copy) for tensor, copy in kept)
+
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_the_gradient_is_written_into_the_logits(self, reduction: str) -> None:
         """A second backward pass, whose logits are gone, raises."""

@@ -26,9 +26,10 @@ from .large_logits import (
     masked_start_problem,
     offset_problem,
 )
-from .problems import Answer, Problem, moved, solve
+from .problems import Answer, Problem, check, moved, solve
 
 REDUCTIONS = ("mean", "sum", "none")
+DIGITS = {i + 3: float(i) for i in range(10)}
 IGNORE_INDICES = (-100, -1, 0, 4, 20, 2**31, 2**32, 2**32 + 4, 2**53 + 1, 2**63 - 1, -(2**31), -(2**32) + 4, -(2**63))
 
 
@@ -81,8 +82,7 @@ class LargeRows:
     def test_an_ignore_index_is_no_other_label(self, weights: torch.Tensor | None) -> None:
         """One beyond int32 would wrap around to a label. It has the same effect as a weight of 0."""
         labels = torch.tensor([0, 4, 20, 49, 0, 4])
-        numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(10)}, 50)
-        logits = torch.randn(6, 50)
+        numbers, logits = NumberTokens.from_mapping(DIGITS, 50), torch.randn(6, 50)
         for i, ignore_index in enumerate(IGNORE_INDICES[:: self.every]):
             options = {"reduction": REDUCTIONS[i % 3], "ignore_index": ignore_index, "token_weights": weights}
             upstream = torch.ones(6) if i % 3 == 2 else torch.tensor(1.0)
@@ -96,9 +96,29 @@ class LargeRows:
                 torch.testing.assert_close(found.output.loss, expected.output.loss)
                 torch.testing.assert_close(found.gradient, expected.gradient)
 
+    def test_float16_survives_loss_scaling(self) -> None:
+        """The upstream gradient is applied before rounding: a mean over many rows would underflow without it."""
+        logits, labels = torch.randn(40, 50).half(), torch.randint(0, 50, (40,))
+        options = {"reduction": "mean", "num_tokens": 10**6, "num_numbers": 10**6}
+        problem = Problem(logits, labels, NumberTokens.from_mapping(DIGITS, 50), options, torch.tensor(65536.0))
+        problem = self.placed(problem)
+        answer = self.solve(problem)
+        check(answer, problem)
+        assert (answer.gradient != 0).float().mean() > 0.99
+
 
 class InfiniteRows(LargeRows):
     """Adds logits of -inf."""
+
+    def test_columns_of_minus_infinity(self) -> None:
+        """In long rows, most threads of a kernel see nothing else."""
+        for (vocab_size, softcap), dtype in product(((50, None), (50, 5.0), (5003, None)), self.dtypes):
+            logits = torch.randn(4, vocab_size)
+            logits[:, 30:] = logits[:, 5] = logits[0, :3] = -torch.inf  # 5 is a number
+            numbers = NumberTokens.from_mapping(DIGITS, vocab_size)
+            options, labels = {"reduction": "mean", "softcap": softcap}, torch.tensor([3, 4, 20, 12])
+            problem = self.placed(Problem(logits.to(dtype), labels, numbers, options, torch.tensor(1.0)))
+            check(self.solve(problem), problem, tanh=self.tanh_error(problem))
 
     def test_impossible_labels_have_the_loss_that_torch_gives_them(self) -> None:
         for i, label_smoothing in enumerate(SMOOTHINGS):

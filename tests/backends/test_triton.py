@@ -1,4 +1,4 @@
-"""The Triton backend: its cases under the interpreter and on a GPU, and tests that need a GPU."""
+"""The Triton backend: a few cases under the interpreter, all on a GPU, and tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from ..gradient_cases import GradientCases
 from ..graphs import captured, warm_up
-from ..problems import check, moved, random_problem, solve
+from ..problems import Problem, check, moved, random_problem, solve
 from ..versions import has
-from .triton_cases import DIGITS, DTYPES, TritonCases
+from .triton_cases import DIGITS, DTYPES, CallCases, TritonCases
 
 ROOT = Path(__file__).parents[2]
-FEWEST = 85
+FEWEST = 20
 """The least number of tests in the interpreter's run, so that it cannot pass by collecting none."""
 
 
@@ -42,7 +42,7 @@ def test_cases_under_the_interpreter() -> None:
 
 
 @pytest.mark.gpu
-class TestOnTheGpu(TritonCases):
+class TestOnTheGpu(CallCases, TritonCases):
     device = "cuda"
     every = 10  # nearly every problem compiles its own kernels
 
@@ -158,6 +158,13 @@ def test_memory_is_the_gradient_and_little_more() -> None:
     result = loss_and_gradient(logits, labels, numbers)
     assert size <= torch.cuda.max_memory_allocated() - before < 1.02 * size
     del result
+
+
+@pytest.mark.gpu
+def test_more_rows_than_one_program_sums() -> None:
+    logits, labels, numbers = big_problem(torch.float32, vocab_size=64, rows=100_000)
+    problem = Problem(logits.detach(), labels, numbers, {"reduction": "mean"}, torch.tensor(1.5))
+    check(solve(problem, "triton"), problem)
 
 
 @pytest.mark.gpu

@@ -16,13 +16,14 @@ from benchmarks import published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, without_paths
 from benchmarks.published import SPACE
-from benchmarks.quality import advice, headlines, names, paper, plots, records, report, several_digits, tables
+from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import WITHOUT_EFFECT, differences, plain
 from benchmarks.quality.losses import NTL, title, was
 from benchmarks.quality.records import ERROR_BINS, Record, by_dataset, record_of, steps_of, value_of, values_of
 from benchmarks.quality.statistics import Difference, compare
 
+PAGES = Path(__file__).parent / "pages"
 ENVIRONMENT = {
     "command": "python -m benchmarks.quality -m",
     "commit": "0123456789abcdef",
@@ -34,6 +35,7 @@ ENVIRONMENT = {
     "threads": 1,
 }
 STEPS = (10, 20, 30)
+SPLITS = dict.fromkeys(("arithmetic", "paper_arithmetic", "paper_mathematics"), ("test", "interpolate"))
 SEEDS = (1, 2, 3, 4)
 
 
@@ -85,7 +87,7 @@ def record(dataset: str, loss: str, seed: int, error: float, model: str = "llama
     metrics = {
         split: {"mae": value, "median_error": value / 2, "log_mae": value**2 / 100, "number_accuracy": 1 / value}
         | {"r2": 1 - value / 20}
-        for split, value in {"test": error, "interpolate": error, **others}.items()
+        for split, value in (dict.fromkeys(SPLITS.get(dataset, ["test"]), error) | others).items()
     }
     config: dict[str, Any] = {
         "dataset": {"name": dataset},
@@ -102,14 +104,60 @@ def record(dataset: str, loss: str, seed: int, error: float, model: str = "llama
     return known | {"parameters": 1000, "sizes": {"train": 10, "test": 5}, "seconds": 3.0}
 
 
-def both(dataset: str, model: str = "llama", **medians: float) -> list[Record]:
-    """CE that errs by 10 and some, and CE + NTL that errs by a tenth less; their medians as said."""
+def both(dataset: str, model: str = "llama", ours: str = NTL, factor: float = 0.9, **others: float) -> list[Record]:
+    """CE that errs by 10 and some, and a loss whose error is ``factor`` of that; on other splits both as said."""
     found = []
     for seed in SEEDS:
-        sampled = {name: value + 0.01 * seed for name, value in medians.items()}
-        found.append(record(dataset, "CE", seed, 10 + 0.1 * seed, model, **sampled))
-        found.append(record(dataset, NTL, seed, 9 + 0.1 * seed, model, **sampled))
+        sampled = {name: value + 0.01 * seed for name, value in others.items()}
+        for loss, error in (("CE", 10.0), (ours, 10 * factor)):
+            found.append(record(dataset, loss, seed, error + 0.1 * seed, model, **sampled))
     return found
+
+
+def fine_tuned(dataset: str) -> list[Record]:
+    """With the model before it and the regression head of the same model."""
+    runs = both(dataset, names.PRETRAINED, test_median_of_16=8.0)
+    runs += [record(dataset, "MSE", seed, 8 + 0.08 * seed, names.PRETRAINED) for seed in SEEDS]
+    runs += [record(dataset, "CE", seed, 500.0, names.UNTRAINED) for seed in (1, 2)]
+    for run in runs:
+        run["config"]["model"] |= {"lora": {"r": 16}} | ({"head": "regression"} if run["loss"] == "MSE" else {})
+        run["metrics"]["test"]["no_number"] = 0.5 + 0.1 * run["seed"]
+    return runs
+
+
+def several_digits_runs() -> list[Record]:
+    """A loss that lowers two errors and raises one, and two that lower or raise all."""
+    runs, model = both("diamonds"), "llama_triples"
+    for seed in SEEDS:
+        mixed = record("diamonds", was(1, "triples"), seed, 19 + 0.1 * seed, model)
+        mixed["metrics"]["test"]["median_error"] *= 2
+        runs += [mixed, record("diamonds", "CE", seed, 20 + 0.1 * seed, model)]
+        runs.append(record("diamonds", was(0.1, "triples"), seed, 19 + 0.1 * seed, model))
+        runs.append(record("diamonds", was(0.3, "triples", group_by=None), seed, 40 + 0.2 * seed, model))
+    for run in runs:
+        run["metrics"]["test"] |= {"no_number": 0.0, "too_short": 0.0}
+    return runs
+
+
+def rated() -> list[Record]:
+    runs = both("rjokes", "llama_scores", test_expected=8.0, test_median_of_16=7.0)
+    runs += [record("rjokes", "MSE", seed, 12.0, "regression_head") for seed in SEEDS]
+    for run in runs:
+        run["config"]["dataset"]["ratings"] = True
+        for measured in run["metrics"].values():
+            measured["qwk"] = 1 / measured["mae"]
+    return runs
+
+
+def of_the_paper() -> list[Record]:
+    """Claims about two splits with three measures each: all better, all worse, and too few pairs to tell."""
+    runs = both("paper_arithmetic", "t5")
+    runs += [record("paper_arithmetic", "CE + 2 NTL-MSE", seed, 12 + 0.1 * seed, "t5") for seed in SEEDS]
+    runs += [record("paper_arithmetic", "CE + MSE", 1, 8.0, "xval")]
+    for run in both("paper_mathematics", "t5"):
+        run["metrics"]["interpolate/mul"] = run["metrics"]["interpolate"]
+        runs.append(run)
+    return runs
 
 
 # Records
@@ -226,168 +274,6 @@ def test_differences_are_told_with_their_interval() -> None:
     assert tables.told_as_factor(Difference(-12.34, -15.0, 9.7, 5, 5)) == f"0.877 [0.850,{SPACE}1.097] over 5 seeds"
 
 
-def test_a_regression_head_on_a_pretrained_model_is_compared_with_its_token_head() -> None:
-    heads = [record("finetuned_taxis", "MSE", seed, 8 + 0.08 * seed, names.PRETRAINED) for seed in SEEDS]
-    for head in heads:
-        head["config"]["model"]["head"] = "regression"
-    datasets = by_dataset([*both("finetuned_taxis", names.PRETRAINED), *heads])
-    groups = datasets["finetuned_taxis"]
-    rows = tables.difference_table(groups, "test").splitlines()
-    assert any(row.startswith(f"| {names.PRETRAINED} | MSE | −20.0% ") for row in rows)
-    boosted = {"finetuned_taxis": {"metrics": {names.BOOSTED: {"mae": 7.0, "median_error": 3.5}}}}
-    _, _, *rows = tables.yardstick_table(datasets, boosted).splitlines()
-    answers = [f"{names.PRETRAINED}, {loss}" for loss in ("CE", NTL, "MSE")]
-    assert [row.split(" | ")[1] for row in rows] == [*answers, names.BOOSTED]
-    heads[0]["config"]["model"]["hidden_size"] = 64
-    with pytest.raises(InputError, match=r"cannot be compared with CE: model\.hidden_size"):
-        tables.difference_table(groups, "test")
-    with pytest.raises(InputError, match=r"cannot be compared with MSE: model\.hidden_size"):
-        headlines.targets([run for runs in groups.values() for run in runs], {})
-
-
-def test_tables_have_losses_by_rows(runs: Path) -> None:
-    groups = by_dataset(records.read([runs]))["diamonds"]
-    *_, plain, ours = tables.mean_table(groups, "test").splitlines()
-    assert plain == "| llama | CE | 3 | 0.500 ± 0 | 10.0 ± 1.0 | 10.0 ± 1.0 | 0.100 ± 0 | 0 ± 0 | 0 ± 0 |"
-    assert ours.startswith(f"| llama | {NTL} | 3 | 0.500 ± 0 | 5.00 ± 1.0 ▼ | 5.00 ± 1.0 ▼ | 0.620 ± 0.010 ▲ |")
-    *_, row = tables.difference_table(groups, "test").splitlines()
-    assert row.startswith(f"| llama | {NTL} | −50.5% [−68.7,{SPACE}−21.7] ▼ 3/3 | ")
-
-
-def test_the_scope_of_the_headlines_follows_the_records() -> None:
-    runs = both("taxis")
-    runs[0]["parameters"] = 1_040_000
-    runs += both("rents_quick")
-    for run in runs[len(runs) // 2 :]:
-        run["config"]["trainer"]["arguments"]["max_steps"] = 2000
-    told = headlines.scope(runs, {"taxis": {"metrics": {names.BOOSTED: {"median_error": 0.8721}}}})
-    assert "of 0.00 to 1.04 million parameters, were trained from scratch for 20 to 2,000 steps" in told
-    assert told.endswith("smaller median error than every language model: 0.872 for taxi fares.")
-    with pytest.raises(InputError, match="taxis: a language model has a smaller median error than gradient boosting"):
-        headlines.scope(runs, {"taxis": {"metrics": {names.BOOSTED: {"median_error": 5.3}}}})
-
-
-def test_fine_tuning_comes_first() -> None:
-    """With the error of the model before it, that of gradient boosting, and the regression head of the same model."""
-    name, model = "finetuned_diamonds", names.PRETRAINED
-    untrained = [record(name, "CE", seed, 500.0, names.UNTRAINED) for seed in (1, 2)]
-    runs = [*both(name, model), *untrained, *both("taxis")]
-    heads = [record(name, "MSE", seed, 10.0, model) for seed in SEEDS]
-    for run in runs + heads:
-        run["config"]["model"]["lora"] = {"r": 16}
-        run["metrics"]["test"]["no_number"] = 0.6
-    untrained[1]["metrics"]["test"]["no_number"] = 0.9
-    boosted = {name: {"metrics": {names.BOOSTED: {"median_error": 1.5}}}}
-    told, table, _ = report.finetuned_parts(runs, boosted)
-    assert "fine-tuned with LoRA (rank 16) for 20 steps of 4 rows. Before that, " in told
-    assert "Before that, at most 40.0% of its answers in any task were numbers. On the real tables" in told
-    assert told.endswith("language model: 1.50 for prices of diamonds.")
-    (row,) = table.splitlines()[2:]
-    assert row.startswith("| prices of diamonds, dollars | 5.12 | 4.62 | −9.8% [")
-    assert len(headlines.table(runs).splitlines()) == 3, "taxi fares are in the other table"
-    assert report.finetuned_parts(both("taxis"), {}) == []
-    claims = [claim for claim, *_ in headlines.targets(runs + heads, {})]
-    assert claims[1:] == [f"fine-tuning: prices of diamonds, test: MAE of {NTL} / of the regression head ≤ 1"]
-
-
-def test_what_a_step_costs() -> None:
-    spread = {"low": 900.0, "median": 1000.0, "high": 1100.0}
-    found = {
-        "overrides": ["model.adapter=null"],
-        "all_tokens": True,
-        "seconds": {"stock": [1.0, 2.0], "ntl": [1.1, 1.8]},
-    }
-    found |= {"milliseconds": dict.fromkeys(found["seconds"], spread), "peak_bytes": {"stock": 2**30, "ntl": 2**20}}
-    *_, row = tables.cost_table([found]).splitlines()
-    step = "1,000 ms (900 to 1,100)"
-    assert row == f"| all weights | all tokens | {names.CONTESTANTS['ntl']} | {step} | 1.000 | 1 |"
-    assert tables.cost_table([]) == ""
-
-
-def test_medians_of_sampled_answers_are_compared_with_greedy_ones() -> None:
-    assert tables.decoding_table(by_dataset(both("taxis"))) == ""
-    tuned = by_dataset(both("finetuned_housing", names.PRETRAINED, test_median_of_16=8.0))
-    assert len(tables.decoding_table(tuned).splitlines()) == 2 + 4
-    runs = both("housing", test_median_of_16=8.0)
-    groups = by_dataset(runs)["housing"]
-    assert records.median_splits(groups) == {"test": "test_median_of_16"}
-    _, _, *rows = tables.decoding_table(by_dataset(runs)).splitlines()
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[1] for row in cells] == ["CE, greedy", f"{NTL}, greedy", "CE, median of 16", f"{NTL}, median of 16"]
-    assert cells[0][4:] == ["-"] * 4 and cells[1][6:] == ["-", "-"], "nothing is compared with itself, or twice"
-    assert [cells[1][4][:5], cells[2][4][:6], cells[2][6][:6]] == ["−9.8%", "−21.7%", "−13.2%"]
-    (claim,) = advice.about("housing", "CE", NTL, "test_median_of_16", beside_split="test", mae="lower")
-    assert report.evidence_of(by_dataset(runs), claim).verdict == "lower"
-
-
-def test_ratings_are_compared_by_way_of_answering() -> None:
-    runs = both("rjokes", "llama_scores", test_expected=8.0, test_median_of_16=7.0)
-    runs += [record("rjokes", "MSE", seed, 12.0, "regression_head") for seed in SEEDS]
-    for run in runs:
-        run["config"]["dataset"]["ratings"] = True
-        for measured in run["metrics"].values():
-            measured["qwk"] = 1 / measured["mae"]
-    groups = by_dataset(runs)["rjokes"]
-    means, to_ce, to_greedy, to_head = (part.splitlines() for part in report.rating_tables(groups, "test"))
-    assert means[6].startswith("| regression_head | MSE | greedy | 4 | 0.0833 ± 0 | ") and "12.0 ± 0" in means[6]
-    answers = [row.split(" | ")[1:3] for row in to_ce[4:]]
-    assert answers == [[NTL, "greedy"], [NTL, "expected"], [NTL, "median of 16"]], "CE is not compared with itself"
-    assert f"| CE | expected | +0.027 [+0.025,{SPACE}+0.029] ▲ 0/4 |" in to_greedy[4]
-    assert [len(to_greedy), len(to_head)] == [4 + 4, 4 + 6]
-
-
-def test_the_advice_on_several_digits_follows_the_records() -> None:
-    """A loss that reduced two errors and increased one is told by the one."""
-    several, model = both("diamonds"), "llama_triples"
-    for seed in SEEDS:
-        mixed = record("diamonds", was(1, "triples"), seed, 19 + 0.1 * seed, model)
-        mixed["metrics"]["test"]["median_error"] *= 2
-        several += [mixed, record("diamonds", "CE", seed, 20 + 0.1 * seed, model)]
-        several.append(record("diamonds", was(0.1, "triples"), seed, 19 + 0.1 * seed, model))
-        several.append(record("diamonds", was(0.3, "triples", group_by=None), seed, 40 + 0.2 * seed, model))
-    for run in several:
-        run["metrics"]["test"] |= {"no_number": 0.0, "too_short": 0.0}
-    told = report.report(several, {}, {}, advised=False)
-    own = "\n\n".join(several_digits.section(several))
-    digits = [run for run in several if run["model"] == "llama"]
-    assert told.replace(f"{own}\n\n", "") == report.report(digits, {}, {}, advised=False) != told
-    found = several_digits.advice(by_dataset(several))
-    assert found.startswith("**With digits as tokens, 3 of 3 errors of CE are smaller")
-    better, worse = found.split("increased none:**")[1].split("**It increased these:**")
-    assert better.strip() == "- Llama-3-like, CE + 0.1 NTL-WAS, same length: 3 of 3 errors"
-    assert worse.strip().splitlines() == [
-        f"- Llama-3-like, {NTL}, all number tokens compared: 3 of 3 errors",
-        "- Llama-3-like, CE + 1 NTL-WAS, same length: 1 of 3 errors",
-    ]
-
-
-def test_claims_of_the_paper_are_counted() -> None:
-    """Of T5's two test splits with three measures each: all better, all worse, and too few pairs to tell."""
-    runs = [record("paper_arithmetic", "CE", seed, 10 + 0.1 * seed, "t5") for seed in SEEDS]
-    runs += [record("paper_arithmetic", NTL, seed, 9 + 0.1 * seed, "t5") for seed in SEEDS]
-    runs += [record("paper_arithmetic", "CE + 2 NTL-MSE", seed, 12 + 0.1 * seed, "t5") for seed in SEEDS]
-    runs += [record("paper_arithmetic", "CE + MSE", 1, 8.0, "xval")]
-    for loss, error in (("CE", 9.0), (NTL, 8.0)):
-        runs += [record("paper_mathematics", loss, seed, error, "t5") for seed in SEEDS]
-        runs[-1]["metrics"]["interpolate/mul"] = runs[-1]["metrics"]["interpolate"]
-    told = "\n\n".join(paper.section(runs))
-    for row in (
-        f"| arithmetic: {NTL} is better than CE | 6 | 6 | 0 | 0 |",
-        "| arithmetic: CE + 2 NTL-MSE is better than CE | 6 | 0 | 6 | 0 |",
-        "| arithmetic: T5 with NTL is better than xVal | 6 | 0 | 0 | 6 |",
-        "| arithmetic: RT with NTL is better than RT | 0 | 0 | 0 | 0 |",
-        f"| mathematics_dataset: {NTL} is better than CE | 6 | 6 | 0 | 0 |",
-        "| interpolate/mul | 0.111 | 0.810 | - | ",
-    ):
-        assert row in told
-    assert (
-        "of 18 differences between T5 with CE + NTL and T5 with CE, 12 are reliably better and 6 reliably worse" in told
-    )
-    assert "This was also seen here: of" in told
-    assert paper.section([run for run in runs if "paper" not in run["dataset"]]) == []
-    assert paper.TITLE not in report.report(both("diamonds"), {}, {}, advised=False)
-
-
 @pytest.mark.parametrize(("error", "met"), [(9.0, True), (11.0, False)])
 def test_targets_are_met_or_missed(error: float, met: bool) -> None:
     """The regression target is about one setting, over the seeds that both have, and not the best of several losses."""
@@ -405,15 +291,6 @@ def test_targets_are_met_or_missed(error: float, met: bool) -> None:
     assert headlines.targets([], {"ratios": {"stock": ratio}})[0][-1] == verdict
 
 
-def test_headlines_use_the_runs_that_there_are() -> None:
-    datasets = ("rents_quick", "rents_linear_decay", "housing", "readings")
-    runs = [run for dataset in datasets for run in both(dataset)]
-    assert [steps for steps, _ in headlines.budgets(runs)] == [20, 20]
-    assert [step for step, _ in headlines.training(runs)["house values"]] == [10, 20]
-    assert len(headlines.table(runs).splitlines()) == 2 + 2 and headlines.table([]) == ""
-    assert headlines.harm(runs).endswith(f" (log MAE) fell by 18.6% [18.2,{SPACE}18.9].") and headlines.harm([]) == ""
-
-
 def test_answers_without_a_number_leave_gaps(tmp_path: Path) -> None:
     for seed, mae in ((1, 2.0), (2, math.nan)):
         write_run(tmp_path / str(seed), run_of("ce", seed, mae, mae))
@@ -426,48 +303,119 @@ def test_answers_without_a_number_leave_gaps(tmp_path: Path) -> None:
 # The report
 
 
+SPREAD = {"low": 900.0, "median": 1000.0, "high": 1100.0}
+BESIDE = {
+    "timing.json": {"ratios": {"stock": {"median": 1.004, "low": 0.99, "high": 1.02}}},
+    "timing-all.json": {
+        "overrides": ["model.adapter=null"],
+        "all_tokens": True,
+        "seconds": {"stock": [1.0, 2.0], "ntl": [1.1, 1.8]},
+        "milliseconds": {"stock": SPREAD, "ntl": SPREAD},
+        "peak_bytes": {"stock": 2**30, "ntl": 2**20},
+    },
+    records.YARDSTICKS: {
+        name: {"metrics": {names.BOOSTED: {"mae": 7.0, "median_error": 1.5}}, "environment": ENVIRONMENT}
+        for name in ("finetuned_diamonds", "taxis")
+    },
+}
+"""The files beside the records: times of training steps, and errors of gradient boosting."""
+ADVISED = (
+    advice.Advice("Use it: MAE {0}.", tuple(advice.about("taxis", NTL, mae="lower")), "But not always."),
+    advice.Advice(
+        "Or sample: MAE {0}.",
+        tuple(advice.about("finetuned_diamonds", "CE", NTL, advice.MEDIANS, names.PRETRAINED, "test", mae="lower")),
+    ),
+)
+
+
+@pytest.fixture
+def committed(tmp_path: Path, monkeypatch: Any) -> Path:
+    """A folder that the report takes for the committed one, with records for each of its parts, and a README."""
+    out, readme = tmp_path / "out", tmp_path / "README.md"
+    begin, end = published.markers(report.SECTION)
+    readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
+    for name, value in {"README": readme, "ROOT": tmp_path, "FOLDER": out, "ADVICE": ADVISED}.items():
+        monkeypatch.setattr(report, name, value)
+    monkeypatch.setattr(plots, "draw", lambda *_: published.save(published.pyplot().figure(), *_[-2:]))  # is slow
+    out.mkdir()
+    for name, content in BESIDE.items():
+        (out / name).write_text(json.dumps(content))
+    runs = both("taxis") + both("rents_quick")
+    for run in runs[-2 * len(SEEDS) :]:
+        run["config"]["trainer"]["arguments"]["max_steps"], run["parameters"] = 2000, 1_040_000
+    runs += fine_tuned("finetuned_diamonds") + several_digits_runs() + rated() + of_the_paper()
+    for run in runs:
+        run["curve"] *= run["dataset"] == "taxis"  # the other pages would only be longer
+    records.write(runs, out / records.FILE)
+    return out
+
+
 def claim(verdict: str) -> advice.Evidence:
     return advice.Evidence("diamonds", "CE + 0.3 NTL-WAS", "mae", verdict)
 
 
-@pytest.fixture
-def committed(runs: Path, tmp_path: Path, monkeypatch: Any) -> Path:
-    """A folder that the report takes for the committed one, with a README, a row and a sentence of advice."""
-    out, readme = tmp_path / "out", tmp_path / "README.md"
-    begin, end = published.markers(report.SECTION)
-    readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
-    monkeypatch.setattr(headlines, "HEADLINES", (headlines.Headline("diamonds"),))
-    told = (advice.Advice("Use it: MAE {0}.", (claim("lower"),), "But not always."),)
-    for name, value in {"README": readme, "ROOT": tmp_path, "FOLDER": out, "ADVICE": told}.items():
-        monkeypatch.setattr(report, name, value)
-    assert report.main([str(runs), "--out", str(out)]) == 0
-    return out
+def test_pages_are_written_from_the_records(committed: Path) -> None:
+    """If a page is meant to change, copy it from where the message says to `pages`."""
+    assert report.main([]) == 0
+    for page in ("out/report.md", "out/advice.md", "README.md"):
+        made = committed.parent / page
+        assert made.read_text() == (PAGES / f"quality-{made.name}").read_text(), made
+    assert "commit `0123456789`" in (committed / "commands.md").read_text()
+    plotted = {path.stem for path in committed.glob("*.png")}
+    assert plotted == {"differences", "training"} | set(by_dataset(report.without_sections(records.read([committed]))))
+    assert report.main(["--check"]) == 0
 
 
-def test_report_writes_and_checks(committed: Path, tmp_path: Path, capsys: Any) -> None:
-    out, readme = committed, tmp_path / "README.md"
-    for plot in ("diamonds.png", "differences.png", "training.png"):
-        assert (out / plot).read_bytes().startswith(b"\x89PNG")
-    text = readme.read_text()
-    assert text.startswith("# Title\n\n") and text.endswith("\n\nafter\n") and "old" not in text
-    change = f"−50.5% [−68.7,{SPACE}−21.7]"
-    assert f"| prices of diamonds, dollars | 10.0 | 5.00 | {change} ▼ | 3 of 3 |" in text
-    assert "## prices of diamonds" in (out / "report.md").read_text()
-    assert "commit `0123456789`" in (out / "commands.md").read_text()
-    advised = (out / "advice.md").read_text()
-    assert f"| MAE | {change} ▼ 3/3 |" in advised
-    assert f"\n\n**Use it: MAE fell by 50.5% [21.7,{SPACE}68.7].**\n\nBut not always.\n\n" in advised
-    assert report.main([]) == 0 and report.main(["--check"]) == 0, "the committed records alone give the same"
-    readme.write_text(text.replace("| 10.0 | 5.00 |", "| 10.0 | 4.00 |"))
-    found = records.read([out])
-    found[0]["metrics"]["test"]["mae"] = 1.0
-    records.write(found, out / records.FILE)
-    problems = report.check(out)
-    wrong = ("report.md", "advice.md", "diamonds.png", "differences.png", "README", "advice 'Use it: MAE {0}.'")
-    assert [name in problem for problem, name in zip(problems, wrong, strict=True)] == [True] * 6
-    assert report.main(["--check"]) == 1
-    assert report.main([str(out), "--out", str(readme / "in")]) == 2
+def test_what_does_not_agree_is_named(committed: Path, capsys: Any) -> None:
+    assert report.main([]) == 0
+    found = records.read([committed])
+    for run in found:
+        if (run["dataset"], run["loss"]) == ("taxis", NTL):
+            run["metrics"]["test"]["mae"] = 20.0
+    records.write(found, committed / records.FILE)
+    wrong = ("report.md", "advice.md", "taxis.png", "differences.png", "advice 'Use it: MAE {0}.'")
+    assert [name in problem for problem, name in zip(report.check(committed), wrong, strict=True)] == [True] * 5
+    readme = committed.parent / "README.md"
+    readme.write_text(readme.read_text().replace("| 5.12 |", "| 5.11 |"))
+    assert any("README" in problem for problem in report.check(committed)) and report.main(["--check"]) == 1
+    assert report.main([str(committed), "--out", str(readme / "in")]) == 2
     assert "cannot write there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (headlines.scope, "taxis: a language model has a smaller median error than gradient boosting"),
+        (headlines.finetuning, "finetuned_diamonds: a language model has a smaller median error"),
+    ],
+)
+def test_what_the_text_says_of_gradient_boosting_must_be_so(make: Any, said: str) -> None:
+    yardsticks = {name: {"metrics": {names.BOOSTED: {"median_error": 5.3}}} for name in ("taxis", "finetuned_diamonds")}
+    with pytest.raises(InputError, match=said):
+        make(both("taxis") + fine_tuned("finetuned_diamonds"), yardsticks)
+
+
+def test_regression_heads_of_other_models_are_not_compared() -> None:
+    runs = fine_tuned("finetuned_taxis")
+    runs[8]["config"]["model"]["hidden_size"] = 64
+    assert runs[8]["loss"] == "MSE"
+    with pytest.raises(InputError, match=r"cannot be compared with CE: model\.hidden_size"):
+        tables.difference_table(by_dataset(runs)["finetuned_taxis"], "test")
+    with pytest.raises(InputError, match=r"cannot be compared with MSE: model\.hidden_size"):
+        headlines.targets(runs, {})
+
+
+def test_plots_over_training_use_the_runs_that_there_are() -> None:
+    runs = both("rents_quick") + both("rents_linear_decay") + both("housing")
+    assert [steps for steps, _ in headlines.budgets(runs)] == [20, 20]
+    assert [step for step, _ in headlines.training(runs)["house values"]] == [10, 20]
+
+
+def test_parts_without_runs_are_left_out() -> None:
+    runs = both("diamonds")
+    assert report.report(runs, {}, {}, advised=False).count("## ") == 1
+    assert headlines.harm(both("readings")).endswith(f" (log MAE) fell by 18.6% [18.2,{SPACE}18.9].")
+    assert headlines.table([]) == headlines.harm([]) == "" and report.finetuned_parts(runs, {}) == []
 
 
 def test_advice_that_the_records_do_not_bear_out_is_found(committed: Path, monkeypatch: Any) -> None:

@@ -1,10 +1,10 @@
-"""The cases of the interpreter and of a GPU, on the emulated GPU; slow compilations in the wide run only."""
+"""The cases of a GPU, on the emulated GPU; slow compilations in the wide run only."""
 
 from __future__ import annotations
 
 import pytest
 
-from ..backends.triton_cases import TritonCases
+from ..backends.triton_cases import CallCases, TritonCases
 from ..gradient_cases import GradientCases
 from ..parallel.shard_cases import ShardCases
 from .conftest import IS_WIDE
@@ -12,6 +12,10 @@ from .conftest import IS_WIDE
 
 class TestGradientsEmulated(GradientCases):
     backend = "triton"
+    device = "cpu"
+
+
+class TestCallsEmulated(CallCases):
     device = "cpu"
 
 
