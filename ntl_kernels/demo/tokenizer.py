@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from operator import ne
 from typing import Any, NamedTuple
 
 from ..tokens import NumberTokens
-from ..tokens.texts import count_numbers, possible_labels, vocab_of
+from ..tokens.texts import Options, counts_of_options, possible_labels, shortened, vocab_of
 
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
@@ -17,24 +16,6 @@ MOST_LETTERS = 1000
 """The maximum length of a message: some errors quote whole files."""
 LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's; a table of this size is allocated."""
-
-
-class Options(NamedTuple):
-    """Options of :meth:`NumberTokens.from_tokenizer`."""
-
-    digits_only: bool = True
-    space_prefixed: bool = False
-
-    def instead_of(self, other: Options) -> str:
-        """The options that differ from others, as arguments."""
-        return ", ".join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(other, name))
-
-    def call(self) -> str:
-        """The call with these options."""
-        return ", ".join(filter(None, ["NumberTokens.from_tokenizer(tokenizer", self.instead_of(Options())])) + ")"
-
-
-CHOICES = (Options(), Options(digits_only=False), Options(space_prefixed=True), Options(False, True))
 
 
 class Verdict(NamedTuple):
@@ -60,13 +41,13 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         tokenizer = read_tokenizer(name, content)
         vocab_size = checked_vocab_size(question.get("vocab_size", ""))
     except ValueError as error:
-        return {"problem": short(str(error))}
+        return {"problem": shortened(str(error), MOST_LETTERS)}
     source, verdict = f"{name}: {tokenizer.get_vocab_size():,} tokens", judge(tokenizer, options)
     try:
         numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
     except ValueError as error:
         other = verdict._asdict() if verdict and not verdict.good else {}  # if good, only vocab_size is wrong
-        return {"source": source, "problem": short(f"{error}."), **other}
+        return {"source": source, "problem": shortened(f"{error}.", MOST_LETTERS), **other}
     assert verdict is not None  # the options that count most count what these do
     return {"source": source, "numbers": numbers, **verdict._asdict()}
 
@@ -123,23 +104,16 @@ def checked_vocab_size(text: str) -> int | None:
 
 def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
     """Whether the chosen options count all number tokens that can be labels; None if the library finds none."""
-    labels = possible_labels(tokenizer, vocab_of(tokenizer))
-    nearest = sorted(CHOICES, key=lambda options: sum(map(ne, options, chosen)))
-    counted = {options: count_numbers(labels, *options) for options in nearest}
-    best = max(counted, key=lambda options: counted[options])
+    ranking = counts_of_options(possible_labels(tokenizer, vocab_of(tokenizer)), chosen)
+    (_, counted), (best, most) = ranking[0], ranking[-1]
     try:
         values = NumberTokens.from_tokenizer(tokenizer, None, *best, group_by=None).values.tolist()
     except ValueError:
         return None
-    most, left_out = counted[best], counted[best] - counted[chosen]
     words = f"All {most:,} number tokens count."
-    if left_out:
-        words = f"{left_out:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
-    missing = [f"{digit}" for digit in range(10) if digit not in values]
+    if counted < most:
+        words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    missing = [str(digit) for digit in range(10) if digit not in values]
     if missing:
         words += f" No token is worth {', '.join(missing)}."
-    return Verdict(not left_out and not missing, words, best.call())
-
-
-def short(words: str) -> str:
-    return words if len(words) <= MOST_LETTERS else words[:MOST_LETTERS] + " …"
+    return Verdict(counted == most and not missing, words, best.call)

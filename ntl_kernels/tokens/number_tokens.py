@@ -6,7 +6,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import chain, groupby, pairwise
 from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,31 +15,20 @@ import torch
 from torch import Tensor
 
 from .texts import (
-    DIGITS,
-    NO_OPTION_HELPS,
-    count_numbers,
+    Options,
+    counts_of_options,
     examples,
-    id_count,
     length_of,
-    most_left_out,
     never_counted,
     numbers_in,
     possible_labels,
     single_tokens,
+    size_for,
     values_of,
     vocab_of,
-    wider_options,
     without_mark,
 )
-from .values import (
-    LARGEST_SPAN,
-    check_ignore_index,
-    check_row_weights,
-    checked_mapping,
-    checked_size,
-    is_integral,
-    size_for,
-)
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
 
 CPU = torch.device("cpu")
 
@@ -74,6 +63,10 @@ class NumberTable(NamedTuple):
         """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""
         return None if self.groups is None else Group(*self.groups.to(dtype)[index, :, None].unbind(1))
 
+    def to(self, device: torch.device) -> NumberTable:
+        """The tables on a device."""
+        return NumberTable(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
+
 
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
@@ -107,16 +100,25 @@ class NumberTokens:
         shared = [token for token, count in Counter(chain.from_iterable(checked)).items() if count > 1]
         if shared:
             raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
-        of_groups = [sorted((value, token) for token, value in mapping.items()) for mapping in checked]
-        starts = accumulate(map(len, of_groups), initial=0)
-        rest = zip(starts, units or [1.0] * len(given), of_groups)  # noqa: B905 - one start more
-        self._groups = tuple(group_of(start, unit, pairs) for start, unit, pairs in rest)
-        if not any(group.furthest for group in self._groups):
-            found = "each group has only one" if given else "there is no group"
-            found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else found
-            raise ValueError(f"number tokens need at least two distinct float32 values; {found}")
-        self._pairs = tuple((token, value) for pairs in of_groups for value, token in pairs)
-        self._names = {token: names[token] for token, _ in self._pairs} if names else {}
+        found: list[Group] = []
+        pairs: list[tuple[int, float]] = []
+        for mapping, unit in zip(checked, units or [1.0] * len(checked), strict=True):
+            values = sorted(set(mapping.values()))
+            low, high = values[0], values[-1]
+            if high - low > LARGEST_SPAN:
+                raise ValueError(
+                    f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
+                    f"got {low:g} and {high:g}"
+                )
+            nearest = min((right - left for left, right in pairwise(values)), default=0.0)
+            found.append(Group(len(pairs), len(mapping), unit, nearest, high - low))
+            pairs += sorted(mapping.items(), key=itemgetter(1, 0))
+        if not any(group.furthest for group in found):
+            several = "each group has only one" if found else "there is no group"
+            reason = f"all are {pairs[0][1]:g}" if len(found) == 1 else several
+            raise ValueError(f"number tokens need at least two distinct float32 values; {reason}")
+        self._groups, self._pairs = tuple(found), tuple(pairs)
+        self._names = {token: names[token] for token, _ in pairs} if names else {}
         self._notes = tuple(notes)
         self._key = self._pairs, self._groups, self._vocab_size
         self._hash = zlib.crc32(repr(self._key).encode())
@@ -219,15 +221,17 @@ class NumberTokens:
         """
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
-        options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
-        found, labels = numbers_in(vocab, *options), possible_labels(tokenizer, vocab)
-        wider, uncounted = wider_options(labels, *options), never_counted(labels, *options)
-        more = ", ".join(f"{option} counts {count}" for option, count in wider)
-        ways = "; ".join([more or NO_OPTION_HELPS, *uncounted])
+        options, vocab = Options(digits_only, space_prefixed), vocab_of(tokenizer)
+        found, labels = numbers_in(vocab, options), possible_labels(tokenizer, vocab)
+        (_, counted), *wider = ranking = counts_of_options(labels, options)
+        more = ", ".join(f"{wide.instead_of(options, ' with ')} counts {count}" for wide, count in wider)
+        no_other = "no option finds more (the whole token must be ASCII digits with at most one decimal point)"
+        uncounted = never_counted(labels, options)
+        ways = "; ".join([more or no_other, *uncounted])
         if not found:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
-        size = size_for(vocab_size, model, id_count(tokenizer, vocab))
+        size = size_for(vocab_size, model, tokenizer, vocab)
         beyond = [(text, token) for text, token in found if token >= size]
         if beyond:
             raise ValueError(
@@ -237,11 +241,18 @@ class NumberTokens:
         values = {token: float(without_mark(text)) for text, token in found}
         if len(set(values.values())) < 2:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
-        absent = ", ".join(f"{digit:g}" for digit in DIGITS if digit not in values.values())
+        absent = ", ".join(str(digit) for digit in range(10) if digit not in values.values())
         gaps = [f"digits without a token: {absent}"] if absent else []
         if gaps and digits_only:
             warnings.warn(f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for warning in [*most_left_out(count_numbers(labels, *options), wider), *uncounted]:
+        best, most = ranking[-1]
+        if most > 2 * counted:
+            warnings.warn(
+                f"only {counted} of the vocabulary's {most} number tokens count, and labels with the others get no "
+                f"number loss; {best.call} counts them all",
+                stacklevel=2,
+            )
+        for warning in uncounted:
             warnings.warn(warning, stacklevel=2)
         notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
         names = {token: text for text, token in found}
@@ -291,7 +302,7 @@ class NumberTokens:
         values, vocab = values_of(texts), vocab_of(tokenizer)
         names = {token: text for text, token in vocab}
         mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
-        return cls(mapping, size_for(vocab_size, model, id_count(tokenizer, vocab)), names)
+        return cls(mapping, size_for(vocab_size, model, tokenizer, vocab), names)
 
     @property
     def ids(self) -> Tensor:
@@ -414,10 +425,10 @@ class NumberTokens:
         device = torch.device(device)
         table = self._tables.get(device)
         if torch.compiler.is_compiling():  # tensors of a trace are not valid after it, so do not cache them
-            return copied(table or self._tables.get(CPU) or self._built(), device)
+            return (table or self._tables.get(CPU) or self._built()).to(device)
         if table is None or is_faking():
             with torch.inference_mode(False):  # so that a table first used in evaluation also works in training
-                table = copied(self._built(), device)
+                table = self._built().to(device)
             # Keyed by the tensors' device: "cuda" means another device after torch.cuda.set_device.
             return self._tables.setdefault(table.ids.device, table) if is_lasting(table.ids) else table
         if any(part._version for part in table if isinstance(part, Tensor)):
@@ -458,17 +469,14 @@ class NumberTokens:
             if len(self._groups) > 1:
                 unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
                 lines.append(f"  group {number}: {group.size} tokens worth {span_of(pairs)}{unit}")
-            lines += self._values_of(pairs, most)
+            values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
+            shown = len(values) if most == -1 else most
+            lines += [f"  {value:g}  {self._listed(tokens)}" for value, tokens in values[:shown]]
+            if len(values) > shown:
+                lines.append(f"  ... and {len(values) - shown} more values")
+            if shared := sum(len(tokens) > 1 for _, tokens in values):
+                lines.append(f"  values with several tokens: {shared}")
         return "\n".join([*lines, *(f"  {note}" for note in self._notes)])
-
-    def _values_of(self, pairs: Sequence[tuple[int, float]], most: int) -> list[str]:
-        values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
-        most = len(values) if most == -1 else most
-        lines = [f"  {value:g}  {self._listed(tokens)}" for value, tokens in values[:most]]
-        if len(values) > most:
-            lines.append(f"  ... and {len(values) - most} more values")
-        shared = sum(len(tokens) > 1 for _, tokens in values)
-        return [*lines, f"  values with several tokens: {shared}"] if shared else lines
 
     def _listed(self, tokens: list[int], most: int = 4) -> str:
         named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:most]]
@@ -487,7 +495,7 @@ class NumberTokens:
         return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         groups = [dict(self._pairs[group.start :][: group.size]) for group in self._groups]
@@ -507,25 +515,6 @@ def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:
     if labels is None:
         raise ValueError(f"a batch has no labels; got the keys {', '.join(map(str, batch))}")
     return labels
-
-
-def copied(table: NumberTable, device: torch.device) -> NumberTable:
-    """``table`` on ``device``."""
-    groups = None if table.groups is None else table.groups.to(device)
-    tensors = table.ids.to(device), table.values.to(device), table.lookup.to(device)
-    return NumberTable(*tensors, groups, table.width, table.key)
-
-
-def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Group:
-    """A group from its (value, token), which are sorted; raises if the values are too far apart."""
-    values = sorted({value for value, _ in pairs})
-    if values[-1] - values[0] > LARGEST_SPAN:
-        raise ValueError(
-            f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
-            f"got {values[0]:g} and {values[-1]:g}"
-        )
-    nearest = min((right - left for left, right in pairwise(values)), default=0.0)
-    return Group(start, len(pairs), unit, nearest, values[-1] - values[0])
 
 
 def span_of(pairs: Sequence[tuple[int, float]]) -> str:
