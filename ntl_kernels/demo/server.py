@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -20,7 +20,9 @@ from string import Template
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from ..config import KINDS
 from . import picture, tokenizer
+from .tokenizer import whole_number
 
 FIRST_PORT, LAST_PORT = 7860, 7959
 MOST_BYTES = 20_000_000
@@ -121,12 +123,9 @@ def content_of(name: str) -> str:
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     if name != "page.html":
         return text
-    return Template(text).substitute(kinds=picture.kinds(), first=picture.first(), most_bytes=MOST_BYTES)
-
-
-def whole_number(text: str) -> int | None:
-    """A text as a whole number; None if it is not one."""
-    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
+    kinds = "".join(f"<option>{kind}</option>" for kind in KINDS)
+    first = escape(json.dumps({"tokens": picture.TOKENS, **picture.FIRST}))
+    return Template(text).substitute(kinds=kinds, first=first, most_bytes=MOST_BYTES)
 
 
 def too_large(question: Mapping[str, str], size: int) -> str:

@@ -36,10 +36,13 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         content: the file.
     """
     name = question.get("name", "tokenizer.json")
+    size = question.get("vocab_size", "").strip()
     options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
     try:
         tokenizer = read_tokenizer(name, content)
-        vocab_size = checked_vocab_size(question.get("vocab_size", ""))
+        vocab_size = whole_number(size) if size else None
+        if size and not 1 <= (vocab_size or 0) <= LARGEST_VOCABULARY:
+            raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {size[:40]!r}.")
     except ValueError as error:
         return {"problem": shortened(str(error), MOST_LETTERS)}
     source, verdict = f"{name}: {tokenizer.get_vocab_size():,} tokens", judge(tokenizer, options)
@@ -88,18 +91,9 @@ def what_is_missing(found: object) -> str:
     return "it has no “model”"
 
 
-def checked_vocab_size(text: str) -> int | None:
-    """The vocabulary size in a text field; None if it is empty.
-
-    Raises:
-        ValueError: it is not a whole number, or out of range.
-    """
-    digits = text.strip()
-    if not digits:
-        return None
-    if not re.fullmatch("[0-9]{1,15}", digits) or not 1 <= int(digits) <= LARGEST_VOCABULARY:
-        raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {text[:40]!r}.")
-    return int(digits)
+def whole_number(text: str) -> int | None:
+    """A text as a whole number; None if it is not one, or is far too long."""
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
