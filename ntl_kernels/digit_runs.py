@@ -16,12 +16,9 @@ a number would need thousands of leading zeros to exceed this."""
 class Runs(NamedTuple):
     """The numbers written by digits, each tensor [B, T]."""
 
-    first: Tensor
-    """bool: whether a position is its number's first digit."""
-    joins: Tensor
-    """bool: whether it is a "." inside a number."""
-    number: Tensor
-    """int64: the index of the position's number in its row, from 1; positions after a number keep its index."""
+    first: Tensor  # bool: whether a position is its number's first digit
+    joins: Tensor  # bool: whether it is a "." inside a number
+    number: Tensor  # int64: the index of the position's number in its row, from 1; positions after a number keep it
 
 
 def number_runs(is_digit: Tensor, is_joint: Tensor) -> Runs:

@@ -58,11 +58,8 @@ class Server(ThreadingTCPServer):
 
 
 def listening(host: str, port: int | None) -> Server:
-    """A server on a host and port; None for the first free port from :data:`FIRST_PORT`.
-
-    Raises:
-        OSError: the host does not exist, or its ports are taken.
-    """
+    """A server on a host and port; None for the first free port from :data:`FIRST_PORT`. Raise an OSError if the host
+    does not exist, or its ports are taken."""
     for candidate in range(FIRST_PORT, LAST_PORT + 1) if port is None else [port]:
         family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
         try:

@@ -56,11 +56,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
 
 
 def read_tokenizer(name: str, content: bytes) -> Any:
-    """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``.
-
-    Raises:
-        ValueError: the file is not UTF-8 text, not JSON, or not a tokenizer.
-    """
+    """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``; raise a ValueError that says what the file is instead."""
     from tokenizers import Tokenizer
 
     try:

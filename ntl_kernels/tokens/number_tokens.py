@@ -19,12 +19,11 @@ from .texts import (
     counts_of_options,
     examples,
     length_of,
+    mapping_of_texts,
     never_counted,
     numbers_in,
     possible_labels,
-    single_tokens,
     size_for,
-    values_of,
     vocab_of,
     without_mark,
 )
@@ -46,18 +45,12 @@ class Group(NamedTuple):
 class NumberTable(NamedTuple):
     """The tensors of a :class:`NumberTokens` on one device, in the form the backends read."""
 
-    ids: Tensor
-    """int32 [K], sorted by group, value and id."""
-    values: Tensor
-    """float32 [K]."""
-    lookup: Tensor
-    """int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers."""
-    groups: Tensor | None
-    """float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group."""
-    width: int
-    """The size of the largest group."""
-    key: int = 0
-    """A hash of the number tokens, equal in all processes."""
+    ids: Tensor  # int32 [K], sorted by group, value and id
+    values: Tensor  # float32 [K]
+    lookup: Tensor  # int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers
+    groups: Tensor | None  # float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group
+    width: int  # the size of the largest group
+    key: int = 0  # a hash of the number tokens, equal in all processes
 
     def groups_of(self, index: Tensor, dtype: torch.dtype) -> Group | None:
         """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""
@@ -243,16 +236,16 @@ class NumberTokens:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
         absent = ", ".join(str(digit) for digit in range(10) if digit not in values.values())
         gaps = [f"digits without a token: {absent}"] if absent else []
-        if gaps and digits_only:
-            warnings.warn(f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
+        warned = (
+            [f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}"] if gaps and digits_only else []
+        )
         best, most = ranking[-1]
         if most > 2 * counted:
-            warnings.warn(
+            warned.append(
                 f"only {counted} of the vocabulary's {most} number tokens count, and labels with the others get no "
-                f"number loss; {best.call} counts them all",
-                stacklevel=2,
+                f"number loss; {best.call} counts them all"
             )
-        for warning in uncounted:
+        for warning in [*warned, *uncounted]:
             warnings.warn(warning, stacklevel=2)
         notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
         names = {token: text for text, token in found}
@@ -299,10 +292,9 @@ class NumberTokens:
             >>> NumberTokens.from_texts([str(score) for score in range(1, 11)], tokenizer)
             NumberTokens(10 tokens worth 1 to 10, vocab_size=11)
         """
-        values, vocab = values_of(texts), vocab_of(tokenizer)
+        vocab = vocab_of(tokenizer)
         names = {token: text for text, token in vocab}
-        mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
-        return cls(mapping, size_for(vocab_size, model, tokenizer, vocab), names)
+        return cls(mapping_of_texts(texts, tokenizer, names), size_for(vocab_size, model, tokenizer, vocab), names)
 
     @property
     def ids(self) -> Tensor:
@@ -426,11 +418,15 @@ class NumberTokens:
         table = self._tables.get(device)
         if torch.compiler.is_compiling():  # tensors of a trace are not valid after it, so do not cache them
             return (table or self._tables.get(CPU) or self._built()).to(device)
-        if table is None or is_faking():
+        # A FakeTensorMode refuses real tensors.
+        is_faking = torch._C._len_torch_dispatch_stack() > 0 and torch._guards.active_fake_mode() is not None
+        if table is None or is_faking:
             with torch.inference_mode(False):  # so that a table first used in evaluation also works in training
                 table = self._built().to(device)
+            if type(table.ids) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(table.ids):
+                return table  # of tensors that are fake, or wrapped by a transform such as torch.func.grad
             # Keyed by the tensors' device: "cuda" means another device after torch.cuda.set_device.
-            return self._tables.setdefault(table.ids.device, table) if is_lasting(table.ids) else table
+            return self._tables.setdefault(table.ids.device, table)
         if any(part._version for part in table if isinstance(part, Tensor)):
             raise RuntimeError(
                 f"the tables of {self!r} on {device} are shared by all callers, but one of them wrote to the tables"
@@ -521,13 +517,3 @@ def span_of(pairs: Sequence[tuple[int, float]]) -> str:
     """The range of the values of sorted (token, value) pairs, in words."""
     (_, low), (_, high) = pairs[0], pairs[-1]
     return f"{low:g} to {high:g}" if low < high else f"{low:g}"
-
-
-def is_faking() -> bool:
-    """Whether a ``FakeTensorMode`` is active, in which real tensors are refused."""
-    return torch._C._len_torch_dispatch_stack() > 0 and torch._guards.active_fake_mode() is not None
-
-
-def is_lasting(tensor: Tensor) -> bool:
-    """Whether a tensor can be cached: it is neither fake nor wrapped by a transform such as ``torch.func.grad``."""
-    return type(tensor) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

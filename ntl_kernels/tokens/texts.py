@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
@@ -70,12 +70,8 @@ def length_of(text: str) -> tuple[int, int]:
 
 
 def vocab_of(tokenizer: Any) -> Vocab:
-    """The tokens of a tokenizer as text. Each byte becomes the character with its code, so that different tokens of
-    bytes stay different.
-
-    Raises:
-        TypeError: there is no ``get_vocab()``, or it does not return a mapping from str or bytes to int.
-    """
+    """The tokens of a tokenizer as text; raise unless its ``get_vocab()`` maps str or bytes to int. Each byte becomes
+    the character with its code, so that different tokens of bytes stay different."""
     if not callable(getattr(tokenizer, "get_vocab", None)):
         raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
     given = tokenizer.get_vocab()
@@ -88,12 +84,8 @@ def vocab_of(tokenizer: Any) -> Vocab:
 
 
 def size_for(vocab_size: int | None, model: Any, tokenizer: Any, vocab: Vocab) -> int:
-    """The size of the vocabulary: as given, or the rows of the model's head, or else the tokenizer's number of ids,
-    gaps included.
-
-    Raises:
-        TypeError, ValueError: both ``vocab_size`` and ``model`` are given, or the model has no head.
-    """
+    """The size of the vocabulary: as given, or the rows of the model's head, or else the tokenizer's number of ids with
+    its gaps; raise if both are given, or the model has no head."""
     if model is None:
         lengths = len(tokenizer) if hasattr(tokenizer, "__len__") else 0, *(token + 1 for _, token in vocab)
         return checked_size(max(lengths) if vocab_size is None else vocab_size)
@@ -152,8 +144,18 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
     return [token for token, is_text in zip(found.ids, found.attention_mask, strict=True) if is_text]
 
 
-def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]) -> list[int]:
-    """The token of each text; raise unless each is a single one. A token for the space before a text does not count."""
+def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> dict[int, float]:
+    """token -> value of written numbers, or of a mapping from text to value; raise unless each text is a single token.
+    A token for the space before a text does not count."""
+    if isinstance(texts, str) or not isinstance(texts, (Mapping, Sequence)):
+        raise TypeError(f"texts must be a sequence of str, or map str to values; got {texts!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must be str; got {text!r}")
+    try:
+        values = list(texts.values()) if isinstance(texts, Mapping) else [float(text) for text in texts]
+    except ValueError as error:
+        raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
     model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
     unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
     found: dict[int, str] = {}
@@ -167,22 +169,7 @@ def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]
         if ids[0] in found:
             raise ValueError(f"{found[ids[0]]!r} and {text!r} are the same token {pieces[0]!r} (id {ids[0]})")
         found[ids[0]] = text
-    return list(found)
-
-
-def values_of(texts: Any) -> list[float]:
-    """The values of a mapping from text to value, or of a sequence of written numbers."""
-    if isinstance(texts, str) or not isinstance(texts, (Mapping, Sequence)):
-        raise TypeError(f"texts must be a sequence of str, or map str to values; got {texts!r}")
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"texts must be str; got {text!r}")
-    if isinstance(texts, Mapping):
-        return list(texts.values())
-    try:
-        return [float(text) for text in texts]
-    except ValueError as error:
-        raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
+    return dict(zip(found, values, strict=True))
 
 
 def counts_of_options(vocab: Vocab, chosen: Options) -> list[tuple[Options, int]]:
