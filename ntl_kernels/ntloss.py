@@ -90,7 +90,6 @@ class AbstractNTLoss:
     ) -> None:
         self.tokenizer, self.digit_level, self.reweigh = tokenizer, digit_level, reweigh
         self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
-        self.max_dist = torch.tensor(0.0, device="cpu")
         self.setup_number_tokens()
 
     def setup_number_tokens(self) -> None:
@@ -378,14 +377,13 @@ class NumberLevelLoss(NTLossDotProduct):
             numbers.append(torch.where(runs.first, sums, digits.masked_fill(rest, torch.nan)))
         return numbers[0], numbers[1], runs.first
 
-    def joints(self, labels: Tensor, ignore_index: int | None = None) -> Tensor:
+    def joints(self, labels: Tensor) -> Tensor:
         """bool [B, T]: positions where a "." may join the digits on both sides."""
-        is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
-        return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
+        return (labels == self.dot) & (self.float_level and self.dot >= 0)
 
     def loss_of(self, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int) -> Tensor:
         targets, is_digit, weights = self.targets(logits, rows, ignore_index)
-        runs = number_runs(is_digit, self.joints(rows.labels, ignore_index))
+        runs = number_runs(is_digit, self.joints(rows.labels) & is_kept(rows.labels, ignore_index))
         expected_values, mass = number_statistics(logits, self.numbers)
         expected = torch.where(mass != 0, expected_values, targets)  # a digit without probabilities has no error
         digits = torch.where(is_digit, torch.stack([targets, expected]), 0.0)

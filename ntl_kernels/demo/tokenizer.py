@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..tokens import NumberTokens
 from ..tokens.texts import Options, counts_of_options, possible_labels, shortened, vocab_of
@@ -18,17 +18,8 @@ LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's; a table of this size is allocated."""
 
 
-class Verdict(NamedTuple):
-    """Whether some options fit a tokenizer."""
-
-    good: bool
-    words: str
-    call: str
-    """The call with options that fit."""
-
-
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
-    """What the page shows for a file: "source", the fields of a :class:`Verdict`, "numbers"; or "problem", a sentence.
+    """What the page shows for a file: "source", the verdict of :func:`judge`, "numbers"; or "problem", a sentence.
 
     Args:
         question: the file's name and, as text, ``digits_only``, ``space_prefixed`` ("true" or "false") and
@@ -49,10 +40,9 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     try:
         numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
     except ValueError as error:
-        other = verdict._asdict() if verdict and not verdict.good else {}  # if good, only vocab_size is wrong
+        other = {} if verdict.get("good") else verdict  # if good, only vocab_size is wrong
         return {"source": source, "problem": shortened(f"{error}.", MOST_LETTERS), **other}
-    assert verdict is not None  # the options that count most count what these do
-    return {"source": source, "numbers": numbers, **verdict._asdict()}
+    return {"source": source, "numbers": numbers, **verdict}
 
 
 def read_tokenizer(name: str, content: bytes) -> Any:
@@ -92,18 +82,19 @@ def whole_number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
-def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
-    """Whether the chosen options count all number tokens that can be labels; None if the library finds none."""
+def judge(tokenizer: Any, chosen: Options) -> dict[str, Any]:
+    """Whether the chosen options count all number tokens that can be labels ("good"), in words, and the call with the
+    options that do; nothing if the library finds none."""
     ranking = counts_of_options(possible_labels(tokenizer, vocab_of(tokenizer)), chosen)
     (_, counted), (best, most) = ranking[0], ranking[-1]
     try:
         values = NumberTokens.from_tokenizer(tokenizer, None, *best, group_by=None).values.tolist()
     except ValueError:
-        return None
+        return {}
     words = f"All {most:,} number tokens count."
     if counted < most:
         words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
     missing = [str(digit) for digit in range(10) if digit not in values]
     if missing:
         words += f" No token is worth {', '.join(missing)}."
-    return Verdict(counted == most and not missing, words, best.call)
+    return {"good": counted == most and not missing, "words": words, "call": best.call}

@@ -467,16 +467,15 @@ class NumberTokens:
                 lines.append(f"  group {number}: {group.size} tokens worth {span_of(pairs)}{unit}")
             values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
             shown = len(values) if most == -1 else most
-            lines += [f"  {value:g}  {self._listed(tokens)}" for value, tokens in values[:shown]]
+            for value, tokens in values[:shown]:
+                named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:4]]
+                rest = f" and {len(tokens) - 4} more" if len(tokens) > 4 else ""
+                lines.append(f"  {value:g}  {', '.join(named)}{rest}")
             if len(values) > shown:
                 lines.append(f"  ... and {len(values) - shown} more values")
             if shared := sum(len(tokens) > 1 for _, tokens in values):
                 lines.append(f"  values with several tokens: {shared}")
         return "\n".join([*lines, *(f"  {note}" for note in self._notes)])
-
-    def _listed(self, tokens: list[int], most: int = 4) -> str:
-        named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:most]]
-        return ", ".join(named) + (f" and {len(tokens) - most} more" if len(tokens) > most else "")
 
     def __len__(self) -> int:
         return len(self._pairs)
