@@ -47,8 +47,7 @@ class NTLConfig:
         squash_factor: wasserstein only. The cost of the furthest number relative to the nearest wrong one (> 1).
         label_sigma: wasserstein only. Standard deviation, in the units of the values, of a Gaussian target around the
             label's value; 0 is the one-hot target. Cannot be combined with ``squash_factor``.
-        huber_delta: the error at which ``"huber"`` changes from quadratic to linear, as in
-            :func:`torch.nn.functional.huber_loss`.
+        huber_delta: the error from which ``"huber"`` is linear, as in :func:`torch.nn.functional.huber_loss`.
 
     Raises:
         TypeError, ValueError: an option has the wrong type, is out of range or contradicts another.
@@ -58,8 +57,7 @@ class NTLConfig:
         >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
         >>> loss = cross_entropy_ntl(torch.zeros(1, 8), torch.tensor([2]), numbers, config=config)
 
-    Limits: all numbers, and lambda times the largest loss, must fit float32, the dtype of the losses, even for float64
-    logits.
+    Limits: all numbers, and lambda times the largest loss, must fit float32, even for float64 logits.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083.
     """

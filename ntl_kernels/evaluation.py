@@ -62,8 +62,7 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
             is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12. Fractions, dates and times are several
             numbers. Not numbers: digits after a letter or an underscore (``"H2O"``), exponents (``"m^2"``, ``"s^-1"``,
             ``"10^{-5}"``, ``"10**6"``), digits with two points (``"1.2.3"``), digits of other scripts, and words.
-        behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched, or the whole
-            text if it has no marker.
+        behind: a marker, such as GSM8K's ``"####"``: if the text has it, only what follows the last one is searched.
 
     Returns:
         The nearest float64 (infinity if the number is larger than any float64), or None if there is no number.

@@ -70,8 +70,7 @@ class AbstractNTLoss:
     Args:
         tokenizer: a Hugging Face tokenizer; it is not changed.
         vocab_size: V, the size of the logits' last dimension; default: ``len(tokenizer)``.
-        digit_level: count only the digits 0 to 9 as numbers; otherwise every token that is a finite decimal, ignoring
-            surrounding spaces.
+        digit_level: count only the digits 0 to 9 as numbers; else every finite decimal, ignoring surrounding spaces.
         reweigh: interpolate towards 1.01 times the largest loss as probability leaves the number tokens. True by
             default, as in ``ntloss``; :class:`NTLConfig` has False, as in the paper.
 
@@ -254,8 +253,7 @@ class NTLossDotProduct(AbstractNTLoss):
         tokenizer, vocab_size, digit_level, reweigh: see :class:`AbstractNTLoss`.
         loss_function: called as ``loss_function(expected_values, values, reduction="none")`` on [B * T] tensors, and
             for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d tensors. torch's own ``mse_loss``,
-            ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels; any other callable gets the expected
-            values that the kernels compute.
+            ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels, any other callable outside them.
 
     Examples:
         >>> loss_fn = NTLossDotProduct(tokenizer, loss_function=torch.nn.functional.huber_loss)
@@ -317,8 +315,7 @@ class NTLossDotProduct(AbstractNTLoss):
 class NumberLevelLoss(NTLossDotProduct):
     """The symmetric relative error ``|yhat - y| / (|yhat| + |y|)`` of whole numbers, each a run of digit tokens.
 
-    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
-    [0, 1] without ``reweigh``.
+    The loss of a number, in [0, 1] without ``reweigh``, is at its first digit, which determines its weight and mass.
 
     Args:
         tokenizer, vocab_size, reweigh: see :class:`AbstractNTLoss`.

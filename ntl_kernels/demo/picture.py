@@ -30,10 +30,8 @@ FLAT = 0.005
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     """What the picture draws for a setting, or {"problem": a sentence} if it is invalid.
 
-    Args:
-        question: not used.
-        content: JSON, {"heights": one for each of :data:`TOKENS`, of which only the ratios count, "label": the place of
-            the label among them, and any options of :class:`~ntl_kernels.NTLConfig`}.
+    It is JSON: {"heights": one for each of :data:`TOKENS`, of which only the ratios count, "label": the label's place
+    among them, and any options of :class:`~ntl_kernels.NTLConfig`}. The question is not used.
     """
     try:
         setting = json.loads(content)

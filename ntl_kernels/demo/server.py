@@ -1,7 +1,6 @@
 """The demo's page over HTTP, with the standard library alone.
 
-GET returns the page's files; POST calls `picture` or `tokenizer` and returns JSON. Nothing is kept between requests,
-and no upload is written to disk.
+GET returns the page's files; POST calls `picture` or `tokenizer` and returns JSON. Nothing is kept or written to disk.
 """
 
 from __future__ import annotations

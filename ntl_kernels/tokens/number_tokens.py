@@ -65,16 +65,14 @@ class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
     Build one with :meth:`from_tokenizer`, :meth:`from_texts`, :meth:`from_mapping` or :meth:`from_groups`. Two objects
-    are equal if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on
-    devices.
+    are equal if their numbers and vocabulary sizes are. Pickles do not contain the tables on devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
         names, notes: the tokens' strings and further lines for :meth:`describe`.
         units: what the values of each group are multiplied by for ``number_mae``; default: 1.
 
-    Values are rounded to float32, the dtype of the losses: two that round to the same float32 become one value with two
-    tokens.
+    Values are rounded to float32, the dtype of the losses; two that become equal are one value with two tokens.
     """
 
     __slots__ = ("__weakref__", "_groups", "_hash", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
@@ -150,8 +148,7 @@ class NumberTokens:
             vocab_size: V, the size of the logits' last dimension.
 
         Raises:
-            TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; or no group has two distinct
-                values.
+            TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; no group has two values.
 
         Examples:
             >>> digits, seconds = {10 + digit: digit for digit in range(10)}, {20 + step: step / 4 for step in range(8)}
@@ -179,8 +176,7 @@ class NumberTokens:
         (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
         but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
         Number tokens that can never be labels are disregarded: a tokenizer with ``encode`` is tested on sample numbers
-        to find the forms that it uses. :meth:`describe` repeats the warnings and lists how many tokens other options
-        would count.
+        to find the forms it uses. :meth:`describe` repeats the warnings and lists how many tokens other options count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -275,13 +271,11 @@ class NumberTokens:
                 be one token. ``" 7"`` is the token of 7 after a space: ``"Ġ7"``, or ``"7"`` where the space is a token
                 of its own. Some tokenizers, such as T5's, put a space before every text: there, ``"7"`` and ``" 7"``
                 are both ``"▁7"``.
-            tokenizer: any object with ``get_vocab()`` and ``encode()``, such as a ``transformers`` tokenizer or
-                ``tokenizers.Tokenizer``. It is not changed.
+            tokenizer: as for :meth:`from_tokenizer`, also with ``encode()``. It is not changed.
             vocab_size, model: as for :meth:`from_tokenizer`.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, a text is not a str, or the model has no
-                ``get_output_embeddings``.
+            TypeError: as for :meth:`from_tokenizer`, or a text is not a str.
             ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
                 no number and has no value; the model has no head, or ``vocab_size`` is also given; or as for
                 :meth:`from_mapping`.
