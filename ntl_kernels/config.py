@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -47,8 +47,7 @@ class NTLConfig:
         squash_factor: wasserstein only. The cost of the furthest number relative to the nearest wrong one (> 1).
         label_sigma: wasserstein only. Standard deviation, in the units of the values, of a Gaussian target around the
             label's value; 0 is the one-hot target. Cannot be combined with ``squash_factor``.
-        huber_delta: the error at which ``"huber"`` changes from quadratic to linear, as in
-            :func:`torch.nn.functional.huber_loss`.
+        huber_delta: the error from which ``"huber"`` is linear, as in :func:`torch.nn.functional.huber_loss`.
 
     Raises:
         TypeError, ValueError: an option has the wrong type, is out of range or contradicts another.
@@ -58,8 +57,7 @@ class NTLConfig:
         >>> numbers = NumberTokens.from_mapping({0: 0.0, 1: 1.0, 2: 2.0}, vocab_size=8)
         >>> loss = cross_entropy_ntl(torch.zeros(1, 8), torch.tensor([2]), numbers, config=config)
 
-    Limits: all numbers, and lambda times the largest loss, must fit float32, the dtype of the losses, even for float64
-    logits.
+    Limits: all numbers, and lambda times the largest loss, must fit float32, even for float64 logits.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083.
     """
@@ -81,7 +79,11 @@ class NTLConfig:
         if self.mean_over not in MEANS:
             raise ValueError(f"mean_over must be one of {', '.join(MEANS)}; got {self.mean_over!r}")
         if isinstance(self.weight, Tensor):
-            check_weight_tensor(self.weight)
+            if self.weight.ndim != 0 or not self.weight.is_floating_point():
+                got = f"{self.weight.dtype} {tuple(self.weight.shape)}"
+                raise ValueError(f"weight must be a number or a 0-d floating-point tensor; got {got}")
+            if self.weight.requires_grad:
+                raise ValueError("weight requires grad, but the loss has no gradient for it; detach it")
         else:
             check_number("weight", self.weight, minimum=0.0)
         check_number("label_sigma", self.label_sigma, minimum=0.0)
@@ -121,23 +123,12 @@ class NTLOutput(NamedTuple):
     """Mean probability on number tokens over the same rows."""
 
 
-def check_weight_tensor(weight: Tensor) -> None:
-    """Raise unless a tensor passed as lambda is one floating-point number, detached."""
-    if weight.ndim != 0 or not weight.is_floating_point():
-        raise ValueError(
-            f"weight must be a number or a 0-d floating-point tensor; got {weight.dtype} {tuple(weight.shape)}"
-        )
-    if weight.requires_grad:
-        raise ValueError("weight requires grad, but the loss has no gradient for it; detach it")
-
-
 def check_number(
     name: str,
     value: object,
     *,
     minimum: float | None = None,
     above: float | None = None,
-    below: float | None = None,
     maximum: float | None = None,
     divides: bool = False,
 ) -> None:
@@ -150,18 +141,20 @@ def check_number(
         return
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} must be a number; got {value!r}")
-    number = as_float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an int or fraction
+        number = -sys.float_info.max if value < 0 else sys.float_info.max
     fits = (
         math.isfinite(number)
         and (minimum is None or number >= minimum)
         and (above is None or number > above)
-        and (below is None or number < below)
         and (maximum is None or number <= maximum)
     )
     if not fits:
-        bounds = {"at least": minimum, "above": above, "at most": maximum, "below": below}
-        expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
-        raise ValueError(f"{name} must be finite{' and ' + expected if expected else ''}; got {shown(value)}")
+        bounds = {"at least": minimum, "above": above, "at most": maximum}
+        limits = ["finite", *(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)]
+        raise ValueError(f"{name} must be {' and '.join(limits)}; got {shown(value)}")
     if abs(number) > LARGEST_FLOAT32:
         raise ValueError(
             f"{name} must be at most {LARGEST_FLOAT32:g}, the largest float32 (losses are computed in float32); "
@@ -172,14 +165,6 @@ def check_number(
             f"{name} must be {'0 or ' if divides else ''}at least {SMALLEST_FLOAT32:g}, the smallest normal float32 "
             f"(losses are computed in float32); got {shown(value)}"
         )
-
-
-def as_float(value: Any) -> float:
-    """The nearest float64; the largest finite one for an int or fraction that overflows."""
-    try:
-        return float(value)
-    except OverflowError:
-        return sys.float_info.max if value > 0 else -sys.float_info.max
 
 
 def shown(value: object) -> str:

@@ -16,24 +16,17 @@ a number would need thousands of leading zeros to exceed this."""
 class Runs(NamedTuple):
     """The numbers written by digits, each tensor [B, T]."""
 
-    first: Tensor
-    """bool: whether a position is its number's first digit."""
-    joins: Tensor
-    """bool: whether it is a "." inside a number."""
-    number: Tensor
-    """int64: the index of the position's number in its row, from 1; positions after a number keep its index."""
+    first: Tensor  # bool: whether a position is its number's first digit
+    joins: Tensor  # bool: whether it is a "." inside a number
+    number: Tensor  # int64: the index of the position's number in its row, from 1; positions after a number keep it
 
 
 def number_runs(is_digit: Tensor, is_joint: Tensor) -> Runs:
     """The runs of digits of each row of bool [B, T]; a joint (".") with a digit on both sides continues one."""
-    joins = is_joint & moved(is_digit, 1) & moved(is_digit, -1)
-    first = is_digit & ~moved(is_digit, 1) & ~moved(joins, 1)
+    follows_digit, precedes_digit = F.pad(is_digit, (1, -1)), F.pad(is_digit, (-1, 1))
+    joins = is_joint & follows_digit & precedes_digit
+    first = is_digit & ~follows_digit & ~F.pad(joins, (1, -1))
     return Runs(first, joins, first.cumsum(-1))
-
-
-def moved(mask: Tensor, places: int) -> Tensor:
-    """bool [B, T] shifted to the right (left if negative) by this many places."""
-    return F.pad(mask, (places, -places))
 
 
 def digits_from_leading(is_digit: Tensor, first: Tensor, is_nonzero: Tensor) -> Tensor:
@@ -51,11 +44,6 @@ def digits_from_leading(is_digit: Tensor, first: Tensor, is_nonzero: Tensor) -> 
 def latest(marks: Tensor, counts: Tensor) -> Tensor:
     """[B, T]: the count (non-negative, ascending along a row) at the last mark up to each position, 0 without one."""
     return torch.where(marks, counts, 0).cummax(-1).values
-
-
-def power_of_tenth(exponents: Tensor, dtype: torch.dtype) -> Tensor:
-    """0.1 ** exponent; 0 where that is too small for the dtype."""
-    return torch.pow(10.0, -exponents.to(dtype))
 
 
 def run_sums(values: Tensor, number: Tensor) -> Tensor:

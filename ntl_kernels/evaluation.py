@@ -12,11 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
-from .tokens.texts import NUMBER
+from .tokens.texts import NUMBER, shortened
 from .tokens.values import is_integral
 
 __all__ = ["NumberMetrics", "median_answer", "number_in", "number_metrics", "rating_metrics", "value_metrics"]
@@ -42,7 +42,6 @@ character is read once: a pattern that failed after many digits would start agai
 THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 LARGEST = 1e100
 """Values are clipped to this magnitude, so that the squares and sums of errors stay finite."""
-ERRORS = ("mae", "mse", "median_error", "r2", "log_mae", "log_r2")
 
 
 def number_in(text: str, find: str = "whole", behind: str | None = None) -> float | None:
@@ -63,8 +62,7 @@ def number_in(text: str, find: str = "whole", behind: str | None = None) -> floa
             is 10 and 20. Units are ignored: ``"12%"`` and ``"$12k"`` are 12. Fractions, dates and times are several
             numbers. Not numbers: digits after a letter or an underscore (``"H2O"``), exponents (``"m^2"``, ``"s^-1"``,
             ``"10^{-5}"``, ``"10**6"``), digits with two points (``"1.2.3"``), digits of other scripts, and words.
-        behind: a marker, such as GSM8K's ``"####"``: only the text after its last occurrence is searched, or the whole
-            text if it has no marker.
+        behind: a marker, such as GSM8K's ``"####"``: if the text has it, only what follows the last one is searched.
 
     Returns:
         The nearest float64 (infinity if the number is larger than any float64), or None if there is no number.
@@ -140,7 +138,6 @@ def number_metrics(
         >>> metrics["mae"], metrics["no_number"]
         (1.0, 0.5)
     """
-    check_reading(find, behind)
     check_texts("predictions", predictions)
     check_texts("references", references)
     check_lengths(predictions, references)
@@ -152,7 +149,7 @@ def number_metrics(
     if not pairs:
         raise ValueError(
             f"no reference is a number with find={find!r} and behind={behind!r}; the first of {len(references)} is "
-            f"{shortened(references[0])!r}"
+            f"{shortened(references[0], 60)!r}"
         )
     runs_on = sum(guess is not None and digits_before_point(guess) > digits_before_point(true) for guess, true in pairs)
     return {
@@ -194,24 +191,19 @@ def value_metrics(predictions: Sequence[float | None], references: Sequence[floa
         >>> metrics["mae"], metrics["median_error"]
         (0.5, 0.5)
     """
-    predictions, references = float64_pair(predictions, references)
-    is_right = [
-        is_number(prediction) and math.isclose(prediction, reference, rel_tol=1e-9, abs_tol=1e-9)
-        for prediction, reference in zip(predictions, references, strict=True)
-    ]
-    pairs = number_pairs(predictions, references)
-    shares = {"number_accuracy": sum(is_right) / len(references), "no_number": 1 - len(pairs) / len(references)}
-    if not pairs:
-        return {**shares, **dict.fromkeys(ERRORS, math.nan)}
-    errors = [abs(guessed - true) for guessed, true in pairs]
+    unclipped = number_pairs(predictions, references)
+    pairs = [(within_largest(guessed), within_largest(true)) for guessed, true in unclipped]
+    right = sum(math.isclose(guessed, true, rel_tol=1e-9, abs_tol=1e-9) for guessed, true in unclipped)
+    errors = absolute_errors(pairs)
     logs = [(signed_log(guessed), signed_log(true)) for guessed, true in pairs]
     return {
-        **shares,
+        "number_accuracy": right / len(references),
+        "no_number": 1 - len(pairs) / len(references),
         "mae": fmean(errors),
         "mse": fmean([error * error for error in errors]),
         "median_error": median(errors),
         "r2": explained_share(pairs),
-        "log_mae": fmean([abs(guessed - true) for guessed, true in logs]),
+        "log_mae": fmean(absolute_errors(logs)),
         "log_r2": explained_share(logs),
     }
 
@@ -246,8 +238,7 @@ def rating_metrics(predictions: Sequence[float | None], references: Sequence[flo
         >>> metrics["accuracy"], metrics["within_one"], round(metrics["qwk"], 3)
         (0.5, 0.75, 0.975)
     """
-    predictions, references = float64_pair(predictions, references)
-    pairs = number_pairs(predictions, references)
+    pairs = [(within_largest(guessed), within_largest(true)) for guessed, true in number_pairs(predictions, references)]
     whole = [(round(guessed), round(true)) for guessed, true in pairs]
     ranks = zip(*map(average_ranks, zip(*pairs, strict=True)), strict=True)
     return {
@@ -257,7 +248,7 @@ def rating_metrics(predictions: Sequence[float | None], references: Sequence[flo
         "qwk": quadratic_kappa(whole),
         "pearson": correlation(pairs),
         "spearman": correlation(list(ranks)),
-        "mae": fmean([abs(guessed - true) for guessed, true in pairs]) if pairs else math.nan,
+        "mae": fmean(absolute_errors(pairs)),
     }
 
 
@@ -299,10 +290,8 @@ class NumberMetrics:
                 begin with such an array or tensor. Negative ids (-100) are padding; special tokens are skipped.
             compute_result: under ``batch_eval_metrics``, False for all batches but the last; the result is then empty.
         """
-        batches = ("predictions", evaluated.predictions), ("label_ids", evaluated.label_ids)
-        predictions, references = (
-            list(self.tokenizer.batch_decode(rows_of_ids(name, ids), skip_special_tokens=True)) for name, ids in batches
-        )
+        given = [rows_of_ids(name, getattr(evaluated, name)) for name in ("predictions", "label_ids")]
+        predictions, references = (list(self.tokenizer.batch_decode(ids, skip_special_tokens=True)) for ids in given)
         self.predictions += predictions
         self.references += references
         if not compute_result:
@@ -318,14 +307,9 @@ def written_numbers(text: str) -> Iterator[float]:
     for found in WRITTEN.finditer(text):
         if found["inside"] is None:
             sign = "-" if "-" in (found["sign"] or "") else ""
-            yield from map(float, split_at_commas(f"{sign}{found['digits']}{found['exponent'] or ''}"))
-
-
-def split_at_commas(digits: str) -> list[str]:
-    """The numbers in a string of digits, points and commas: a single one if the commas separate thousands. A part with
-    two points is not a number."""
-    numbers = [digits.replace(",", "")] if THOUSANDS.fullmatch(digits) else digits.split(",")
-    return [number for number in numbers if number.count(".") <= 1]
+            digits = f"{sign}{found['digits']}{found['exponent'] or ''}"
+            numbers = [digits.replace(",", "")] if THOUSANDS.fullmatch(digits) else digits.split(",")
+            yield from (float(number) for number in numbers if number.count(".") <= 1)
 
 
 def digits_before_point(value: float) -> int:
@@ -343,31 +327,18 @@ def float64_of(name: str, value: Any) -> float:
         raise TypeError(f"{name} must be numbers; got {value!r}") from error
 
 
-def float64_pair(
-    predictions: Sequence[float | None], references: Sequence[float]
-) -> tuple[list[float | None], list[float]]:
-    """Predictions and references in float64; raise unless they match and every reference is a number."""
+def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:
+    """(prediction, reference) in float64 for all predictions that are numbers; raise unless all references are.
+
+    An infinite prediction does not count as a number: it alone would determine the error.
+    """
     check_lengths(predictions, references)
-    guessed = [None if guess is None else float64_of("predictions", guess) for guess in predictions]
+    guessed = [math.nan if guess is None else float64_of("predictions", guess) for guess in predictions]
     true = [float64_of("references", reference) for reference in references]
     for index, reference in enumerate(true):
         if math.isnan(reference):
             raise ValueError(f"references must be numbers; references[{index}] is NaN")
-    return guessed, true
-
-
-def number_pairs(predictions: Sequence[float | None], references: Sequence[float]) -> list[tuple[float, float]]:
-    """(prediction, reference) for all predictions that are numbers, both clipped to :data:`LARGEST`."""
-    return [
-        (within_largest(prediction), within_largest(reference))
-        for prediction, reference in zip(predictions, references, strict=True)
-        if is_number(prediction)
-    ]
-
-
-def is_number(prediction: float | None) -> TypeGuard[float]:
-    """Whether a prediction counts as a number. An infinite one does not: it alone would determine the error."""
-    return prediction is not None and math.isfinite(prediction)
+    return [pair for pair in zip(guessed, true, strict=True) if math.isfinite(pair[0])]
 
 
 def within_largest(value: float) -> float:
@@ -380,13 +351,20 @@ def signed_log(value: float) -> float:
     return math.copysign(math.log10(1 + abs(value)), value)
 
 
+def absolute_errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """|error| of each (prediction, reference); a single NaN if there are none, so that all of their statistics are."""
+    return [abs(guessed - true) for guessed, true in pairs] or [math.nan]
+
+
 def explained_share(pairs: Sequence[tuple[float, float]]) -> float:
     """R2 of (prediction, reference) pairs: the share of the references' variance that the predictions explain."""
-    centre = fmean([true for _, true in pairs])
-    variance = math.fsum((true - centre) ** 2 for _, true in pairs)
+    references = [true for _, true in pairs]
+    if len(set(references)) <= 1:  # independent of rounding in their mean
+        return math.nan
+    centre = fmean(references)
+    variance = math.fsum((true - centre) ** 2 for true in references)
     unexplained = math.fsum((true - guessed) ** 2 for guessed, true in pairs)
-    is_constant = len({true for _, true in pairs}) == 1  # independent of rounding in their mean
-    return math.nan if is_constant or variance == 0 else 1 - unexplained / variance
+    return 1 - unexplained / variance if variance else math.nan
 
 
 def quadratic_kappa(pairs: Sequence[tuple[int, int]]) -> float:
@@ -440,7 +418,7 @@ def check_reading(find: str, behind: str | None) -> None:
 def check_texts(name: str, texts: Sequence[str]) -> None:
     """Raise unless ``texts`` is a sequence of str."""
     if isinstance(texts, str):
-        raise TypeError(f"{name} must be a sequence of str; got the str {shortened(texts)!r}")
+        raise TypeError(f"{name} must be a sequence of str; got the str {shortened(texts, 60)!r}")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a sequence of str; {name}[{index}] is {text!r}")
@@ -451,8 +429,3 @@ def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None
     got = f"got {len(predictions)} predictions, {len(references)} references"
     if len(predictions) != len(references) or not len(references):
         raise ValueError(f"every prediction needs one reference, and there must be at least one; {got}")
-
-
-def shortened(text: str, longest: int = 60) -> str:
-    """A text, shortened for an error message."""
-    return text if len(text) <= longest else f"{text[:longest]}..."

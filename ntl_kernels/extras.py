@@ -9,13 +9,8 @@ from pathlib import Path
 
 @contextmanager
 def needs(module: str, library: str, install: str) -> Iterator[None]:
-    """Wrap imports of a module: if the library is not installed, the ImportError says how to install it.
-
-    Args:
-        module: the importing module.
-        library: the name of the library; in lower case, the name of its package.
-        install: the argument of ``pip install``, or an extra of this package in brackets: "[trl]".
-    """
+    """Wrap imports of a module: if the library (in lower case, its package) is not installed, the ImportError says how
+    to install it. ``install`` is the argument of ``pip install``, or an extra of this package in brackets: "[trl]"."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -38,9 +38,9 @@ from torch import Tensor
 
 from .backends import resolve_backend
 from .backends.layout import loss_dtype
-from .checks import check_label_values, check_rows, check_tensor
+from .checks import can_look, check_label_values, check_rows, check_tensor, check_weight_values
 from .config import NTLConfig
-from .digit_runs import digits_from_leading, number_runs, power_of_tenth, run_sums
+from .digit_runs import digits_from_leading, number_runs, run_sums
 from .dispatch import in_shape, loss_of_logits
 from .formulas import cost_line, divide
 from .problem import Problem, RowInputs, is_kept
@@ -70,8 +70,7 @@ class AbstractNTLoss:
     Args:
         tokenizer: a Hugging Face tokenizer; it is not changed.
         vocab_size: V, the size of the logits' last dimension; default: ``len(tokenizer)``.
-        digit_level: count only the digits 0 to 9 as numbers; otherwise every token that is a finite decimal, ignoring
-            surrounding spaces.
+        digit_level: count only the digits 0 to 9 as numbers; else every finite decimal, ignoring surrounding spaces.
         reweigh: interpolate towards 1.01 times the largest loss as probability leaves the number tokens. True by
             default, as in ``ntloss``; :class:`NTLConfig` has False, as in the paper.
 
@@ -90,7 +89,6 @@ class AbstractNTLoss:
     ) -> None:
         self.tokenizer, self.digit_level, self.reweigh = tokenizer, digit_level, reweigh
         self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
-        self.max_dist = torch.tensor(0.0, device="cpu")
         self.setup_number_tokens()
 
     def setup_number_tokens(self) -> None:
@@ -141,27 +139,38 @@ class AbstractNTLoss:
         Raises:
             ValueError, TypeError, IndexError: wrong shapes, dtypes, vocabulary size, options or labels.
         """
-        self._validate_inputs(logits, labels, loss_weights)
+        self.check_logits(logits)
+        check_rows(RowInputs(labels), logits)
+        if loss_weights is not None:
+            check_row_weights("loss_weights", loss_weights, labels)
+            loss_weights = loss_weights.detach()
+            # The operators check this again under their own argument name; in a graph or transform only they do.
+            if has_values(loss_weights) and can_look(loss_weights):
+                check_weight_values("loss_weights", loss_weights, loss_weights.flatten().to(loss_dtype(logits.dtype)))
         check_reduction(reduction)
         check_ignore_index(ignore_index)
-        weights = None if loss_weights is None else loss_weights.detach()
-        config = self.fused_config()
-        if config is None:
-            return self.unfused_loss(logits, labels, weights, reduction, ignore_index)
+        return self.loss_of(logits, RowInputs(labels, loss_weights), reduction, ignore_index)
+
+    def check_logits(self, logits: Tensor) -> None:
+        """Raise unless they are [B, T, V] and of a known dtype."""
+        check_tensor("logits", logits)
+        if logits.ndim != 3 or logits.numel() == 0:
+            raise ValueError(f"logits must be [B, T, V] and not empty; got shape {tuple(logits.shape)}")
+        if logits.shape[-1] != self.vocab_size:
+            raise ValueError(f"logits must have vocab_size={self.vocab_size} columns; got {logits.shape[-1]}")
+
+    def loss_of(self, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int) -> Tensor:
+        """The loss of checked arguments."""
+        raise NotImplementedError
+
+    def fused_loss(
+        self, config: NTLConfig, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int
+    ) -> Tensor:
+        """The loss of checked arguments that the kernels compute."""
         spec = spec_of(config, self.numbers, ignore_index, reduction=reduction, has_cross_entropy=False)
         table, backend = self.numbers.table(logits.device), resolve_backend("auto", logits)
-        problem = Problem(RowInputs(labels, weights), None, None, config.weight, table, spec, backend)
+        problem = Problem(rows, None, None, config.weight, table, spec, backend)
         return in_shape(loss_of_logits(logits, problem).loss, problem)
-
-    def fused_config(self) -> NTLConfig | None:
-        """The configuration with which the kernels compute this loss; None for :meth:`unfused_loss`."""
-        raise NotImplementedError
-
-    def unfused_loss(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
-    ) -> Tensor:
-        """The loss of checked arguments, from the expected values and masses of the rows."""
-        raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.forward(*args, **kwargs)
@@ -182,26 +191,6 @@ class AbstractNTLoss:
     def reweighed(self, loss: Tensor, mass: Tensor) -> Tensor:
         """Interpolate from the loss to 1.01 times the largest loss by the probability on other tokens; equal shapes."""
         return loss * mass + (1 - mass) * WORST_FACTOR * self._largest
-
-    def _validate_inputs(self, logits: Tensor, labels: Tensor | None, loss_weights: Tensor | None) -> None:
-        """Raise unless shapes, dtypes and devices match each other and the vocabulary."""
-        check_tensor("logits", logits)
-        if logits.ndim != 3 or logits.numel() == 0:
-            raise ValueError(f"logits must be [B, T, V] and not empty; got shape {tuple(logits.shape)}")
-        if logits.shape[-1] != self.vocab_size:
-            raise ValueError(f"logits must have vocab_size={self.vocab_size} columns; got {logits.shape[-1]}")
-        if labels is None:
-            return
-        check_rows(RowInputs(labels), logits)
-        if loss_weights is None:
-            return
-        check_row_weights("loss_weights", loss_weights, labels)
-        # The operators check this again under their own argument name; in a graph or transform only they do.
-        if loss_weights.device.type == "cpu" and has_values(loss_weights):
-            fits = (loss_weights >= 0) & (loss_weights != torch.inf)
-            if not fits.all():
-                given = loss_weights[~fits][0].item()
-                raise ValueError(f"loss_weights must not be negative, infinite or NaN; got {given}")
 
     def reduce(self, loss: Tensor, mass: Tensor, weights: Tensor, reduction: str) -> Tensor:
         """The weighted mean or sum of losses [B, T], or the weighted losses; weights [B, T] are 0 where no number is.
@@ -253,8 +242,8 @@ class NTLoss(AbstractNTLoss):
         self.vocab_to_dist_idx = torch.where(self.is_number_token, self.is_number_token.cumsum(0) - 1, -1)
         self.max_dist = self.dist_lookup.max()
 
-    def fused_config(self) -> NTLConfig:
-        return replace(self.config, reweigh=self.reweigh)
+    def loss_of(self, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int) -> Tensor:
+        return self.fused_loss(replace(self.config, reweigh=self.reweigh), logits, rows, reduction, ignore_index)
 
 
 class NTLossDotProduct(AbstractNTLoss):
@@ -264,8 +253,7 @@ class NTLossDotProduct(AbstractNTLoss):
         tokenizer, vocab_size, digit_level, reweigh: see :class:`AbstractNTLoss`.
         loss_function: called as ``loss_function(expected_values, values, reduction="none")`` on [B * T] tensors, and
             for ``max_dist`` as ``loss_function(smallest, largest)`` on 0-d tensors. torch's own ``mse_loss``,
-            ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels; any other callable gets the expected
-            values that the kernels compute.
+            ``l1_loss``, ``huber_loss`` and ``smooth_l1_loss`` run in the kernels, any other callable outside them.
 
     Examples:
         >>> loss_fn = NTLossDotProduct(tokenizer, loss_function=torch.nn.functional.huber_loss)
@@ -292,18 +280,15 @@ class NTLossDotProduct(AbstractNTLoss):
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(expected value, probability on number tokens), each [B, T], at every position of logits [B, T, V]."""
-        self._validate_inputs(logits, None, None)
+        self.check_logits(logits)
         return tuple(number_statistics(logits, self.numbers))  # type: ignore[return-value]
 
-    def fused_config(self) -> NTLConfig | None:
+    def loss_of(self, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int) -> Tensor:
         kinds = [kind for function, kind in FUSED_KINDS if self.loss_function is function]
-        return NTLConfig(kind=kinds[0], weight=1.0, reweigh=self.reweigh) if kinds else None
-
-    def unfused_loss(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
-    ) -> Tensor:
-        targets, counts = self.targets(logits, labels, ignore_index)
-        weights = times(counts, loss_weights)
+        if kinds:
+            config = NTLConfig(kind=kinds[0], weight=1.0, reweigh=self.reweigh)
+            return self.fused_loss(config, logits, rows, reduction, ignore_index)
+        targets, _, weights = self.targets(logits, rows, ignore_index)
         expected_values, mass = number_statistics(logits, self.numbers)
         # Positions that do not count get a harmless pair of ones; the function's result for them is not used.
         is_used = (weights != 0) & (mass != 0)
@@ -311,23 +296,26 @@ class NTLossDotProduct(AbstractNTLoss):
         loss = self.loss_function(*pair, reduction="none").view(weights.shape)
         return self.reduce(loss, mass, weights, reduction)
 
-    def targets(self, logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-        """(values, counts) [B, T] of the labels; counts is 1 for number tokens, 0 for others, NaN if out of range."""
+    def targets(self, logits: Tensor, rows: RowInputs, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(values, is_number, weights) [B, T] of the labels; weights are 0 for no number, NaN if out of range."""
+        labels, dtype = rows.labels, loss_dtype(logits.dtype)
         if has_values(labels):
             check_label_values(labels, self.vocab_size, ignore_index)
-        table, dtype = self.numbers.table(logits.device), loss_dtype(logits.dtype)
+        table = self.numbers.table(logits.device)
         is_counted = is_kept(labels, ignore_index)
         is_valid = (labels >= 0) & (labels < self.vocab_size)
         index = table.lookup[torch.where(is_counted & is_valid, labels, self.nan_id).long()].long()
-        counts = torch.where(is_counted & ~is_valid, torch.nan, (index >= 0).to(dtype))
-        return torch.where(index >= 0, table.values.to(dtype)[index], 0.0), counts
+        is_number = index >= 0
+        weights = torch.where(is_counted & ~is_valid, torch.nan, is_number.to(dtype))
+        if rows.token_weights is not None:
+            weights = weights * rows.token_weights.to(dtype)
+        return torch.where(is_number, table.values.to(dtype)[index], 0.0), is_number, weights
 
 
 class NumberLevelLoss(NTLossDotProduct):
     """The symmetric relative error ``|yhat - y| / (|yhat| + |y|)`` of whole numbers, each a run of digit tokens.
 
-    The loss of a number is at the position of its first digit, which also determines its weight and its mass. It is in
-    [0, 1] without ``reweigh``.
+    The loss of a number, in [0, 1] without ``reweigh``, is at its first digit, which determines its weight and mass.
 
     Args:
         tokenizer, vocab_size, reweigh: see :class:`AbstractNTLoss`.
@@ -386,34 +374,22 @@ class NumberLevelLoss(NTLossDotProduct):
             numbers.append(torch.where(runs.first, sums, digits.masked_fill(rest, torch.nan)))
         return numbers[0], numbers[1], runs.first
 
-    def joints(self, labels: Tensor, ignore_index: int | None = None) -> Tensor:
+    def joints(self, labels: Tensor) -> Tensor:
         """bool [B, T]: positions where a "." may join the digits on both sides."""
-        is_dot = (labels == self.dot) & (self.float_level and self.dot >= 0)
-        return is_dot if ignore_index is None else is_dot & is_kept(labels, ignore_index)
+        return (labels == self.dot) & (self.float_level and self.dot >= 0)
 
-    def fused_config(self) -> None:
-        return None
-
-    def unfused_loss(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, reduction: str, ignore_index: int
-    ) -> Tensor:
-        targets, counts = self.targets(logits, labels, ignore_index)
-        is_digit = counts > 0  # False for NaN, the count of labels out of range
-        runs = number_runs(is_digit, self.joints(labels, ignore_index))
+    def loss_of(self, logits: Tensor, rows: RowInputs, reduction: str, ignore_index: int) -> Tensor:
+        targets, is_digit, weights = self.targets(logits, rows, ignore_index)
+        runs = number_runs(is_digit, self.joints(rows.labels) & is_kept(rows.labels, ignore_index))
         expected_values, mass = number_statistics(logits, self.numbers)
         expected = torch.where(mass != 0, expected_values, targets)  # a digit without probabilities has no error
         digits = torch.where(is_digit, torch.stack([targets, expected]), 0.0)
         # Relative to the first digit that is not 0, since a power of ten beyond the dtype would be lost.
         place = digits_from_leading(is_digit, runs.first, (digits.detach() != 0).any(0))
-        scaled = digits * power_of_tenth(place - 1, digits.dtype)
+        scaled = digits * 10.0 ** (1 - place).to(digits.dtype)
         y, yhat, length = run_sums(torch.stack([*scaled, (place > 0).to(scaled.dtype)]), runs.number)
         # The epsilon of ``ntloss``, rescaled like the digits.
-        epsilon = torch.finfo(torch.float32).eps * power_of_tenth(length - 1, y.dtype)
+        epsilon = torch.finfo(torch.float32).eps * 10.0 ** (1 - length)
         loss = (yhat - y).abs() / (yhat.abs() + y.abs() + epsilon.clamp_min(torch.finfo(y.dtype).tiny))
-        weights = times(torch.where(runs.first | counts.isnan(), counts, 0.0), loss_weights)
+        weights = torch.where(runs.first | weights.isnan(), weights, 0.0)
         return self.reduce(loss, mass, weights, reduction)
-
-
-def times(counts: Tensor, loss_weights: Tensor | None) -> Tensor:
-    """Counts [B, T] times the weights, if given."""
-    return counts if loss_weights is None else counts * loss_weights.to(counts.dtype)

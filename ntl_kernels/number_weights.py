@@ -103,8 +103,7 @@ def number_after(
     Args:
         labels, numbers, joints: as for :func:`last_number`.
         marker: the token ids of the marker, such as those of "Score:" without a space at its end.
-        ids: [..., T] the ids in which to find the marker, such as ``input_ids``, if it may be in an ignored prompt.
-            Default: the labels.
+        ids: [..., T], default labels: where to find a marker that may be in an ignored prompt, such as ``input_ids``.
 
     Raises:
         TypeError, ValueError: as for :func:`last_number`; the marker is empty, or the shape of the ids is another one.

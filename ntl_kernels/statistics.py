@@ -52,17 +52,13 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
     resolve_backend(backend, logits)
     table = numbers.table(logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
-    blocks = rows.split(rows_per_block(rows)) if is_plain(logits) and rows.numel() else (rows,)
+    per_block = max(1, BLOCK_BYTES // (loss_dtype(rows.dtype).itemsize * numbers.vocab_size))
+    blocks = rows.split(per_block) if is_plain(logits) and rows.numel() else (rows,)
     spans = [slice(group.start, group.start + group.size) for group in numbers.groups]
     found = [[statistics_of(block, table.ids[span], table.values[span]) for span in spans] for block in blocks]
     shape = logits.shape[:-1] if len(spans) == 1 else (*logits.shape[:-1], len(spans))
     of_blocks = [[torch.stack(part, -1) for part in zip(*groups, strict=True)] for groups in found]
     return NumberStatistics(*(torch.cat(part).view(shape) for part in zip(*of_blocks, strict=True)))
-
-
-def rows_per_block(rows: Tensor) -> int:
-    """How many rows of logits to convert to the statistics' dtype at a time."""
-    return max(1, BLOCK_BYTES // (loss_dtype(rows.dtype).itemsize * rows.shape[1]))
 
 
 def statistics_of(rows: Tensor, ids: Tensor, values: Tensor) -> NumberStatistics:

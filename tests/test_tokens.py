@@ -308,13 +308,13 @@ BOTH = {"digits_only": False, "space_prefixed": True}
     ("texts", "options", "counted", "better"),
     [
         (LIKE_LLAMA_3, {}, "10 of the vocabulary's 1110", {"digits_only": False}),
-        (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "10 of the vocabulary's 21", {"digits_only": False}),
+        (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "10 of the vocabulary's 21", BOTH),
         ([*DIGITS, *(f"Ġ{n}" for n in range(30))], {}, "10 of the vocabulary's 40", BOTH),
         (
             [*DIGITS, *(f"▁{n}" for n in range(10, 30))],
             {"digits_only": False},
             "10 of the vocabulary's 30",
-            {"space_prefixed": True},
+            BOTH,
         ),
     ],
 )
@@ -326,7 +326,7 @@ def test_options_that_leave_most_numbers_out_warn(
     message = f"only {counted} number tokens count.*from_tokenizer\\(tokenizer, {call}\\) counts them all"
     _, (warned,) = found(FakeTokenizer(*texts), **options)
     assert re.fullmatch(message, warned)
-    numbers, warned_again = found(FakeTokenizer(*texts), **{**options, **better})
+    numbers, warned_again = found(FakeTokenizer(*texts), **better)
     assert len(numbers) == len(texts) and warned_again == []
 
 

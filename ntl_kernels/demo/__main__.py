@@ -12,6 +12,7 @@ from argparse import ArgumentTypeError
 from ..command_line import WRONG_INPUT, Parser
 from ..extras import installing
 from .server import FIRST_PORT, listening
+from .tokenizer import whole_number
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def port(text: str) -> int:
     """For ``type=``: a port number."""
-    number = int(text) if text.isascii() and text.isdigit() else 0
+    number = whole_number(text) or 0
     if not 1 <= number <= 65535:
         raise ArgumentTypeError(f"expected a port from 1 to 65535; got {text!r}")
     return number

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..config import KINDS, NTLConfig, NTLOutput, check_number
+from ..config import NTLConfig, NTLOutput, check_number
 from ..functional import cross_entropy_ntl
 from ..tokens import NumberTokens
 
@@ -28,46 +27,26 @@ FLAT = 0.005
 """A gradient below this is printed as 0.00 and has no direction."""
 
 
-def kinds() -> str:
-    """The options of the page's list of kinds."""
-    return "".join(f"<option>{kind}</option>" for kind in KINDS)
-
-
-def first() -> str:
-    """What the page starts with, as an attribute's value."""
-    return escape(json.dumps({"tokens": TOKENS, **FIRST}))
-
-
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     """What the picture draws for a setting, or {"problem": a sentence} if it is invalid.
 
-    Args:
-        question: not used.
-        content: JSON, {"heights": one for each of :data:`TOKENS`, of which only the ratios count, "label": the place of
-            the label among them, and any options of :class:`~ntl_kernels.NTLConfig`}.
+    It is JSON: {"heights": one for each of :data:`TOKENS`, of which only the ratios count, "label": the label's place
+    among them, and any options of :class:`~ntl_kernels.NTLConfig`}. The question is not used.
     """
     try:
         setting = json.loads(content)
         if not isinstance(setting, dict) or not {"heights", "label"} <= set(setting):
             raise TypeError(f"a setting needs heights and label; got {setting!r}")
-        heights, label = checked_heights(setting.pop("heights")), checked_label(setting.pop("label"))
-        return drawn(heights, label, NTLConfig(**setting))
+        heights, label = setting.pop("heights"), setting.pop("label")
+        if not isinstance(heights, list) or len(heights) != len(TOKENS):
+            raise ValueError(f"heights must be {len(TOKENS)} numbers above 0; got {heights!r}")
+        for height in heights:
+            check_number("a height", height, above=0.0)
+        if label not in range(len(TOKENS)):
+            raise ValueError(f"label must be a whole number from 0 to {len(TOKENS) - 1}; got {label!r}")
+        return drawn(heights, int(label), NTLConfig(**setting))
     except (TypeError, ValueError) as error:
         return {"problem": f"{error}."}
-
-
-def checked_heights(heights: Any) -> list[float]:
-    if not isinstance(heights, list) or len(heights) != len(TOKENS):
-        raise ValueError(f"heights must be {len(TOKENS)} numbers above 0; got {heights!r}")
-    for height in heights:
-        check_number("a height", height, above=0.0)
-    return heights
-
-
-def checked_label(label: Any) -> int:
-    if label not in range(len(TOKENS)):
-        raise ValueError(f"label must be a whole number from 0 to {len(TOKENS) - 1}; got {label!r}")
-    return int(label)
 
 
 def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]:
@@ -80,7 +59,10 @@ def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]
     weight, ntl = f"{config.weight:.2f}", output.ntl.item()
     return {
         "arrows": [[-of_alone, -of_both] for _, _, of_alone, of_both in tokens],
-        "spoken": [spoken(*of_token) for _, *of_token in tokens],
+        "spoken": [  # a bar as a screen reader says it
+            f"{share:.1%}; cross-entropy {in_words(of_alone)}; cross-entropy + NTL {in_words(of_both)}"
+            for _, share, of_alone, of_both in tokens
+        ],
         "rows": [[token, f"{share:.1%}", *map(in_arrows, gradients)] for token, share, *gradients in tokens],
         "loss": f"cross-entropy {output.cross_entropy:.3f} + {weight} · NTL {ntl:.3f} = {output.loss:.3f}",
         "sum": f"+ {weight} NTL",
@@ -93,11 +75,6 @@ def loss_and_gradient(logits: Tensor, label: int, config: NTLConfig) -> tuple[NT
     output = cross_entropy_ntl(rows, torch.tensor([label]), NUMBERS, config=config, return_parts=True)
     assert isinstance(output, NTLOutput)
     return output, torch.autograd.grad(output.loss, rows)[0][0].tolist()
-
-
-def spoken(share: float, alone: float, both: float) -> str:
-    """A bar as a screen reader says it."""
-    return f"{share:.1%}; cross-entropy {in_words(alone)}; cross-entropy + NTL {in_words(both)}"
 
 
 def in_words(gradient: float) -> str:

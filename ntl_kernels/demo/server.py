@@ -1,17 +1,15 @@
 """The demo's page over HTTP, with the standard library alone.
 
-GET returns the page's files; POST calls `picture` or `tokenizer` and returns JSON. Nothing is kept between requests,
-and no upload is written to disk.
+GET returns the page's files; POST calls `picture` or `tokenizer` and returns JSON. Nothing is kept or written to disk.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import re
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -20,17 +18,16 @@ from string import Template
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from ..config import KINDS
 from . import picture, tokenizer
+from .tokenizer import whole_number
 
 FIRST_PORT, LAST_PORT = 7860, 7959
 MOST_BYTES = 20_000_000
 """The maximum size of a request; a larger one is refused unread."""
 FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-ANSWERS: Mapping[str, Callable[[Mapping[str, str], bytes], dict[str, Any]]] = {
-    "/picture": picture.answer,
-    "/tokenizer": tokenizer.answer,
-}
+ANSWERS = {"/picture": picture.answer, "/tokenizer": tokenizer.answer}
 POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'"
 """The browser loads nothing from elsewhere and runs only the page's own script."""
 
@@ -56,11 +53,8 @@ class Server(ThreadingTCPServer):
 
 
 def listening(host: str, port: int | None) -> Server:
-    """A server on a host and port; None for the first free port from :data:`FIRST_PORT`.
-
-    Raises:
-        OSError: the host does not exist, or its ports are taken.
-    """
+    """A server on a host and port; None for the first free port from :data:`FIRST_PORT`. Raise an OSError if the host
+    does not exist, or its ports are taken."""
     for candidate in range(FIRST_PORT, LAST_PORT + 1) if port is None else [port]:
         family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
         try:
@@ -90,17 +84,22 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         question = dict(parse_qsl(url.query))
         length = whole_number(self.headers.get("Content-Length", ""))
+        size = max(length or 0, whole_number(question.get("size", "")) or 0)
+        status, found = HTTPStatus.OK, {}
         if url.path not in ANSWERS:
-            self.reply_json(HTTPStatus.NOT_FOUND, {"problem": "Page not found."})
+            status, found = HTTPStatus.NOT_FOUND, {"problem": "Page not found."}
         elif length is None:
-            self.reply_json(HTTPStatus.LENGTH_REQUIRED, {"problem": "The request needs a valid Content-Length."})
-        elif (size := max(length, whole_number(question.get("size", "")) or 0)) > MOST_BYTES:
-            self.reply_json(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"problem": too_large(question, size)})
+            status, found = HTTPStatus.LENGTH_REQUIRED, {"problem": "The request needs a valid Content-Length."}
+        elif size > MOST_BYTES:
+            problem = (
+                f"{question.get('name', 'The request')} has {size:,} bytes; the limit is {MOST_BYTES:,} "
+                f"({MOST_BYTES // 10**6} MB). Python has no limit: "
+                "print(NumberTokens.from_tokenizer(tokenizer).describe())"
+            )
+            status, found = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"problem": problem}
         else:
-            self.reply_json(HTTPStatus.OK, ANSWERS[url.path](question, self.rfile.read(length)))
-
-    def reply_json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
-        self.reply(status, "application/json", json.dumps(content))
+            found = ANSWERS[url.path](question, self.rfile.read(length))
+        self.reply(status, "application/json", json.dumps(found))
 
     def reply(self, status: HTTPStatus, kind: str, text: str) -> None:
         content = text.encode()
@@ -121,17 +120,6 @@ def content_of(name: str) -> str:
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     if name != "page.html":
         return text
-    return Template(text).substitute(kinds=picture.kinds(), first=picture.first(), most_bytes=MOST_BYTES)
-
-
-def whole_number(text: str) -> int | None:
-    """A text as a whole number; None if it is not one."""
-    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
-
-
-def too_large(question: Mapping[str, str], size: int) -> str:
-    """The reason for refusing a request."""
-    return (
-        f"{question.get('name', 'The request')} has {size:,} bytes; the limit is {MOST_BYTES:,} "
-        f"({MOST_BYTES // 10**6} MB). Python has no limit: print(NumberTokens.from_tokenizer(tokenizer).describe())"
-    )
+    kinds = "".join(f"<option>{kind}</option>" for kind in KINDS)
+    first = escape(json.dumps({"tokens": picture.TOKENS, **picture.FIRST}))
+    return Template(text).substitute(kinds=kinds, first=first, most_bytes=MOST_BYTES)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from operator import ne
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..tokens import NumberTokens
-from ..tokens.texts import count_numbers, possible_labels, vocab_of
+from ..tokens.texts import Options, counts_of_options, possible_labels, shortened, vocab_of
 
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
@@ -19,35 +18,8 @@ LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's; a table of this size is allocated."""
 
 
-class Options(NamedTuple):
-    """Options of :meth:`NumberTokens.from_tokenizer`."""
-
-    digits_only: bool = True
-    space_prefixed: bool = False
-
-    def instead_of(self, other: Options) -> str:
-        """The options that differ from others, as arguments."""
-        return ", ".join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(other, name))
-
-    def call(self) -> str:
-        """The call with these options."""
-        return ", ".join(filter(None, ["NumberTokens.from_tokenizer(tokenizer", self.instead_of(Options())])) + ")"
-
-
-CHOICES = (Options(), Options(digits_only=False), Options(space_prefixed=True), Options(False, True))
-
-
-class Verdict(NamedTuple):
-    """Whether some options fit a tokenizer."""
-
-    good: bool
-    words: str
-    call: str
-    """The call with options that fit."""
-
-
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
-    """What the page shows for a file: "source", the fields of a :class:`Verdict`, "numbers"; or "problem", a sentence.
+    """What the page shows for a file: "source", the verdict of :func:`judge`, "numbers"; or "problem", a sentence.
 
     Args:
         question: the file's name and, as text, ``digits_only``, ``space_prefixed`` ("true" or "false") and
@@ -55,28 +27,26 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         content: the file.
     """
     name = question.get("name", "tokenizer.json")
+    size = question.get("vocab_size", "").strip()
     options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
     try:
         tokenizer = read_tokenizer(name, content)
-        vocab_size = checked_vocab_size(question.get("vocab_size", ""))
+        vocab_size = whole_number(size) if size else None
+        if size and not 1 <= (vocab_size or 0) <= LARGEST_VOCABULARY:
+            raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {size[:40]!r}.")
     except ValueError as error:
-        return {"problem": short(str(error))}
+        return {"problem": shortened(str(error), MOST_LETTERS)}
     source, verdict = f"{name}: {tokenizer.get_vocab_size():,} tokens", judge(tokenizer, options)
     try:
         numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
     except ValueError as error:
-        other = verdict._asdict() if verdict and not verdict.good else {}  # if good, only vocab_size is wrong
-        return {"source": source, "problem": short(f"{error}."), **other}
-    assert verdict is not None  # the options that count most count what these do
-    return {"source": source, "numbers": numbers, **verdict._asdict()}
+        other = {} if verdict.get("good") else verdict  # if good, only vocab_size is wrong
+        return {"source": source, "problem": shortened(f"{error}.", MOST_LETTERS), **other}
+    return {"source": source, "numbers": numbers, **verdict}
 
 
 def read_tokenizer(name: str, content: bytes) -> Any:
-    """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``.
-
-    Raises:
-        ValueError: the file is not UTF-8 text, not JSON, or not a tokenizer.
-    """
+    """The ``tokenizers.Tokenizer`` in a ``tokenizer.json``; raise a ValueError that says what the file is instead."""
     from tokenizers import Tokenizer
 
     try:
@@ -107,39 +77,24 @@ def what_is_missing(found: object) -> str:
     return "it has no “model”"
 
 
-def checked_vocab_size(text: str) -> int | None:
-    """The vocabulary size in a text field; None if it is empty.
-
-    Raises:
-        ValueError: it is not a whole number, or out of range.
-    """
-    digits = text.strip()
-    if not digits:
-        return None
-    if not re.fullmatch("[0-9]{1,15}", digits) or not 1 <= int(digits) <= LARGEST_VOCABULARY:
-        raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {text[:40]!r}.")
-    return int(digits)
+def whole_number(text: str) -> int | None:
+    """A text as a whole number; None if it is not one, or is far too long."""
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
-def judge(tokenizer: Any, chosen: Options) -> Verdict | None:
-    """Whether the chosen options count all number tokens that can be labels; None if the library finds none."""
-    labels = possible_labels(tokenizer, vocab_of(tokenizer))
-    nearest = sorted(CHOICES, key=lambda options: sum(map(ne, options, chosen)))
-    counted = {options: count_numbers(labels, *options) for options in nearest}
-    best = max(counted, key=lambda options: counted[options])
+def judge(tokenizer: Any, chosen: Options) -> dict[str, Any]:
+    """Whether the chosen options count all number tokens that can be labels ("good"), in words, and the call with the
+    options that do; nothing if the library finds none."""
+    ranking = counts_of_options(possible_labels(tokenizer, vocab_of(tokenizer)), chosen)
+    (_, counted), (best, most) = ranking[0], ranking[-1]
     try:
         values = NumberTokens.from_tokenizer(tokenizer, None, *best, group_by=None).values.tolist()
     except ValueError:
-        return None
-    most, left_out = counted[best], counted[best] - counted[chosen]
+        return {}
     words = f"All {most:,} number tokens count."
-    if left_out:
-        words = f"{left_out:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
-    missing = [f"{digit}" for digit in range(10) if digit not in values]
+    if counted < most:
+        words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    missing = [str(digit) for digit in range(10) if digit not in values]
     if missing:
         words += f" No token is worth {', '.join(missing)}."
-    return Verdict(not left_out and not missing, words, best.call())
-
-
-def short(words: str) -> str:
-    return words if len(words) <= MOST_LETTERS else words[:MOST_LETTERS] + " …"
+    return {"good": counted == most and not missing, "words": words, "call": best.call}

@@ -6,7 +6,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import chain, groupby, pairwise
 from numbers import Integral
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,31 +15,19 @@ import torch
 from torch import Tensor
 
 from .texts import (
-    DIGITS,
-    NO_OPTION_HELPS,
-    count_numbers,
+    Options,
+    counts_of_options,
     examples,
-    id_count,
     length_of,
-    most_left_out,
+    mapping_of_texts,
     never_counted,
     numbers_in,
     possible_labels,
-    single_tokens,
-    values_of,
+    size_for,
     vocab_of,
-    wider_options,
     without_mark,
 )
-from .values import (
-    LARGEST_SPAN,
-    check_ignore_index,
-    check_row_weights,
-    checked_mapping,
-    checked_size,
-    is_integral,
-    size_for,
-)
+from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
 
 CPU = torch.device("cpu")
 
@@ -57,38 +45,34 @@ class Group(NamedTuple):
 class NumberTable(NamedTuple):
     """The tensors of a :class:`NumberTokens` on one device, in the form the backends read."""
 
-    ids: Tensor
-    """int32 [K], sorted by group, value and id."""
-    values: Tensor
-    """float32 [K]."""
-    lookup: Tensor
-    """int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers."""
-    groups: Tensor | None
-    """float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group."""
-    width: int
-    """The size of the largest group."""
-    key: int = 0
-    """A hash of the number tokens, equal in all processes."""
+    ids: Tensor  # int32 [K], sorted by group, value and id
+    values: Tensor  # float32 [K]
+    lookup: Tensor  # int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers
+    groups: Tensor | None  # float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group
+    width: int  # the size of the largest group
+    key: int = 0  # a hash of the number tokens, equal in all processes
 
     def groups_of(self, index: Tensor, dtype: torch.dtype) -> Group | None:
         """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""
         return None if self.groups is None else Group(*self.groups.to(dtype)[index, :, None].unbind(1))
+
+    def to(self, device: torch.device) -> NumberTable:
+        """The tables on a device."""
+        return NumberTable(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
 
 
 class NumberTokens:
     """The number tokens of a vocabulary and their values. Immutable; copied to each device once.
 
     Build one with :meth:`from_tokenizer`, :meth:`from_texts`, :meth:`from_mapping` or :meth:`from_groups`. Two objects
-    are equal if they contain the same numbers for the same vocabulary size. Pickles do not contain the tables on
-    devices.
+    are equal if their numbers and vocabulary sizes are. Pickles do not contain the tables on devices.
 
     Args:
         groups, vocab_size: see :meth:`from_groups`; a mapping is one group.
         names, notes: the tokens' strings and further lines for :meth:`describe`.
         units: what the values of each group are multiplied by for ``number_mae``; default: 1.
 
-    Values are rounded to float32, the dtype of the losses: two that round to the same float32 become one value with two
-    tokens.
+    Values are rounded to float32, the dtype of the losses; two that become equal are one value with two tokens.
     """
 
     __slots__ = ("__weakref__", "_groups", "_hash", "_key", "_names", "_notes", "_pairs", "_tables", "_vocab_size")
@@ -107,16 +91,25 @@ class NumberTokens:
         shared = [token for token, count in Counter(chain.from_iterable(checked)).items() if count > 1]
         if shared:
             raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
-        of_groups = [sorted((value, token) for token, value in mapping.items()) for mapping in checked]
-        starts = accumulate(map(len, of_groups), initial=0)
-        rest = zip(starts, units or [1.0] * len(given), of_groups)  # noqa: B905 - one start more
-        self._groups = tuple(group_of(start, unit, pairs) for start, unit, pairs in rest)
-        if not any(group.furthest for group in self._groups):
-            found = "each group has only one" if given else "there is no group"
-            found = f"all are {of_groups[0][0][0]:g}" if len(given) == 1 else found
-            raise ValueError(f"number tokens need at least two distinct float32 values; {found}")
-        self._pairs = tuple((token, value) for pairs in of_groups for value, token in pairs)
-        self._names = {token: names[token] for token, _ in self._pairs} if names else {}
+        found: list[Group] = []
+        pairs: list[tuple[int, float]] = []
+        for mapping, unit in zip(checked, units or [1.0] * len(checked), strict=True):
+            values = sorted(set(mapping.values()))
+            low, high = values[0], values[-1]
+            if high - low > LARGEST_SPAN:
+                raise ValueError(
+                    f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
+                    f"got {low:g} and {high:g}"
+                )
+            nearest = min((right - left for left, right in pairwise(values)), default=0.0)
+            found.append(Group(len(pairs), len(mapping), unit, nearest, high - low))
+            pairs += sorted(mapping.items(), key=itemgetter(1, 0))
+        if not any(group.furthest for group in found):
+            several = "each group has only one" if found else "there is no group"
+            reason = f"all are {pairs[0][1]:g}" if len(found) == 1 else several
+            raise ValueError(f"number tokens need at least two distinct float32 values; {reason}")
+        self._groups, self._pairs = tuple(found), tuple(pairs)
+        self._names = {token: names[token] for token, _ in pairs} if names else {}
         self._notes = tuple(notes)
         self._key = self._pairs, self._groups, self._vocab_size
         self._hash = zlib.crc32(repr(self._key).encode())
@@ -155,8 +148,7 @@ class NumberTokens:
             vocab_size: V, the size of the logits' last dimension.
 
         Raises:
-            TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; or no group has two distinct
-                values.
+            TypeError, ValueError: as for :meth:`from_mapping`; a token is in two groups; no group has two values.
 
         Examples:
             >>> digits, seconds = {10 + digit: digit for digit in range(10)}, {20 + step: step / 4 for step in range(8)}
@@ -184,8 +176,7 @@ class NumberTokens:
         (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
         but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
         Number tokens that can never be labels are disregarded: a tokenizer with ``encode`` is tested on sample numbers
-        to find the forms that it uses. :meth:`describe` repeats the warnings and lists how many tokens other options
-        would count.
+        to find the forms it uses. :meth:`describe` repeats the warnings and lists how many tokens other options count.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -219,15 +210,17 @@ class NumberTokens:
         """
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
-        options, vocab = (digits_only, space_prefixed), vocab_of(tokenizer)
-        found, labels = numbers_in(vocab, *options), possible_labels(tokenizer, vocab)
-        wider, uncounted = wider_options(labels, *options), never_counted(labels, *options)
-        more = ", ".join(f"{option} counts {count}" for option, count in wider)
-        ways = "; ".join([more or NO_OPTION_HELPS, *uncounted])
+        options, vocab = Options(digits_only, space_prefixed), vocab_of(tokenizer)
+        found, labels = numbers_in(vocab, options), possible_labels(tokenizer, vocab)
+        (_, counted), *wider = ranking = counts_of_options(labels, options)
+        more = ", ".join(f"{wide.instead_of(options, ' with ')} counts {count}" for wide, count in wider)
+        no_other = "no option finds more (the whole token must be ASCII digits with at most one decimal point)"
+        uncounted = never_counted(labels, options)
+        ways = "; ".join([more or no_other, *uncounted])
         if not found:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
-        size = size_for(vocab_size, model, id_count(tokenizer, vocab))
+        size = size_for(vocab_size, model, tokenizer, vocab)
         beyond = [(text, token) for text, token in found if token >= size]
         if beyond:
             raise ValueError(
@@ -237,11 +230,18 @@ class NumberTokens:
         values = {token: float(without_mark(text)) for text, token in found}
         if len(set(values.values())) < 2:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
-        absent = ", ".join(f"{digit:g}" for digit in DIGITS if digit not in values.values())
+        absent = ", ".join(str(digit) for digit in range(10) if digit not in values.values())
         gaps = [f"digits without a token: {absent}"] if absent else []
-        if gaps and digits_only:
-            warnings.warn(f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}", stacklevel=2)
-        for warning in [*most_left_out(count_numbers(labels, *options), wider), *uncounted]:
+        warned = (
+            [f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}"] if gaps and digits_only else []
+        )
+        best, most = ranking[-1]
+        if most > 2 * counted:
+            warned.append(
+                f"only {counted} of the vocabulary's {most} number tokens count, and labels with the others get no "
+                f"number loss; {best.call} counts them all"
+            )
+        for warning in [*warned, *uncounted]:
             warnings.warn(warning, stacklevel=2)
         notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
         names = {token: text for text, token in found}
@@ -271,13 +271,11 @@ class NumberTokens:
                 be one token. ``" 7"`` is the token of 7 after a space: ``"Ġ7"``, or ``"7"`` where the space is a token
                 of its own. Some tokenizers, such as T5's, put a space before every text: there, ``"7"`` and ``" 7"``
                 are both ``"▁7"``.
-            tokenizer: any object with ``get_vocab()`` and ``encode()``, such as a ``transformers`` tokenizer or
-                ``tokenizers.Tokenizer``. It is not changed.
+            tokenizer: as for :meth:`from_tokenizer`, also with ``encode()``. It is not changed.
             vocab_size, model: as for :meth:`from_tokenizer`.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, a text is not a str, or the model has no
-                ``get_output_embeddings``.
+            TypeError: as for :meth:`from_tokenizer`, or a text is not a str.
             ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
                 no number and has no value; the model has no head, or ``vocab_size`` is also given; or as for
                 :meth:`from_mapping`.
@@ -288,10 +286,9 @@ class NumberTokens:
             >>> NumberTokens.from_texts([str(score) for score in range(1, 11)], tokenizer)
             NumberTokens(10 tokens worth 1 to 10, vocab_size=11)
         """
-        values, vocab = values_of(texts), vocab_of(tokenizer)
+        vocab = vocab_of(tokenizer)
         names = {token: text for text, token in vocab}
-        mapping = dict(zip(single_tokens(texts, tokenizer, names), values, strict=True))
-        return cls(mapping, size_for(vocab_size, model, id_count(tokenizer, vocab)), names)
+        return cls(mapping_of_texts(texts, tokenizer, names), size_for(vocab_size, model, tokenizer, vocab), names)
 
     @property
     def ids(self) -> Tensor:
@@ -414,12 +411,16 @@ class NumberTokens:
         device = torch.device(device)
         table = self._tables.get(device)
         if torch.compiler.is_compiling():  # tensors of a trace are not valid after it, so do not cache them
-            return copied(table or self._tables.get(CPU) or self._built(), device)
-        if table is None or is_faking():
+            return (table or self._tables.get(CPU) or self._built()).to(device)
+        # A FakeTensorMode refuses real tensors.
+        is_faking = torch._C._len_torch_dispatch_stack() > 0 and torch._guards.active_fake_mode() is not None
+        if table is None or is_faking:
             with torch.inference_mode(False):  # so that a table first used in evaluation also works in training
-                table = copied(self._built(), device)
+                table = self._built().to(device)
+            if type(table.ids) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(table.ids):
+                return table  # of tensors that are fake, or wrapped by a transform such as torch.func.grad
             # Keyed by the tensors' device: "cuda" means another device after torch.cuda.set_device.
-            return self._tables.setdefault(table.ids.device, table) if is_lasting(table.ids) else table
+            return self._tables.setdefault(table.ids.device, table)
         if any(part._version for part in table if isinstance(part, Tensor)):
             raise RuntimeError(
                 f"the tables of {self!r} on {device} are shared by all callers, but one of them wrote to the tables"
@@ -458,21 +459,17 @@ class NumberTokens:
             if len(self._groups) > 1:
                 unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
                 lines.append(f"  group {number}: {group.size} tokens worth {span_of(pairs)}{unit}")
-            lines += self._values_of(pairs, most)
+            values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
+            shown = len(values) if most == -1 else most
+            for value, tokens in values[:shown]:
+                named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:4]]
+                rest = f" and {len(tokens) - 4} more" if len(tokens) > 4 else ""
+                lines.append(f"  {value:g}  {', '.join(named)}{rest}")
+            if len(values) > shown:
+                lines.append(f"  ... and {len(values) - shown} more values")
+            if shared := sum(len(tokens) > 1 for _, tokens in values):
+                lines.append(f"  values with several tokens: {shared}")
         return "\n".join([*lines, *(f"  {note}" for note in self._notes)])
-
-    def _values_of(self, pairs: Sequence[tuple[int, float]], most: int) -> list[str]:
-        values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
-        most = len(values) if most == -1 else most
-        lines = [f"  {value:g}  {self._listed(tokens)}" for value, tokens in values[:most]]
-        if len(values) > most:
-            lines.append(f"  ... and {len(values) - most} more values")
-        shared = sum(len(tokens) > 1 for _, tokens in values)
-        return [*lines, f"  values with several tokens: {shared}"] if shared else lines
-
-    def _listed(self, tokens: list[int], most: int = 4) -> str:
-        named = [f"id {token} {self._names[token]!r}" if self._names else f"id {token}" for token in tokens[:most]]
-        return ", ".join(named) + (f" and {len(tokens) - most} more" if len(tokens) > most else "")
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -487,7 +484,7 @@ class NumberTokens:
         return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         groups = [dict(self._pairs[group.start :][: group.size]) for group in self._groups]
@@ -509,36 +506,7 @@ def labels_of(batch: Tensor | Mapping[str, Any]) -> Any:
     return labels
 
 
-def copied(table: NumberTable, device: torch.device) -> NumberTable:
-    """``table`` on ``device``."""
-    groups = None if table.groups is None else table.groups.to(device)
-    tensors = table.ids.to(device), table.values.to(device), table.lookup.to(device)
-    return NumberTable(*tensors, groups, table.width, table.key)
-
-
-def group_of(start: int, unit: float, pairs: Sequence[tuple[float, int]]) -> Group:
-    """A group from its (value, token), which are sorted; raises if the values are too far apart."""
-    values = sorted({value for value, _ in pairs})
-    if values[-1] - values[0] > LARGEST_SPAN:
-        raise ValueError(
-            f"number values must be within {LARGEST_SPAN:g} of each other, because the losses are float32; "
-            f"got {values[0]:g} and {values[-1]:g}"
-        )
-    nearest = min((right - left for left, right in pairwise(values)), default=0.0)
-    return Group(start, len(pairs), unit, nearest, values[-1] - values[0])
-
-
 def span_of(pairs: Sequence[tuple[int, float]]) -> str:
     """The range of the values of sorted (token, value) pairs, in words."""
     (_, low), (_, high) = pairs[0], pairs[-1]
     return f"{low:g} to {high:g}" if low < high else f"{low:g}"
-
-
-def is_faking() -> bool:
-    """Whether a ``FakeTensorMode`` is active, in which real tensors are refused."""
-    return torch._C._len_torch_dispatch_stack() > 0 and torch._guards.active_fake_mode() is not None
-
-
-def is_lasting(tensor: Tensor) -> bool:
-    """Whether a tensor can be cached: it is neither fake nor wrapped by a transform such as ``torch.func.grad``."""
-    return type(tensor) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

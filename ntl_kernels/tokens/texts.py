@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from .values import LARGEST_SPAN
+from torch import Tensor
+
+from .values import LARGEST_SPAN, checked_size
 
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 """A number is ASCII digits with at most one point between them: not "1_0", "1e5", "-3", "nan", "٣" or "²"."""
@@ -25,29 +26,36 @@ WRITTEN_DIFFERENTLY = re.compile(
 """Tokens for numbers in another notation. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
-DIGITS = tuple(float(digit) for digit in range(10))
-NO_OPTION_HELPS = "no option finds more (the whole token must be ASCII digits with at most one decimal point)"
 Vocab: TypeAlias = Sequence[tuple[str, int]]
 """(text, id) of every token. Not a dictionary: a token of bytes and one of str may have the same text."""
 
 
-def value_of(text: str, digits_only: bool, space_prefixed: bool) -> float | None:
-    """The value of a token's text; None if it is not a number, infinity if it is too large for the losses."""
-    number = without_mark(text) if space_prefixed else text
-    if not NUMBER.fullmatch(number) or (digits_only and len(number) > 1):
-        return None
-    value = float(number)
-    return value if value <= LARGEST_SPAN else math.inf
+class Options(NamedTuple):
+    """Which tokens :meth:`NumberTokens.from_tokenizer` counts."""
+
+    digits_only: bool = True
+    space_prefixed: bool = False
+
+    def instead_of(self, others: Options, joint: str = ", ") -> str:
+        """The arguments that differ from other options."""
+        return joint.join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(others, name))
+
+    @property
+    def call(self) -> str:
+        """The call with these options."""
+        return f"NumberTokens.from_tokenizer({', '.join(filter(None, ['tokenizer', self.instead_of(Options())]))})"
 
 
-def numbers_in(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> Vocab:
-    """The tokens that count as numbers."""
-    return [pair for pair in vocab if value_of(pair[0], digits_only, space_prefixed) not in (None, math.inf)]
+def value_of(text: str, options: Options) -> float | None:
+    """The value of a token's text; None if it is not a number."""
+    number = without_mark(text) if options.space_prefixed else text
+    is_number = NUMBER.fullmatch(number) and not (options.digits_only and len(number) > 1)
+    return float(number) if is_number else None
 
 
-def count_numbers(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> int:
-    """How many tokens count as numbers."""
-    return len(numbers_in(vocab, digits_only, space_prefixed))
+def numbers_in(vocab: Vocab, options: Options) -> Vocab:
+    """The tokens that count as numbers: those that are small enough for the losses."""
+    return [pair for pair in vocab if (value := value_of(pair[0], options)) is not None and value <= LARGEST_SPAN]
 
 
 def without_mark(text: str) -> str:
@@ -62,12 +70,8 @@ def length_of(text: str) -> tuple[int, int]:
 
 
 def vocab_of(tokenizer: Any) -> Vocab:
-    """The tokens of a tokenizer as text. Each byte becomes the character with its code, so that different tokens of
-    bytes stay different.
-
-    Raises:
-        TypeError: there is no ``get_vocab()``, or it does not return a mapping from str or bytes to int.
-    """
+    """The tokens of a tokenizer as text; raise unless its ``get_vocab()`` maps str or bytes to int. Each byte becomes
+    the character with its code, so that different tokens of bytes stay different."""
     if not callable(getattr(tokenizer, "get_vocab", None)):
         raise TypeError(f"tokenizer must have a get_vocab method; got {type(tokenizer).__name__}")
     given = tokenizer.get_vocab()
@@ -79,10 +83,26 @@ def vocab_of(tokenizer: Any) -> Vocab:
     return [(token if isinstance(token, str) else token.decode("latin-1"), id) for token, id in given.items()]
 
 
-def id_count(tokenizer: Any, vocab: Vocab) -> int:
-    """How many ids a tokenizer has, gaps included."""
-    length = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
-    return max(length, max((token for _, token in vocab), default=-1) + 1)
+def size_for(vocab_size: int | None, model: Any, tokenizer: Any, vocab: Vocab) -> int:
+    """The size of the vocabulary: as given, or the rows of the model's head, or else the tokenizer's number of ids with
+    its gaps; raise if both are given, or the model has no head."""
+    if model is None:
+        lengths = len(tokenizer) if hasattr(tokenizer, "__len__") else 0, *(token + 1 for _, token in vocab)
+        return checked_size(max(lengths) if vocab_size is None else vocab_size)
+    name = type(model).__name__
+    if vocab_size is not None:
+        raise ValueError(f"pass either vocab_size or model; got vocab_size={vocab_size!r} and model={name}")
+    if not callable(getattr(model, "get_output_embeddings", None)):
+        raise TypeError(f"model must have a get_output_embeddings method; got {name}")
+    head = model.get_output_embeddings()
+    if hasattr(head, "out_features"):  # the weight of a quantized or sharded head has another shape
+        return checked_size(head.out_features)
+    if not isinstance(getattr(head, "weight", None), Tensor):
+        raise ValueError(
+            f"model must have a head with a row for each token, such as that of an AutoModelForCausalLM; "
+            f"get_output_embeddings() of {name} returned {'None' if head is None else type(head).__name__}"
+        )
+    return checked_size(head.weight.shape[0])
 
 
 def form_of(text: str) -> str | None:
@@ -124,8 +144,18 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
     return [token for token, is_text in zip(found.ids, found.attention_mask, strict=True) if is_text]
 
 
-def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]) -> list[int]:
-    """The token of each text; raise unless each is a single one. A token for the space before a text does not count."""
+def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> dict[int, float]:
+    """token -> value of written numbers, or of a mapping from text to value; raise unless each text is a single token.
+    A token for the space before a text does not count."""
+    if isinstance(texts, str) or not isinstance(texts, (Mapping, Sequence)):
+        raise TypeError(f"texts must be a sequence of str, or map str to values; got {texts!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must be str; got {text!r}")
+    try:
+        values = list(texts.values()) if isinstance(texts, Mapping) else [float(text) for text in texts]
+    except ValueError as error:
+        raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
     model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
     unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
     found: dict[int, str] = {}
@@ -139,55 +169,23 @@ def single_tokens(texts: Iterable[str], tokenizer: Any, names: Mapping[int, str]
         if ids[0] in found:
             raise ValueError(f"{found[ids[0]]!r} and {text!r} are the same token {pieces[0]!r} (id {ids[0]})")
         found[ids[0]] = text
-    return list(found)
+    return dict(zip(found, values, strict=True))
 
 
-def values_of(texts: Any) -> list[float]:
-    """The values of a mapping from text to value, or of a sequence of written numbers."""
-    if isinstance(texts, str) or not isinstance(texts, (Mapping, Sequence)):
-        raise TypeError(f"texts must be a sequence of str, or map str to values; got {texts!r}")
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"texts must be str; got {text!r}")
-    if isinstance(texts, Mapping):
-        return list(texts.values())
-    try:
-        return [float(text) for text in texts]
-    except ValueError as error:
-        raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
+def counts_of_options(vocab: Vocab, chosen: Options) -> list[tuple[Options, int]]:
+    """(options, how many tokens they count): the chosen ones, and each choice that counts more than those before it."""
+    found = [(chosen, len(numbers_in(vocab, chosen)))]
+    for other in (chosen._replace(digits_only=False), chosen._replace(space_prefixed=True), Options(False, True)):
+        count = len(numbers_in(vocab, other))
+        if count > found[-1][1]:
+            found.append((other, count))
+    return found
 
 
-def wider_options(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[tuple[str, int]]:
-    """(options, how many tokens they count) for each choice that counts more than this one and the ones before it."""
-    options = {
-        "digits_only=False": (False, space_prefixed),
-        "space_prefixed=True": (digits_only, True),
-        "digits_only=False with space_prefixed=True": (False, True),
-    }
-    most, wider = count_numbers(vocab, digits_only, space_prefixed), []
-    for option, arguments in options.items():
-        if (count := count_numbers(vocab, *arguments)) > most:
-            wider.append((option, count))
-            most = count
-    return wider
-
-
-def most_left_out(counted: int, wider: list[tuple[str, int]]) -> list[str]:
-    """A warning if other options count more than twice as many tokens."""
-    option, count = wider[-1] if wider else ("", 0)
-    if 2 * counted >= count:
-        return []
-    call = f"NumberTokens.from_tokenizer(tokenizer, {option.replace(' with ', ', ')})"
-    return [
-        f"only {counted} of the vocabulary's {count} number tokens count, and labels with the others get no number "
-        f"loss; {call} counts them all"
-    ]
-
-
-def never_counted(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list[str]:
+def never_counted(vocab: Vocab, options: Options) -> list[str]:
     """Warnings of tokens for numbers that no option counts, because of how they are written or how large they are."""
     different = [pair for pair in vocab if WRITTEN_DIFFERENTLY.fullmatch(pair[0])]
-    large = [pair for pair in vocab if value_of(pair[0], digits_only, space_prefixed) == math.inf]
+    large = [pair for pair in vocab if (value_of(pair[0], options) or 0.0) > LARGEST_SPAN]
     found = []
     if different:
         found.append(
@@ -202,7 +200,12 @@ def never_counted(vocab: Vocab, digits_only: bool, space_prefixed: bool) -> list
     return found
 
 
-def examples(found: Vocab, most: int = 3, longest: int = 24) -> str:
-    """The first few tokens by id, with long texts shortened."""
-    tokens = sorted((token, text if len(text) <= longest else f"{text[:longest]}...") for text, token in found)
-    return ", ".join([*(f"{text!r} (id {token})" for token, text in tokens[:most]), *["..."] * (len(tokens) > most)])
+def examples(found: Vocab) -> str:
+    """The first three tokens by id, with long texts shortened."""
+    tokens = sorted((token, shortened(text, 24)) for text, token in found)
+    return ", ".join([*(f"{text!r} (id {token})" for token, text in tokens[:3]), *["..."] * (len(tokens) > 3)])
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text for a message, cut off after this many characters."""
+    return text if len(text) <= longest else f"{text[:longest]}..."

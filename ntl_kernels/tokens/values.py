@@ -26,30 +26,6 @@ def checked_size(vocab_size: Any) -> int:
     return int(vocab_size)
 
 
-def size_for(vocab_size: int | None, model: Any, id_count: int) -> int:
-    """The size of the vocabulary: as given, or the rows of the model's head, or else the tokenizer's number of ids.
-
-    Raises:
-        TypeError, ValueError: both ``vocab_size`` and ``model`` are given, or the model has no head.
-    """
-    if model is None:
-        return checked_size(id_count if vocab_size is None else vocab_size)
-    name = type(model).__name__
-    if vocab_size is not None:
-        raise ValueError(f"pass either vocab_size or model; got vocab_size={vocab_size!r} and model={name}")
-    if not callable(getattr(model, "get_output_embeddings", None)):
-        raise TypeError(f"model must have a get_output_embeddings method; got {name}")
-    head = model.get_output_embeddings()
-    if hasattr(head, "out_features"):  # the weight of a quantized or sharded head has another shape
-        return checked_size(head.out_features)
-    if not isinstance(getattr(head, "weight", None), Tensor):
-        raise ValueError(
-            f"model must have a head with a row for each token, such as that of an AutoModelForCausalLM; "
-            f"get_output_embeddings() of {name} returned {'None' if head is None else type(head).__name__}"
-        )
-    return checked_size(head.weight.shape[0])
-
-
 def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:
     """``mapping`` with its values rounded to float32; raise unless all ids are in the vocabulary."""
     if not isinstance(mapping, Mapping):

@@ -112,4 +112,4 @@ def test_a_wrong_file_gets_a_sentence(content: bytes, sentence: str) -> None:
     found = answer({"name": "given.json"}, content)
     assert list(found) == ["problem"]
     assert found["problem"].startswith("given.json is ") and sentence in found["problem"]
-    assert len(found["problem"]) <= MOST_LETTERS + 2
+    assert len(found["problem"]) <= MOST_LETTERS + len("...")
