@@ -8,10 +8,8 @@ parameters with the same names in all kernels.
 from typing import Any, NamedTuple
 
 VARYING = (
-    "logits_batch",  # the distance between batch entries of the logits [B, T, V], and
-    "logits_row",  # that between rows, in elements; likewise:
+    "logits_batch",  # from one batch entry to the next, in elements; the distance between rows is fixed by a model
     "gradient_batch",
-    "gradient_row",
     "length",  # T
     "vocab_size",  # V
     "row_count",  # N
