@@ -19,7 +19,7 @@ from .loss import Chunking, Inputs, Plan, as_inputs, default_chunk_size
 from .problem import Forward, Problem, RowResult
 from .tracing import is_autocast, is_plain
 
-OVER_A_COPY = Plan()
+IN_NEW_MEMORY = Plan()
 IN_PLACE = Plan(inplace=True)
 
 
@@ -27,7 +27,7 @@ def loss_of_logits(logits: Tensor, problem: Problem, inplace: bool = False) -> F
     """The loss of logits [B..., V]."""
     if problem.backend == "reference":
         return reference_loss(logits, problem)
-    return loss_of(Inputs(logits), problem, IN_PLACE if inplace else OVER_A_COPY)
+    return loss_of(Inputs(logits), problem, IN_PLACE if inplace else IN_NEW_MEMORY)
 
 
 def loss_of_hidden(

@@ -13,16 +13,21 @@ from .spec import spec_of
 from .tokens import NumberTokens
 
 
-class NTLLoss(nn.Module):
-    """Stores the options of a function. Those of :func:`spec_of` are checked once; ``others`` by the function."""
+OF_SPEC = ("config", "ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale", "reduction")
+"""The options of a :class:`LossSpec`."""
 
-    def __init__(self, numbers: NumberTokens, options: dict[str, Any], **others: Any) -> None:
+
+class NTLLoss(nn.Module):
+    """Stores the options of a function. Those ``of_spec`` are checked once; ``others`` by the function."""
+
+    def __init__(self, numbers: NumberTokens, of_spec: tuple[Any, ...], **others: Any) -> None:
         super().__init__()
         self.numbers = numbers
-        self.options = options | others
+        self.options: dict[str, Any] = dict(zip(OF_SPEC, of_spec, strict=True)) | others
         check_numbers(numbers, getattr(numbers, "vocab_size", 0))
-        spec = spec_of(numbers=numbers, **options)
-        check_weight("weight", options["config"].weight, spec)
+        config, *rest = of_spec
+        spec = spec_of(config, numbers, *rest)
+        check_weight("weight", config.weight, spec)
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.numbers), *(f"{name}={value!r}" for name, value in self.options.items())])
@@ -58,16 +63,8 @@ class CrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        options = {
-            "config": config,
-            "ignore_index": ignore_index,
-            "label_smoothing": label_smoothing,
-            "z_loss": z_loss,
-            "softcap": softcap,
-            "logit_scale": logit_scale,
-            "reduction": reduction,
-        }
-        super().__init__(numbers, options, backend=backend, return_parts=return_parts, inplace=inplace)
+        of_spec = config, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction
+        super().__init__(numbers, of_spec, backend=backend, return_parts=return_parts, inplace=inplace)
 
     def forward(
         self,
@@ -114,17 +111,9 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         return_parts: bool = False,
         backend: str = "auto",
     ) -> None:
-        options = {
-            "config": config,
-            "ignore_index": ignore_index,
-            "label_smoothing": label_smoothing,
-            "z_loss": z_loss,
-            "softcap": softcap,
-            "logit_scale": logit_scale,
-            "reduction": reduction,
-        }
+        of_spec = config, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction
         others = {"return_parts": return_parts, "chunk_size": chunk_size, "skip_ignored": skip_ignored}
-        super().__init__(numbers, options, backend=backend, **others)
+        super().__init__(numbers, of_spec, backend=backend, **others)
 
     def forward(
         self,
