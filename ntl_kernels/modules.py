@@ -12,7 +12,6 @@ from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
 from .spec import spec_of
 from .tokens import NumberTokens
 
-
 OF_SPEC = ("config", "ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale", "reduction")
 """The options of a :class:`LossSpec`."""
 
