@@ -46,10 +46,10 @@ TEXT = [
 SPECIAL = ["<unk>", "<pad>"]
 
 
-def byte_level() -> Tokenizer:
+def byte_level(pre_tokenizer: Any = None) -> Tokenizer:
     """GPT-2: numbers behind a space are merged with it."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
@@ -58,15 +58,9 @@ def byte_level() -> Tokenizer:
 
 def byte_level_with_digit_groups() -> Tokenizer:
     """Llama 3 and Qwen: runs of one to three digits, never with a space."""
-    tokenizer = Tokenizer(models.BPE())
     groups = pre_tokenizers.Split(Regex(r"[0-9]{1,3}"), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [groups, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
-    return tokenizer
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return byte_level(pre_tokenizers.Sequence([groups, bytes_]))
 
 
 def sentencepiece_unigram() -> Tokenizer:
@@ -553,55 +547,55 @@ def test_vocabularies_that_are_none_are_named(vocab: Any, message: str) -> None:
         NumberTokens.from_tokenizer("gpt2")
 
 
-@pytest.mark.parametrize(
-    ("mapping", "vocab_size", "error", "message"),
-    [
-        ({}, 5, ValueError, "empty"),
-        ({1: 1.0, 5: 2.0}, 5, ValueError, r"\[0, 5\).*5"),
-        ({-1: 1.0, 2: 2.0}, 5, ValueError, "-1"),
-        ({1: 1.0, 2: 1.0 + 1e-12}, 5, ValueError, "two distinct float32"),
-        ({1: 1.0, 2: float("nan")}, 5, ValueError, "token 2.*nan"),
-        ({1: 1.0, 2: 1e39}, 5, ValueError, r"token 2.*1e\+39"),
-        ({1: 1.0, 2: 10**400}, 5, ValueError, "token 2.*inf"),
-        ({1: -1e38, 2: 1e38}, 5, ValueError, r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"),
-        ({"1": 1.0}, 5, TypeError, "'1'"),
-        ({1.0: 1.0}, 5, TypeError, r"ints; got 1\.0"),
-        ({1: "1"}, 5, TypeError, "token 1.*'1'"),
-        ({1: True}, 5, TypeError, "token 1.*True"),
-        ({1: 1j}, 5, TypeError, "token 1.*1j"),
-        ([1, 2], 5, TypeError, "mapping.*list"),
-        ({1: 1.0, 2: 2.0}, 0, ValueError, "vocab_size.*0"),
-        ({1: 1.0, 2: 2.0}, 5.0, TypeError, r"vocab_size.*5\.0"),
-        ({1: 1.0, 2: 2.0}, True, TypeError, "vocab_size.*True"),
-    ],
-)
-def test_bad_mappings_are_named(mapping: Any, vocab_size: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        NumberTokens.from_mapping(mapping, vocab_size)
-
-
 PAIR = {1: 1.0, 2: 2.0}
+APART = r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"
 
 
 @pytest.mark.parametrize(
-    ("groups", "error", "message"),
+    ("mapping", "error", "message"),
     [
-        (PAIR, TypeError, "groups must be a sequence of mappings; got dict"),
-        (iter([PAIR]), TypeError, "a sequence of mappings; got list_iterator"),
-        ([PAIR, [3]], TypeError, "mapping.*list"),
-        ([PAIR, {3: "1"}], TypeError, "token 3.*'1'"),
-        ([], ValueError, "there is no group"),
-        ([PAIR, {}], ValueError, "empty"),
-        ([PAIR, {3: 1.0}, {2: 2.0, 4: 2.0}], ValueError, r"a token must be in one group; .* several: \[2\]"),
-        ([{1: 1.0}, {2: 2.0}, {3: 5.0, 4: 5.0}], ValueError, "two distinct float32 values; each group has only one"),
-        ([PAIR, {3: 1e39}], ValueError, r"token 3.*1e\+39"),
-        ([PAIR, {3: -1e38, 4: 1e38}], ValueError, r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"),
-        ([PAIR, {5: 1.0}], ValueError, r"\[0, 5\).*5"),
+        ({}, ValueError, "empty"),
+        ({1: 1.0, 5: 2.0}, ValueError, r"\[0, 5\).*5"),
+        ({-1: 1.0, 2: 2.0}, ValueError, "-1"),
+        ({1: 1.0, 2: float("nan")}, ValueError, "token 2.*nan"),
+        ({1: 1.0, 2: 1e39}, ValueError, r"token 2.*1e\+39"),
+        ({1: 1.0, 2: 10**400}, ValueError, "token 2.*inf"),
+        ({1: -1e38, 2: 1e38}, ValueError, APART),
+        ({"1": 1.0}, TypeError, "'1'"),
+        ({1.0: 1.0}, TypeError, r"ints; got 1\.0"),
+        ({1: "1"}, TypeError, "token 1.*'1'"),
+        ({1: True}, TypeError, "token 1.*True"),
+        ({1: 1j}, TypeError, "token 1.*1j"),
+        ([1, 2], TypeError, "mapping.*list"),
     ],
 )
-def test_bad_groups_are_named(groups: Any, error: type[Exception], message: str) -> None:
+def test_bad_mappings_are_named(mapping: Any, error: type[Exception], message: str) -> None:
+    """The only one, and any group."""
+    for make in (
+        NumberTokens.from_mapping,
+        lambda given, size: NumberTokens.from_groups([{3: 1.0, 4: 2.0}, given], size),
+    ):
+        with pytest.raises(error, match=message):
+            make(mapping, 5)
+
+
+@pytest.mark.parametrize(
+    ("groups", "vocab_size", "error", "message"),
+    [
+        (PAIR, 5, TypeError, "groups must be a sequence of mappings; got dict"),
+        (iter([PAIR]), 5, TypeError, "a sequence of mappings; got list_iterator"),
+        ([], 5, ValueError, "there is no group"),
+        ([PAIR, {3: 1.0}, {2: 2.0, 4: 2.0}], 5, ValueError, r"a token must be in one group; .* several: \[2\]"),
+        ([{1: 1.0, 2: 1.0 + 1e-12}], 5, ValueError, "two distinct float32"),
+        ([{1: 1.0}, {2: 2.0}, {3: 5.0, 4: 5.0}], 5, ValueError, "two distinct float32 values; each group has only one"),
+        ([PAIR], 0, ValueError, "vocab_size.*0"),
+        ([PAIR], 5.0, TypeError, r"vocab_size.*5\.0"),
+        ([PAIR], True, TypeError, "vocab_size.*True"),
+    ],
+)
+def test_bad_groups_are_named(groups: Any, vocab_size: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        NumberTokens.from_groups(groups, 5)
+        NumberTokens.from_groups(groups, vocab_size)
 
 
 def test_groups_stay_in_their_order_and_are_compared() -> None:

@@ -1,4 +1,4 @@
-"""A batch's column ``number_weights``: on every road, the loss, gradients and metrics of one large batch with it."""
+"""A batch's column ``number_weights`` in other Trainers than ours (`test_transformers_trainer.py`), and wrong ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from datasets import Dataset
 from peft import PromptTuningConfig, get_peft_model
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Seq2SeqTrainingArguments, Trainer
+from transformers import Trainer
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.integrations.transformers import (
-    NTLSeq2SeqTrainer,
     NTLTrainer,
     apply_ntl_to_model,
     set_ntl_loss_function,
@@ -24,52 +23,9 @@ from ntl_kernels.integrations.transformers import (
 from .models import NUMBERS, assert_same_gradients, make_batch, make_model, make_targets, stock_output
 from .test_transformers_trainer import EXACT, assert_metrics
 from .test_trl import make_trainer as make_sft_trainer
-from .training import LOG_ERROR, ROWS, all_rows, arguments, counts_targets, large_batch, log_of, settings, step_of
+from .training import ROWS, arguments, as_dataset, counts_targets, large_batch, log_of, step_of
 
 OVER_TOKENS = NTLConfig(mean_over="tokens", weight=2.0)
-
-
-def as_dataset() -> Dataset:
-    """All rows, and a column that the Trainer removes, since no model has such an argument."""
-    batch = {name: tensor.tolist() for name, tensor in all_rows(weighted=True).items()}
-    return Dataset.from_dict({**batch, "source": ["a file"] * ROWS})
-
-
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-@pytest.mark.parametrize(("case", "config"), [("llama-tied", NTLConfig()), ("llama", OVER_TOKENS), ("t5", NTLConfig())])
-def test_four_steps_equal_one_batch(case: str, config: NTLConfig, patched: bool, tmp_path: Path) -> None:
-    model = make_model(case)
-    parts, expected = large_batch(model, weighted=True, config=config)
-    assert abs(parts.ntl - large_batch(model, config=config)[0].ntl) > 0.01
-    if patched:
-        apply_ntl_to_model(model, NUMBERS, config)
-    options = {"train_dataset": as_dataset(), "eval_dataset": as_dataset(), "numbers": NUMBERS, "ntl_config": config}
-    trainer = NTLTrainer(model, arguments(tmp_path, 2, 4), **options)
-    metrics = trainer.evaluate()
-    assert_same_gradients(step_of(trainer), expected, EXACT)
-    log = log_of(trainer)
-    assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
-    assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
-    assert_metrics(log, parts)
-    assert_metrics(metrics, parts, "eval_")
-    rows = all_rows(weighted=True)
-    counted = stock_output(make_model(case), {**rows, "number_weights": (rows["number_weights"] != 0).float()})
-    share = (counted.num_numbers / counted.num_tokens).item()
-    assert [log["number_share"], metrics["eval_number_share"]] == pytest.approx([share, share])
-
-
-@pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_evaluation_that_generates(patched: bool, tmp_path: Path) -> None:
-    """``generate`` refuses arguments that a model does not have."""
-    model = make_model("t5")
-    parts = large_batch(model, weighted=True)[0]
-    if patched:
-        apply_ntl_to_model(model, NUMBERS)
-    args = Seq2SeqTrainingArguments(**settings(tmp_path, 3, 1, predict_with_generate=True, generation_max_length=5))
-    trainer = NTLSeq2SeqTrainer(model, args, eval_dataset=as_dataset(), numbers=NUMBERS, compute_metrics=lambda _: {})
-    metrics = trainer.evaluate()
-    assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
-    assert_metrics(metrics, parts, "eval_")
 
 
 @counts_targets

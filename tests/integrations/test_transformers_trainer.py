@@ -25,7 +25,6 @@ from ntl_kernels.integrations.transformers import (
     apply_ntl_to_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.forwards import INSTALLED
 from ntl_kernels.integrations.transformers.frameworks import check_arguments
 from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
 
@@ -38,6 +37,7 @@ from .training import (
     Record,
     all_rows,
     arguments,
+    as_dataset,
     exact_loss,
     large_batch,
     log_of,
@@ -60,57 +60,69 @@ def assert_metrics(log: dict[str, float], parts: NTLOutput, prefix: str = "") ->
 
 def make_trainer(model: Any, folder: Path, batch: int = 2, steps: int = 4, **options: Any) -> NTLTrainer:
     keywords = {name: options.pop(name) for name in ("numbers", "ntl_config", "z_loss") if name in options}
-    rows = to_rows(model)
+    rows = options.pop("data", None) or to_rows(model)
     return NTLTrainer(
         model, arguments(folder, batch, steps, **options), train_dataset=rows, eval_dataset=rows, **keywords
     )
 
 
 @pytest.mark.parametrize(
-    ("case", "patched", "options"),
+    ("case", "patched", "options", "weighted"),
     [
-        ("llama-tied", True, OPTIONS),
-        ("llama-tied", False, {"config": OVER_TOKENS}),
-        ("gemma2", False, OPTIONS),
-        ("gemma2", True, {"config": OVER_TOKENS}),
-        ("gpt2", True, OPTIONS),
-        ("t5", True, {"config": OVER_TOKENS}),
-        ("t5", False, OPTIONS),
+        ("llama-tied", True, OPTIONS, False),
+        ("llama-tied", False, {"config": OVER_TOKENS}, False),
+        ("gemma2", False, OPTIONS, False),
+        ("gemma2", True, {"config": OVER_TOKENS}, False),
+        ("gpt2", True, OPTIONS, False),
+        ("t5", True, {"config": OVER_TOKENS}, False),
+        ("t5", False, OPTIONS, False),
+        *((case, patched, {}, True) for case in ("llama-tied", "t5") for patched in (True, False)),
+        *(("llama", patched, {"config": OVER_TOKENS}, True) for patched in (True, False)),
     ],
 )
-def test_four_steps_equal_one_batch(case: str, patched: bool, options: dict[str, Any], tmp_path: Path) -> None:
+def test_four_steps_equal_one_batch(
+    case: str, patched: bool, options: dict[str, Any], weighted: bool, tmp_path: Path
+) -> None:
+    """``weighted``: with a column ``number_weights``, and one that the Trainer removes."""
     model = make_model(case)
-    parts, expected = large_batch(model, **options)
+    parts, expected = large_batch(model, weighted, **options)
+    assert not weighted or abs(parts.ntl - large_batch(model, **options)[0].ntl) > 0.01
+    given = {"data": as_dataset() if weighted else to_rows(model)}
     if patched:
-        trainer = make_trainer(apply_ntl_to_model(model, NUMBERS, **options), tmp_path)
+        trainer = make_trainer(apply_ntl_to_model(model, NUMBERS, **options), tmp_path, **given)
     else:
-        given = {"numbers": NUMBERS, "ntl_config": options["config"], "z_loss": options.get("z_loss", 0.0)}
+        given |= {"numbers": NUMBERS, "ntl_config": options.get("config"), "z_loss": options.get("z_loss", 0.0)}
         trainer = make_trainer(model, tmp_path, label_smoothing_factor=options.get("label_smoothing", 0.0), **given)
     metrics = trainer.evaluate()
     assert_same_gradients(step_of(trainer), expected, EXACT)
     log = log_of(trainer)
     assert log["loss"] == pytest.approx(parts.loss.item(), rel=EXACT, abs=LOG_ERROR)
+    assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
     assert_metrics(log, parts)
     assert_metrics(metrics, parts, "eval_")
-    share = (parts.num_numbers / parts.num_tokens).item()
+    rows = all_rows(weighted)
+    if weighted:
+        rows["number_weights"] = (rows["number_weights"] != 0).float()
+    counted = stock_output(make_model(case), rows)
+    share = (counted.num_numbers / counted.num_tokens).item()
     assert [log["number_share"], metrics["eval_number_share"]] == pytest.approx([share, share])
 
 
-def seq2seq_trainer(model: Any, folder: Path, **options: Any) -> NTLSeq2SeqTrainer:
-    settings_of_one_batch = settings(folder, ROWS, 1, predict_with_generate=True, generation_max_length=5)
-    args, rows = Seq2SeqTrainingArguments(**(settings_of_one_batch | options)), to_rows(model)
-    numbers = None if hasattr(model, INSTALLED) else NUMBERS
-    return NTLSeq2SeqTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=numbers)
-
-
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
-def test_evaluation_that_generates(patched: bool, tmp_path: Path) -> None:
-    """The loss that chooses the best model is CE + NTL, and the predictions are generated."""
+def test_evaluation_that_generates(patched: bool, weighted: bool, tmp_path: Path) -> None:
+    """The loss that chooses the best model is CE + NTL, and the predictions are generated.
+
+    ``generate`` refuses arguments that a model does not have, such as ``number_weights``.
+    """
     model, seen = make_model("t5"), []
-    parts = large_batch(model, label_smoothing=0.1)[0]
+    parts, expected = large_batch(model, weighted, label_smoothing=0.1)
     if patched:
         apply_ntl_to_model(model, NUMBERS, label_smoothing=0.1)
-    trainer = seq2seq_trainer(model, tmp_path, label_smoothing_factor=0.1, per_device_eval_batch_size=3)
+    options = {"predict_with_generate": True, "generation_max_length": 5, "per_device_eval_batch_size": 3}
+    args = Seq2SeqTrainingArguments(**settings(tmp_path, ROWS, 1, label_smoothing_factor=0.1, **options))
+    data, numbers = as_dataset() if weighted else to_rows(model), None if patched else NUMBERS
+    trainer = NTLSeq2SeqTrainer(model, args, train_dataset=data, eval_dataset=data, numbers=numbers)
     trainer.compute_metrics = lambda result: seen.append(result) or {"exact": 1.0}
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx(parts.loss.item(), rel=1e-5)
@@ -121,7 +133,7 @@ def test_evaluation_that_generates(patched: bool, tmp_path: Path) -> None:
     assert (seen[0].predictions[:, : generated.shape[1]] == generated).all()
     assert (seen[0].label_ids[:, :9] == all_rows()["labels"].numpy()).all()
     assert "eval_ntl" in trainer.evaluate(max_length=4)
-    assert_same_gradients(step_of(trainer), large_batch(make_model("t5"), label_smoothing=0.1)[1], EXACT)
+    assert_same_gradients(step_of(trainer), expected, EXACT)
 
 
 def test_evaluation_without_labels(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def to_rows(model: Any, decoder_inputs: bool = False, weighted: bool = False) ->
     return [{name: tensor[row] for name, tensor in batch.items()} for row in range(ROWS)]
 
 
+def as_dataset() -> Any:
+    """All rows with number weights, and a column that the Trainer removes, since no model has such an argument."""
+    from datasets import Dataset
+
+    batch = {name: tensor.tolist() for name, tensor in all_rows(weighted=True).items()}
+    return Dataset.from_dict({**batch, "source": ["a file"] * ROWS})
+
+
 def large_batch(model: Any, weighted: bool = False, **options: Any) -> tuple[NTLOutput, dict[str, Tensor | None]]:
     """Truth: the stock forward's parts and gradients for all rows at once."""
     parts = stock_output(model, all_rows(weighted), **options)
