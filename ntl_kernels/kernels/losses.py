@@ -17,8 +17,6 @@ from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk
 
 RESULTS = tl.constexpr(RowResult._fields)
 """The names of the rows of ``fields`` [F, N], in their order."""
-SHOWN = tl.constexpr(RowResult._fields[: RowResult._fields.index("number_peak")])
-"""Without what only a later pass needs."""
 PARTS = tl.constexpr(Parts._fields)
 
 
@@ -217,8 +215,7 @@ def row_losses_kernel(
         row_gradient, number = label_terms(
             row, own_label, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK
         )
-        NAMES: tl.constexpr = RESULTS if gradient is None else SHOWN
-        store_named(row_result(label, ce, is_correct, normaliser, number), NAMES, fields, row_count, n)
+        store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
             tl.store(losses + n, label.row_weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
         if gradient is not None:
