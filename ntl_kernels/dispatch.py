@@ -52,8 +52,7 @@ def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:
     if not plain and plan.columns.are_whole:
         return traced_loss(as_inputs(*inputs), problem, plan, needs_gradient)
     if not needs_gradient:
-        detached = [None if each is None else each.detach() for each in inputs]
-        return loss.forward(as_inputs(*detached), problem, plan, [False] * 3).forward  # type: ignore[arg-type]
+        return loss.forward(as_inputs(*ops.detached(*inputs)), problem, plan, [False] * 3).forward
     if plan.inplace:
         check_inplace(source)
     version = source._version

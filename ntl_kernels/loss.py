@@ -109,15 +109,9 @@ class Columns(Protocol):
         ...
 
     def gradient(
-        self,
-        logits: Tensor,
-        problem: Problem,
-        fields: Tensor,
-        number_logits: Tensor | None,
-        upstream: Tensor,
-        inplace: bool,
+        self, chunk: Chunk, fields: Tensor, number_logits: Tensor | None, upstream: Tensor, inplace: bool
     ) -> Tensor:
-        """That of the logits, from their fields; see ``Backend.row_gradients``."""
+        """That of a chunk's logits, perhaps in their memory, from their fields; see ``Backend.row_gradients``."""
         ...
 
     def sum_hidden(self, gradient: Tensor) -> Tensor:
@@ -144,17 +138,11 @@ class Whole:
             yield chunk, Found(fields, None, gradient)
 
     def gradient(
-        self,
-        logits: Tensor,
-        problem: Problem,
-        fields: Tensor,
-        number_logits: Tensor | None,
-        upstream: Tensor,
-        inplace: bool,
+        self, chunk: Chunk, fields: Tensor, number_logits: Tensor | None, upstream: Tensor, inplace: bool
     ) -> Tensor:
-        gradient = logits if inplace else gradient_like(logits)
-        operands = fields.contiguous(), number_logits, upstream.contiguous()
-        load_backend(problem.backend).row_gradients(logits, problem, None, *operands, gradient)
+        gradient = chunk.logits if inplace else gradient_like(chunk.logits)
+        operands = fields.contiguous(), number_logits, upstream.contiguous(), gradient
+        load_backend(chunk.problem.backend).row_gradients(chunk.logits, chunk.problem, None, *operands)
         return gradient
 
     def sum_hidden(self, gradient: Tensor) -> Tensor:
@@ -244,15 +232,14 @@ def gradients(
     For reduction "mean" the problem must contain both denominators.
     """
     if inputs.weight is None:
-        row_data = fields, number_logits, upstream
-        return Gradients(plan.columns.gradient(inputs.source, problem, *row_data, plan.inplace))
+        (chunk,) = chunks_of(inputs, problem, plan)
+        return Gradients(plan.columns.gradient(chunk, fields, number_logits, upstream, plan.inplace))
     with without_autocast(inputs.source):
         sums = GradientSums(inputs, plan, wanted)
         for chunk in chunks_of(inputs, problem, plan):
             numbers = None if number_logits is None else number_logits[chunk.rows]
             of_rows = upstream[chunk.rows] if upstream.ndim else upstream
-            row_data = fields[:, chunk.rows], numbers, of_rows
-            sums.add(plan.columns.gradient(chunk.logits, chunk.problem, *row_data, inplace=True), chunk)
+            sums.add(plan.columns.gradient(chunk, fields[:, chunk.rows], numbers, of_rows, inplace=True), chunk)
         return sums.finish()
 
 

@@ -125,22 +125,16 @@ class Losses(torch.autograd.Function):
         if ctx.keeps:
             found = loss.scaled(of_inputs(wanted, first, second, third), upstream, problem_of(operands))
         else:
+            operands = operands_of(fake_problem_of(operands).counted_by(parts), parts.dtype)
             given = detached(fields, upstream, first, second, third)
-            operands = with_denominators(operands, parts)
             found = of_inputs(wanted, *gradients(*given, *ctx.chunking, list(wanted), *operands))
         results = (each if each is None else refuse_second_derivative(each, of_loss, upstream) for each in found)
         return *results, *(None for _ in (*ctx.chunking, wanted, *operands))
 
 
 def detached(*tensors: Tensor | None) -> list[Any]:
-    """The tensors for an operator without a derivative, which ``torch.func.grad`` calls only with such."""
+    """The tensors without gradients: ``torch.func.grad`` calls operators without a derivative only with such."""
     return [None if tensor is None else tensor.detach() for tensor in tensors]
-
-
-def with_denominators(operands: Sequence[Any], parts: Tensor) -> Sequence[Any]:
-    """The operands with the denominators that a forward pass counted and returned among its parts."""
-    problem = fake_problem_of(operands)
-    return operands_of(problem.counted_by(parts), parts.dtype) if problem.lacks_denominators else operands
 
 
 losses.register_autograd(Losses.backward, setup_context=Losses.setup_context)

@@ -81,23 +81,16 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 
     is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
     rows = is_measured.view(-1).nonzero().view(-1)
-    parts = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
-    spread = (torch.zeros_like(ce).index_copy_(0, rows, part) for part in parts)
-    ntl, error, mass, number_peak, number_total, mean_dloss_dq = spread
-    weight = torch.ones_like(ce) if labels.row_weights is None else labels.row_weights
+    of_numbers = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
+    known = {name: torch.zeros_like(ce).index_copy_(0, rows, part) for name, part in of_numbers.items()}
     found = RowResult(
         cross_entropy=labels.weighted(ce),
         is_correct=(label_logit >= normaliser.peak).to(ce.dtype),
-        row_weight=weight,
+        row_weight=torch.ones_like(ce) if labels.row_weights is None else labels.row_weights,
         peak=normaliser.peak,
         total=normaliser.total,
-        ntl=labels.weighted_numbers(ntl),
-        absolute_error=error,
-        mass=mass,
         number_row_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
-        number_peak=number_peak,
-        number_total=number_total,
-        mean_dloss_dq=mean_dloss_dq,
+        **known | {"ntl": labels.weighted_numbers(known["ntl"])},
     )
     fields = as_fields(found)
     if labels.counts is not None:
@@ -106,14 +99,9 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
 
 
 def merged_numbers(
-    gathered: Tensor,
-    number_logits: Tensor | None,
-    labels: Labels,
-    normaliser: Normaliser,
-    rows: Tensor,
-    problem: Problem,
-) -> tuple[Tensor, ...]:
-    """(NTL_i, |yhat - v_y|, the mass, the number tokens' peak and total, mean_dloss_dq) of number rows, each [n, 1]."""
+    gathered: Tensor, number_logits: Tensor | None, labels: Labels, whole: Normaliser, rows: Tensor, problem: Problem
+) -> dict[str, Tensor]:
+    """What :class:`RowResult` knows of number rows besides weights, with NTL_i for ``ntl``, each [n, 1]."""
     spec, sent = labels.spec_of_rows(problem.spec), Statistics(*gathered[:, :, rows, None].unbind(1))
     over_numbers, (error, mean_dloss_dq) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
     if number_logits is not None:
@@ -121,10 +109,11 @@ def merged_numbers(
     loss = mean_dloss_dq
     if spec.kind != "wasserstein":
         loss, mean_dloss_dq = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
-    mass = share_of(over_numbers, Normaliser(*(part[rows] for part in normaliser)))
+    mass = share_of(over_numbers, Normaliser(*(part[rows] for part in whole)))
     ntl = mass_gradient_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
     error = error.abs() if labels.group is None else error.abs() * labels.group.unit
-    return ntl, error, mass, *over_numbers, mean_dloss_dq
+    of_numbers = {"number_peak": over_numbers.peak, "number_total": over_numbers.total, "mean_dloss_dq": mean_dloss_dq}
+    return of_numbers | {"ntl": ntl, "absolute_error": error, "mass": mass}
 
 
 def merged_sums(peaks: Tensor, totals: Tensor, *weighted: Tensor) -> tuple[Normaliser, list[Tensor]]:

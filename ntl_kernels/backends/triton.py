@@ -123,14 +123,7 @@ def count(problem: Problem, vocab_size: int, dtype: torch.dtype) -> Tensor:
     totals = torch.empty(2 * programs, dtype=dtype, device=problem.rows.labels.device)
     given = arguments_of(problem, totals)
     arguments = given.labels, given.numbers, vocab_size, row_count, totals
-    launch(
-        count_kernel,
-        programs,
-        totals.device,
-        arguments,
-        {"BLOCK": TOTAL_BLOCK},
-        num_warps=MOST_THREADS // LANES[PLATFORM],
-    )
+    launch(count_kernel, programs, totals.device, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_WARPS)
     return totals if programs == 1 else totals.view(2, programs).sum(1)
 
 
@@ -184,14 +177,7 @@ def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
     arguments = fields, fields.shape[1], sums
-    launch(
-        sum_kernel,
-        programs,
-        fields.device,
-        arguments,
-        {"BLOCK": TOTAL_BLOCK},
-        num_warps=MOST_THREADS // LANES[PLATFORM],
-    )
+    launch(sum_kernel, programs, fields.device, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_WARPS)
     return sums
 
 

@@ -53,8 +53,3 @@ def checked_group(group: object) -> ProcessGroup:
     if dist.get_rank(group) < 0:
         raise ValueError("group must contain this process, but does not")
     return group
-
-
-def group_size(group: ProcessGroup) -> int:
-    """The number of ranks of a group."""
-    return dist.get_world_size(group)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from ..backends import load_backend
 from ..backends.layout import loss_dtype
 from ..checks import can_look
 from ..dispatch import as_rows, is_capturing, loss_of, reference_loss
@@ -21,7 +23,7 @@ from ..loss import Chunk, Chunking, Found, Inputs, Plan, default_chunk_size
 from ..problem import Forward, Problem
 from ..tracing import is_plain
 from . import steps
-from .collectives import check_transforms, finished, gather_ranks, group_size, sum_ranks
+from .collectives import check_transforms, finished, gather_ranks, sum_ranks
 from .headers import SIZE
 from .whole import all_columns, summed_gradient
 
@@ -81,25 +83,21 @@ class Split:
             fields = fields.masked_fill(is_wrong, torch.nan)
         if needs_gradient:
             one = torch.ones((), dtype=fields.dtype, device=fields.device)
-            gradient = self.gradient(chunk.logits, chunk.problem, fields, number_logits, one, inplace=True)
+            gradient = self.gradient(chunk, fields, number_logits, one, inplace=True)
         return Found(fields, number_logits, gradient)
 
     def gradient(
-        self,
-        logits: Tensor,
-        problem: Problem,
-        fields: Tensor,
-        number_logits: Tensor | None,
-        upstream: Tensor,
-        inplace: bool,
+        self, chunk: Chunk, fields: Tensor, number_logits: Tensor | None, upstream: Tensor, inplace: bool
     ) -> Tensor:
-        """May overwrite the logits, but not in a trace. Sends nothing."""
+        """Never in place in a trace. Sends nothing."""
+        logits, problem = chunk.logits, chunk.problem
         with torch.no_grad():
-            target = logits.detach() if inplace and is_plain(logits, upstream) else None
-            operands = fields.contiguous(), number_logits, upstream.contiguous()
-            if target is None:
-                return steps.shard_gradients(logits, self.first, *operands, problem)
-            return steps.write_gradients(target, self.first, *operands, problem)
+            operands = self.first, fields.contiguous(), number_logits, upstream.contiguous()
+            if not (inplace and is_plain(logits, upstream)):
+                return steps.shard_gradients(logits, *operands, problem)
+            target = logits.detach()
+            load_backend(problem.backend).row_gradients(target, problem, *operands, target)
+            return target
 
     def sum_hidden(self, gradient: Tensor) -> Tensor:
         if not self.sums_hidden:
@@ -152,8 +150,8 @@ def chunk_rows(num_rows: int, weight: Tensor, problem: Problem, split: Split, ch
     If there are several chunks, two exist at a time, so each is half as large.
     """
     if chunk_size is None:
-        width = -(-problem.vocab_size // group_size(split.group))
+        width = -(-problem.vocab_size // dist.get_world_size(split.group))
         chunk_size = default_chunk_size(num_rows, weight.new_empty(()).expand(width, weight.shape[1]))
-    if num_rows <= chunk_size or group_size(split.group) == 1:
+    if num_rows <= chunk_size or dist.get_world_size(split.group) == 1:
         return max(min(chunk_size, num_rows), 1)
     return -(-chunk_size // 2)

@@ -14,21 +14,12 @@ from .headers import SIZE, header_of
 from .headers import disagreement as headers_disagree
 
 
-def rows_like(tensor: Tensor, problem: Problem, *leading: int) -> Tensor:
-    """An uninitialised tensor [..., N] in the losses' dtype."""
-    return tensor.new_empty((*leading, problem.rows.labels.numel()), dtype=loss_dtype(tensor.dtype))
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """An uninitialised tensor in the losses' dtype."""
+    return like.new_empty(shape, dtype=loss_dtype(like.dtype))
 
 
-def fake_statistics(logits: Tensor, first: int, header: Tensor, problem: Problem) -> Tensor:
-    count = num_statistics(problem.spec)
-    return logits.new_empty((count, problem.rows.labels.numel() + 1), dtype=loss_dtype(logits.dtype))
-
-
-@step(
-    "Tensor logits, int first",
-    "Tensor",
-    lambda logits, first, problem: logits.new_empty(SIZE, dtype=loss_dtype(logits.dtype)),
-)
+@step("Tensor logits, int first", "Tensor", lambda logits, *_: empty(logits, SIZE))
 def header(logits: Tensor, first: int, problem: Problem) -> Tensor:
     """[7] of this rank, with all rows of the problem as the caller passed it."""
     return header_of(problem, first, logits.shape[-1], logits)
@@ -41,7 +32,11 @@ def disagreement(headers: Tensor, problem: Problem) -> Tensor:
     return headers_disagree(headers, problem.vocab_size)
 
 
-@step("Tensor logits, int first, Tensor header", "Tensor", fake_statistics)
+@step(
+    "Tensor logits, int first, Tensor header",
+    "Tensor",
+    lambda logits, _, __, problem: empty(logits, num_statistics(problem.spec), problem.rows.labels.numel() + 1),
+)
 def shard_statistics(logits: Tensor, first: int, header: Tensor, problem: Problem) -> Tensor:
     """[S, N + 1] of this rank's logits [B, T, W], whose first column has the index ``first``."""
     statistics = load_shard_backend(problem.backend).shard_statistics(logits, problem, first)
@@ -52,7 +47,7 @@ def shard_statistics(logits: Tensor, first: int, header: Tensor, problem: Proble
 @step(
     "Tensor logits, int first",
     "Tensor",
-    lambda logits, first, problem: rows_like(logits, problem, problem.table.ids.numel()).t().contiguous(),
+    lambda logits, _, problem: empty(logits, problem.rows.labels.numel(), problem.table.ids.numel()),
 )
 def number_columns(logits: Tensor, first: int, problem: Problem) -> Tensor:
     """[N, K]: this rank's share of the number tokens' logits."""
@@ -62,7 +57,7 @@ def number_columns(logits: Tensor, first: int, problem: Problem) -> Tensor:
 @step(
     "Tensor gathered, Tensor? number_logits",
     "Tensor",
-    lambda gathered, _, problem: rows_like(gathered, problem, NUM_FIELDS),
+    lambda gathered, _, problem: empty(gathered, NUM_FIELDS, problem.rows.labels.numel()),
 )
 def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> Tensor:
     """fields [NUM_FIELDS, N] from the statistics [R, S, N + 1] of all ranks."""
@@ -82,11 +77,3 @@ def shard_gradients(
     operands = fields, number_logits, upstream.contiguous(), gradient
     load_backend(problem.backend).row_gradients(logits, problem, first, *operands)
     return gradient
-
-
-def write_gradients(
-    logits: Tensor, first: int, fields: Tensor, number_logits: Tensor | None, upstream: Tensor, problem: Problem
-) -> Tensor:
-    """:func:`shard_gradients`, written over the logits; not in a trace."""
-    load_backend(problem.backend).row_gradients(logits, problem, first, fields, number_logits, upstream, logits)
-    return logits

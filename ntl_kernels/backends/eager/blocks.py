@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ...problem import Rows
 from ..layout import loss_dtype
-from .labels import Labels, Rows, chosen
+from .labels import Labels, chosen
 from .workers import for_each, threads_for
 
 BLOCK_BYTES = {"cpu": 8 * 2**20}

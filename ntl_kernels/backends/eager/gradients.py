@@ -11,7 +11,7 @@ from ...formulas import costs
 from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
-from .labels import Factor, Labels, chosen, read_labels
+from .labels import Labels, chosen, read_labels
 from .numbers import NumberLoss, NumberTerms, cumulative_terms, mass_gradient_of, number_gradient, own, value_terms
 from .rows import cross_entropy_gradient, row_gradient
 from .softmax import Normaliser, share_of, transform_logits
@@ -63,7 +63,7 @@ def row_gradients(
         if first is not None:
             column, is_here = local_column(part.tokens, first, width)
             part = part._replace(tokens=column)
-            of_ce = of_ce._replace(label=spread(of_ce.label, known.peak) * is_here)
+            of_ce = of_ce._replace(label=of_ce.label * is_here.to(fields.dtype))
         if part.has_numbers:
             others = part.others(problem.table, numbers_here.places)
             number_x = own(x.index_select(-1, numbers_here.columns), others, -torch.inf)
@@ -73,11 +73,6 @@ def row_gradients(
         block.write(row_gradient(x, powers, known.total, of_ce, part, numbers, numbers_here.columns, spec))
 
     Blocks(logits, labels, gradient).for_each(work)
-
-
-def spread(factor: Factor, like: Tensor) -> Tensor:
-    """A factor with one number per row, shaped like a tensor [n, 1]."""
-    return factor.expand_as(like) if isinstance(factor, Tensor) else torch.full_like(like, factor)
 
 
 def numbers_from_fields(

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from ...formulas import divide, other_groups
-from ...problem import Problem, is_kept
+from ...problem import Problem, Rows, is_kept
 from ...spec import LossSpec
 from ...tokens import Group, NumberTable
 
-Rows: TypeAlias = Union[slice, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
-"""Some rows: a slice, or int64 indices."""
-Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007
+Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
 """One number for all rows (a Python number or a 0-d tensor), or one for each [n, 1]."""
 
 

@@ -38,20 +38,23 @@ class NumberLoss(NamedTuple):
     mean_dloss_dq: Any = None  # [n, 1]: the mean of dloss_dq
 
 
-def number_softmax(x: Tensor, labels: Labels, problem: Problem, wants_parts: bool) -> tuple[Tensor | None, Labels]:
-    """(q [n, K] of transformed logits x [n, V], labels): the softmax over the number tokens alone, or None if no row
-    needs it, and the labels without number rows whose number tokens are all -inf, which have no distribution.
+def number_softmax(
+    x: Tensor, labels: Labels, problem: Problem, needs_error: bool
+) -> tuple[Tensor | None, Tensor | None, Labels]:
+    """(the number logits [n, K] of transformed logits x [n, V], or None without number rows; q [n, K], the softmax over
+    them alone, or None if no row needs it; the labels without number rows whose number logits are all -inf, which have
+    no distribution).
 
     Call it before x is overwritten.
     """
     if not labels.has_numbers:
-        return None, labels
+        return None, None, labels
     number_logits = own(x.index_select(-1, problem.table.ids), labels.others(problem.table), -torch.inf)
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
-    is_needed = wants_parts or not (problem.spec.reweigh and is_linear(problem.spec))
-    return number_logits.softmax(-1) if is_needed else None, labels
+    needs_q = needs_error or not (problem.spec.reweigh and is_linear(problem.spec))
+    return number_logits, number_logits.softmax(-1) if needs_q else None, labels
 
 
 def own(columns: Tensor, others: Tensor | None, fill: float) -> Tensor:

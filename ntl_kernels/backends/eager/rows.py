@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,12 +89,9 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     distance = None
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
-    q, measured = number_softmax(x, labels, problem, problem.wants_parts or block.gradient is None)
-    over_numbers = None
+    needs_error = problem.wants_parts or block.gradient is None
+    number_x, q, measured = number_softmax(x, labels, problem, needs_error)
     if block.gradient is None:
-        if labels.has_numbers:  # before x is overwritten
-            number_x = own(x.index_select(-1, ids), labels.others(problem.table), -torch.inf)
-            over_numbers = normaliser_of(number_x, number_x.amax(-1, keepdim=True), number_x)
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
     else:
@@ -111,39 +108,27 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
-    is_correct = weight = ntl = error = mass = number_weight = number_peak = number_total = mean_dloss_dq = None
-    if numbers is not None:
-        ntl = labels.weighted_numbers(numbers.ntl).masked_fill(measured.is_other, 0)
-        if q is not None and (problem.wants_parts or over_numbers is not None):
-            error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
-        if over_numbers is not None:
-            mean_dloss_dq = numbers.mean_dloss_dq if spec.kind == "wasserstein" else error
-            measures: tuple[Any, ...] = (*over_numbers, mean_dloss_dq)
-            known = (part.masked_fill(measured.is_other, 0) for part in measures)
-            number_peak, number_total, mean_dloss_dq = known
+    found = RowResult(cross_entropy=ce, peak=peak, total=normaliser.total)
     if problem.wants_parts:
-        is_correct = (label_logits >= peak).to(ce.dtype)
         weight = torch.ones_like(ce) if labels.row_weights is None else labels.row_weights
-        if number_p is not None and error is not None:
-            error = error.abs() if labels.group is None else error.abs() * labels.group.unit
-            error = error.masked_fill_(measured.is_other, 0)
-            mass = rounded_up_(number_p.sum(-1, keepdim=True)).masked_fill_(measured.is_other, 0)
+        found = found._replace(is_correct=(label_logits >= peak).to(ce.dtype), row_weight=weight)
+    if numbers is None or number_x is None or number_p is None:
+        return as_fields(found)
+    measures = {"ntl": labels.weighted_numbers(numbers.ntl)}
+    if q is not None and needs_error:
+        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
+        if block.gradient is None:  # a later pass may compute it
+            over_numbers = normaliser_of(number_x, number_x.amax(-1, keepdim=True), number_x)
+            mean_dloss_dq = numbers.mean_dloss_dq if spec.kind == "wasserstein" else error
+            measures |= {"number_peak": over_numbers.peak, "number_total": over_numbers.total}
+            measures |= {"mean_dloss_dq": mean_dloss_dq}
+        if problem.wants_parts:
+            absolute_error = error.abs() if labels.group is None else error.abs() * labels.group.unit
+            measures |= {"absolute_error": absolute_error, "mass": rounded_up_(number_p.sum(-1, keepdim=True))}
             number_weight = labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0)
-    found = RowResult(
-        cross_entropy=ce,
-        is_correct=is_correct,
-        row_weight=weight,
-        peak=peak,
-        total=normaliser.total,
-        ntl=ntl,
-        absolute_error=error,
-        mass=mass,
-        number_row_weight=number_weight,
-        number_peak=number_peak,
-        number_total=number_total,
-        mean_dloss_dq=mean_dloss_dq,
-    )
-    return as_fields(found)
+            found = found._replace(number_row_weight=number_weight)
+    known = {name: part.masked_fill(measured.is_other, 0) for name, part in measures.items()}
+    return as_fields(found._replace(**known))
 
 
 def as_fields(found: RowResult) -> Tensor:
