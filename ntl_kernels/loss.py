@@ -255,15 +255,9 @@ def chunks_of(inputs: Inputs, problem: Problem, plan: Plan) -> Iterator[Chunk]:
     for rows in plan.chunking.of(problem):
         states = hidden[rows]
         out = None if buffer is None else buffer[: states.shape[0]]
-        product = multiplied(states, weight, bias, out)
+        head = weight.t()
+        product = torch.mm(states, head, out=out) if bias is None else torch.addmm(bias, states, head, out=out)
         yield Chunk(rows, problem.changed(rows=problem.rows.part(rows)), states, product[None])
-
-
-def multiplied(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Tensor:
-    """The logits [R, V] of hidden states [R, H], in ``out`` if given."""
-    if bias is None:
-        return torch.mm(hidden, weight.t(), out=out)
-    return torch.addmm(bias, hidden, weight.t(), out=out)
 
 
 class GradientSums:

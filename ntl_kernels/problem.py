@@ -135,22 +135,17 @@ def as_number(given: Any) -> Any:
     return given.detach() if isinstance(given, Tensor) else float(given)
 
 
-def as_tensor(scalar: Tensor | float | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """A scalar as a 0-d tensor, an operand of a graph: a new value needs no new graph."""
-    return scalar if scalar is None or isinstance(scalar, Tensor) else filled(scalar, dtype, device)
+def as_tensor(scalar: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A scalar as a 0-d tensor, an operand of a graph: a new value needs no new graph.
 
-
-def in_dtype(scalar: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A scalar as a 0-d tensor of a dtype."""
-    return scalar.to(dtype) if isinstance(scalar, Tensor) else filled(scalar, dtype, device)
-
-
-def filled(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a 0-d tensor, filled on the device: a copy from the host would wait for the device, and a CUDA graph
-    cannot contain one."""
+    A number gets this dtype. It is filled in on the device: a copy from the host would wait for the device, and a CUDA
+    graph cannot contain one.
+    """
+    if isinstance(scalar, Tensor):
+        return scalar
     if torch.compiler.is_compiling():  # `full` would create one graph per value
-        return torch.zeros((), dtype=dtype, device=device) + number
-    return torch.full((), number, dtype=dtype, device=device)
+        return torch.zeros((), dtype=dtype, device=device) + scalar
+    return torch.full((), scalar, dtype=dtype, device=device)
 
 
 class Parts(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .formulas import costs, other_groups
-from .problem import Forward, Problem, RowResult, in_dtype, is_kept, losses_of_rows, parts_of
+from .problem import Forward, Problem, RowResult, as_tensor, is_kept, losses_of_rows, parts_of
 from .spec import LossSpec
 from .tokens import NumberTable
 from .value_losses import VALUE_LOSSES
@@ -116,7 +116,7 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
     fields = row_fields(logits.reshape(-1, logits.shape[-1]).to(dtype), problem)
     sums, counts = (RowResult(*each.sum(-1).to(dtype).unbind()) for each in (fields, fields != 0))
     tokens, numbers, ntl_weight = (
-        in_dtype(given, dtype, logits.device)
+        as_tensor(given, dtype, logits.device).to(dtype)
         for given in (
             sums.row_weight if problem.num_tokens is None else problem.num_tokens,
             sums.number_row_weight if problem.num_numbers is None else problem.num_numbers,

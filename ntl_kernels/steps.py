@@ -56,7 +56,8 @@ NUM_TENSORS = PROBLEM.count("Tensor")
 def operands_of(problem: Problem, dtype: torch.dtype) -> tuple[Any, ...]:
     """A problem as arguments of an operator; ``dtype`` is the dtype of its numbers."""
     numbers = problem.num_tokens, problem.num_numbers, problem.ntl_weight
-    tensors = [as_tensor(number, dtype, problem.rows.labels.device) for number in numbers]
+    device = problem.rows.labels.device
+    tensors = [None if number is None else as_tensor(number, dtype, device) for number in numbers]
     of_spec = [getattr(problem.spec, name) for name in SPEC_FIELDS]
     return *problem.rows, *tensors, *problem.table, *of_spec, problem.backend
 

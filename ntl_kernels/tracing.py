@@ -21,7 +21,9 @@ PLAIN_TYPES = (Tensor, nn.Parameter)
 def is_plain(*tensors: Tensor) -> bool:
     """Whether only autograd observes a computation on these tensors."""
     return has_values(*tensors) and not (
-        torch._C._len_torch_dispatch_stack() > 0 or is_forward_mode() or has_saved_tensor_hooks()
+        torch._C._len_torch_dispatch_stack() > 0
+        or is_forward_mode()
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # checkpointing, offloading
     )
 
 
@@ -102,11 +104,6 @@ def check_transforms(*upstreams: Tensor) -> None:
     found = unsupported_transform(*upstreams)
     if found:
         raise RuntimeError(f"the losses of ntl_kernels do not support {found}. Use backend='reference', which does")
-
-
-def has_saved_tensor_hooks() -> bool:
-    """Whether hooks pack the tensors saved for the backward pass (checkpointing, offloading)."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class NoSecondDerivative(torch.autograd.Function):

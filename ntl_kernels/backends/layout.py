@@ -18,18 +18,14 @@ def rows_of(logits: Tensor) -> Tensor:
     if logits.is_contiguous():
         count = -1 if logits.numel() else math.prod(logits.shape[:-1])
         return logits.view(1, count, vocab_size)
-    if logits.stride(-1) != 1 and vocab_size > 1:
-        return contiguous_rows(logits)
-    try:
-        rows = logits.view(-1, *logits.shape[-2:]) if logits.ndim != 2 else logits.unsqueeze(0)
-    except RuntimeError:  # three or more independent leading strides
-        return contiguous_rows(logits)
-    return contiguous_rows(logits) if has_overlap(rows) else rows
-
-
-def contiguous_rows(logits: Tensor) -> Tensor:
-    """A copy [1, N, V] of logits [..., V]."""
-    return logits.contiguous().view(1, -1, logits.shape[-1])
+    if logits.stride(-1) == 1 or vocab_size <= 1:
+        try:
+            rows = logits.view(-1, *logits.shape[-2:]) if logits.ndim != 2 else logits.unsqueeze(0)
+            if not has_overlap(rows):
+                return rows
+        except RuntimeError:  # three or more independent leading strides
+            pass
+    return logits.contiguous().view(1, -1, vocab_size)
 
 
 def has_overlap(rows: Tensor) -> bool:

@@ -86,15 +86,10 @@ def scrambled(x: Tensor) -> Tensor:
     return x ^ (x >> 29)
 
 
-def are_wrong(headers: Tensor, vocab_size: int) -> Tensor:
-    """bool 0-d: whether the headers [R, 7] of all ranks disagree, or the columns do not cover the vocabulary exactly
-    once."""
-    return ~torch.cat([agreements(headers).flatten(), ends_meet(headers, vocab_size)]).all()
-
-
 def disagreement(headers: Tensor, vocab_size: int) -> Tensor:
-    """:func:`are_wrong`; where its value may be read, raises on every rank if it is true."""
-    found = are_wrong(headers, vocab_size)
+    """bool 0-d: whether the headers [R, 7] of all ranks disagree, or the columns do not cover the vocabulary exactly
+    once. Where its value may be read, raises on every rank if it is true."""
+    found = ~torch.cat([agreements(headers).flatten(), ends_meet(headers, vocab_size)]).all()
     if can_look(headers) and found:
         raise ValueError(explanation(headers.cpu(), vocab_size))
     return found

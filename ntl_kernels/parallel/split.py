@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,18 +25,9 @@ from ..tracing import is_plain
 from . import steps
 from .collectives import check_transforms, finished, gather_ranks, sum_ranks
 from .headers import SIZE
-from .whole import all_columns, summed_gradient
+from .whole import SummedGradient, all_columns
 
 T = TypeVar("T")
-
-
-class Exchange(NamedTuple):
-    """What is being sent between the ranks about a chunk."""
-
-    statistics: Tensor
-    """[R, S, N + 1]"""
-    number_logits: Tensor | None
-    """[N, K], with ``label_sigma`` only."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +46,15 @@ class Split:
     def losses(self, chunks: Iterator[Chunk], given: Problem, needs_gradient: bool) -> Iterator[tuple[Chunk, Found]]:
         """The statistics of a chunk are sent while the logits of the next one are computed."""
         is_wrong = None
-        for chunk, sent in one_ahead(self.exchanges(chunks, given)):
-            statistics = finished(sent.statistics)
+        for chunk, sent, number_logits in one_ahead(self.exchanges(chunks, given)):
+            statistics = finished(sent)
             if is_wrong is None:  # before waiting for data that a rank with other options may never send
                 is_wrong = steps.disagreement(statistics[:, :SIZE, -1], given)
-            yield chunk, self.found(chunk, statistics, sent.number_logits, is_wrong, needs_gradient)
+            yield chunk, self.found(chunk, statistics, number_logits, is_wrong, needs_gradient)
 
-    def exchanges(self, chunks: Iterator[Chunk], given: Problem) -> Iterator[tuple[Chunk, Exchange]]:
-        """Start to send the statistics of each chunk."""
+    def exchanges(self, chunks: Iterator[Chunk], given: Problem) -> Iterator[tuple[Chunk, Tensor, Tensor | None]]:
+        """Start to send the statistics [R, S, N + 1] of each chunk and, with ``label_sigma``, its number logits
+        [N, K]."""
         header = None
         for chunk in chunks:
             logits, problem = chunk.logits, chunk.problem
@@ -71,7 +63,7 @@ class Split:
             number_logits = None
             if problem.spec.label_sigma > 0:
                 number_logits = sum_ranks(steps.number_columns(logits, self.first, problem), self.group)
-            yield chunk, Exchange(statistics, number_logits)
+            yield chunk, statistics, number_logits
 
     def found(
         self, chunk: Chunk, statistics: Tensor, number_logits: Tensor | None, is_wrong: Tensor, needs_gradient: bool
@@ -136,7 +128,7 @@ def loss_of_head_shard(
     check_transforms()
     rows, weight, bias = as_rows(hidden, weight, bias)
     if problem.backend == "reference":
-        states = summed_gradient(rows, split) if split.sums_hidden else rows
+        states = SummedGradient.apply(rows, split) if split.sums_hidden else rows
         logits = torch.nn.functional.linear(states, weight, bias)
         return reference_loss(all_columns(logits, problem, split), problem)
     skip_ignored = skip_ignored and is_plain(hidden) and not is_capturing(hidden)

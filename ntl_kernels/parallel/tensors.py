@@ -59,9 +59,8 @@ def cross_entropy(logits: Tensor, problem: Problem, inplace: bool, return_parts:
             "DTensor.from_local(logits, mesh, placements), or labels.to_local()",
         )
     layout = layout_of_logits(logits)
-    local_problem = local_rows(problem, layout).changed(wants_parts=True)  # the parts contain a shard's denominators
     local = logits.to_local()
-    local_problem = with_denominators(local_problem, layout, local)
+    local_problem = problem_of_rank(problem, layout, local)
     if layout.columns is None:
         result = loss_of_logits(local, local_problem, inplace)
     else:
@@ -103,10 +102,9 @@ def linear_cross_entropy(
     The loss is a DTensor if the hidden states are.
     """
     layout = layout_of_head(hidden, weight, bias)
-    local_problem = local_rows(problem, layout)
     sums_hidden = layout.columns is not None and not isinstance(hidden, DTensor)
     states, local_weight, local_bias = local_operands(hidden, weight, bias, layout)
-    local_problem = with_denominators(local_problem, layout, states)
+    local_problem = problem_of_rank(problem, layout, states)
     operands = states, local_weight, local_bias, local_problem
     if layout.columns is None:
         result = loss_of_hidden(*operands, chunk_size, skip_ignored)
@@ -174,15 +172,26 @@ def local_operands(
     return states, local_weight, local_bias
 
 
-def local_rows(problem: Problem, layout: Layout) -> Problem:
-    """The problem of this rank's rows."""
+def problem_of_rank(problem: Problem, layout: Layout, like: Tensor) -> Problem:
+    """The problem of this rank's rows. Missing denominators are summed over the rows of all ranks, which sends two
+    numbers in each group."""
     names = {"num_tokens": "num_tokens", "num_numbers": "num_numbers", "ntl_weight": "config.weight"}
     scalars = {field: local_scalar(name, getattr(problem, field)) for field, name in names.items()}
     rows = (
         None if tensor is None else local_row(name, tensor, layout)
         for name, tensor in zip(RowInputs._fields, problem.rows, strict=True)
     )
-    return problem.changed(rows=RowInputs(*rows), **scalars)  # type: ignore[arg-type]
+    # The parts contain a shard's denominators.
+    local = problem.changed(rows=RowInputs(*rows), wants_parts=True, **scalars)  # type: ignore[arg-type]
+    if not local.lacks_denominators or not layout.row_groups:
+        return local
+    flat = local.changed(rows=local.rows.flat(loss_dtype(like.dtype)))
+    if local.backend == "reference":  # the reference has no separate count step
+        flat = flat.changed(backend="eager")
+    totals = steps.count(like.detach(), flat)
+    for group in layout.row_groups:
+        totals = finished(sum_ranks(totals, group))
+    return local.counted(*totals.unbind())
 
 
 def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
@@ -213,19 +222,6 @@ def local_scalar(name: str, given: Any) -> Any:
             f"{name} has placements {placements_of(given)}", f"a number, a plain 0-d tensor, or {name}.full_tensor()"
         )
     return given.to_local()
-
-
-def with_denominators(problem: Problem, layout: Layout, like: Tensor) -> Problem:
-    """The problem with missing denominators summed over the rows of all ranks; sends two numbers in each group."""
-    if not problem.lacks_denominators or not layout.row_groups:
-        return problem
-    rows = problem.changed(rows=problem.rows.flat(loss_dtype(like.dtype)))
-    if problem.backend == "reference":  # the reference has no separate count step
-        rows = rows.changed(backend="eager")
-    totals = steps.count(like.detach(), rows)
-    for group in layout.row_groups:
-        totals = finished(sum_ranks(totals, group))
-    return problem.counted(*totals.unbind())
 
 
 def as_dtensors(

@@ -57,8 +57,3 @@ def all_columns(logits: Tensor, problem: Problem, split: Any) -> Tensor:
     is_wrong = disagreement(finished(gather_ranks(header, split.group)), vocab_size)
     whole: Tensor = AllColumns.apply(logits, vocab_size, split)
     return torch.where(is_wrong, torch.nan, whole)
-
-
-def summed_gradient(hidden: Tensor, split: Any) -> Tensor:
-    """The hidden states, with a gradient that is summed over the ranks."""
-    return SummedGradient.apply(hidden, split)

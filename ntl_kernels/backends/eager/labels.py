@@ -53,19 +53,9 @@ class Labels(NamedTuple):
         def of_rows(part: Any) -> Any:
             return chosen(part, rows) if isinstance(part, Tensor) and part.ndim else part
 
-        is_other = chosen(self.is_other, rows)
-        return Labels(
-            tokens=chosen(self.tokens, rows),
-            counts=None,
-            row_weights=of_rows(self.row_weights),
-            number_weights=of_rows(self.number_weights),
-            is_other=is_other,
-            num_others=count_true(is_other),
-            targets=chosen(self.targets, rows),
-            group=None if self.group is None else Group(*map(of_rows, self.group)),
-            a=of_rows(self.a),
-            b=of_rows(self.b),
-        )
+        part = Labels(*map(of_rows, self._replace(counts=None)))
+        group = None if self.group is None else Group(*map(of_rows, self.group))
+        return part._replace(num_others=count_true(part.is_other), group=group)
 
     def weighted(self, terms: Any) -> Any:
         """Terms of the rows, [n, 1] or one number for all, times w."""
