@@ -55,8 +55,10 @@ def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:
         return loss.forward(as_inputs(*ops.detached(*inputs)), problem, plan, [False] * 3).forward
     if plan.inplace:
         check_inplace(source)
+    if not plain:  # a trace changes nothing in place
+        plan = Plan(plan.columns, plan.chunking, is_traced=True)
     version = source._version
-    result = Forward(*CrossEntropyNTL.apply(*inputs, problem, plan if plain else plan.traced()))
+    result = Forward(*CrossEntropyNTL.apply(*inputs, problem, plan))
     if plain and source._version != version:  # not with "none" or float16, or if the rows are a copy
         mark_overwritten(source)
     return result

@@ -18,7 +18,7 @@ from . import steps
 from .backends import load_backend
 from .backends.layout import gradient_like, loss_dtype, rows_of
 from .problem import NUM_FIELDS, Forward, Problem, Rows, is_kept
-from .tracing import check_transforms, is_autocast, times_upstream
+from .tracing import check_transforms, is_autocast
 
 CPU_CHUNK_BYTES = 2**26
 """Size of a chunk's logits on a CPU: large enough for efficient matrix products, small enough for the caches."""
@@ -159,10 +159,6 @@ class Plan(NamedTuple):
     """Whether the gradient of logits may overwrite them."""
     is_traced: bool = False
     """Whether a compiler, or anything else besides autograd, observes the call."""
-
-    def traced(self) -> Plan:
-        """The same in a trace, which changes nothing in place. (torch 2.8 and 2.9 cannot trace `_replace`.)"""
-        return Plan(self.columns, self.chunking, False, True)
 
     def keeps_gradients(self, inputs: Inputs, problem: Problem) -> bool:
         """Whether the forward pass also computes the gradients, which the backward pass only scales.
@@ -312,12 +308,10 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor, is_first: bool) -> 
 def scaled(gradients: Gradients, upstream: Tensor, problem: Problem) -> Gradients:
     """New tensors: the gradients times the upstream gradient (0-d). Those of rows that do not count stay 0 even if it
     is not finite."""
-    source, weight, bias = gradients
-    return Gradients(
-        None if source is None else times_upstream(source, upstream, rows_that_count(problem)),
-        None if weight is None else weight * upstream,
-        None if bias is None else bias * upstream,
-    )
+    source, weight, bias = (None if each is None else each * upstream for each in gradients)
+    if source is not None:
+        source.masked_fill_(~rows_that_count(problem).view(*source.shape[:-1], 1), 0.0)
+    return Gradients(source, weight, bias)
 
 
 def scaled_(gradients: Gradients, upstream: Tensor, problem: Problem) -> Gradients:

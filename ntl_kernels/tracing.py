@@ -136,16 +136,6 @@ def refuse_second_derivative(gradient: Tensor, *sources: Tensor) -> Tensor:
     return refused
 
 
-def times_upstream(gradient: Tensor, upstream: Tensor, counts: Tensor) -> Tensor:
-    """A gradient of N rows times the upstream gradient (0-d or [N]), as a new tensor.
-
-    Rows that do not count (``counts`` [N]) stay 0 even if the upstream gradient is not finite.
-    """
-    row_shape = (*gradient.shape[:-1], 1)
-    factor = upstream.reshape(row_shape) if upstream.ndim else upstream
-    return (gradient * factor).masked_fill_(~counts.view(row_shape), 0.0)
-
-
 def is_autocast(tensor: Tensor) -> bool:
     """Whether autocast may run matrix products of the tensor in another dtype."""
     return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)

@@ -6,7 +6,6 @@ head), or nothing; at most one dimension may shard the columns. The computation 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -133,7 +132,10 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
     )
     if any(tensor.device_mesh != mesh for tensor in given.values()):
         refuse(f"the tensors are on different meshes: {shown}", "the same mesh for all tensors")
-    spread = [plain_or_placements(tensor, mesh) for tensor in (hidden, weight, weight if bias is None else bias)]
+    spread = (
+        tensor.placements if isinstance(tensor, DTensor) else [Replicate()] * mesh.ndim
+        for tensor in (hidden, weight, weight if bias is None else bias)
+    )
     rows: list[Placement] = []
     columns = None
     for dim, (of_hidden, of_weight, of_bias) in enumerate(zip(*spread, strict=True)):
@@ -147,14 +149,7 @@ def layout_of_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Layou
             columns = dim
         else:
             refuse(shown, works)
-    if not isinstance(hidden, DTensor) and any(not placement.is_replicate() for placement in rows):
-        refuse(shown, works)
     return Layout(mesh, tuple(rows), columns)
-
-
-def plain_or_placements(tensor: Tensor, mesh: DeviceMesh) -> Sequence[Placement]:
-    """The placements of a tensor; a plain tensor counts as replicated."""
-    return tensor.placements if isinstance(tensor, DTensor) else [Replicate()] * mesh.ndim
 
 
 def local_operands(
