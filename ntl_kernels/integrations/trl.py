@@ -14,8 +14,8 @@ with needs(__name__, "TRL", "[trl]"):
     from trl import SFTConfig, SFTTrainer
 
 from .transformers.frameworks import unwrap_model
-from .transformers.losses import NUMBER_WEIGHTS
 from .transformers.models import router_factor_of
+from .transformers.targets import NUMBER_WEIGHTS
 from .transformers.trainer import NTLTrainerMixin
 
 

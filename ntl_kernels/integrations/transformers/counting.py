@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, Targets, label_names
+from .targets import IGNORE_INDEX, Count, NTLOptions, Targets, label_names
 
 NUM_NUMBERS = "num_numbers_in_batch"
 """The key of a batch that holds the number tokens of its accumulation window."""

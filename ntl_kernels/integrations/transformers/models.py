@@ -138,7 +138,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {
 }
 
 
-def what_is_known(model: Any) -> ModelClass:
+def entry_of(model: Any) -> ModelClass:
     """The entry of the model's class or of one of its base classes; an empty entry for an unknown class."""
     for cls in type(model).__mro__:  # torch 2.8 cannot compile `next` with a default
         if cls.__name__ in MODEL_CLASSES:
@@ -148,7 +148,7 @@ def what_is_known(model: Any) -> ModelClass:
 
 def check_own_loss(base: Any) -> None:
     """Raise if a bare model's own loss has parts that CE + NTL of its logits would drop."""
-    more = what_is_known(base).more(base)
+    more = entry_of(base).more(base)
     if more:
         raise ValueError(f"{type(base).__name__} {more}")
 
@@ -196,7 +196,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
-    mask = what_is_known(model).decoder_mask
+    mask = entry_of(model).decoder_mask
     if mask is not None and given.get("decoder_attention_mask") is None:
         given["decoder_attention_mask"] = mask(model, ids)
 
@@ -223,5 +223,5 @@ def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
     """
     if not isinstance(outputs, dict):
         return None
-    added, other = what_is_known(base).adds(base, outputs, given), outputs.get("loss")
+    added, other = entry_of(base).adds(base, outputs, given), outputs.get("loss")
     return other if added is None else added if other is None else added + other

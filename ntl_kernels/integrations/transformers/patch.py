@@ -13,10 +13,10 @@ from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
 from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
-from .losses import NTLOptions, shift_of
 from .models import check_own_loss, known_shift, train_on_logits
 from .patched import LOSS_FUNCTION, Patch, check_head, head_forward, is_planned, model_forward
 from .probes import LogitTransform, Reading, guessed_transform
+from .targets import NTLOptions, shift_of
 
 
 def apply_ntl_to_model(

@@ -23,9 +23,9 @@ from ...functional import linear_cross_entropy_ntl
 from ...tracing import PLAIN_TYPES, has_dtensor
 from .forwards import INSTALLED, Installed, describe, may_train, thread, unbound
 from .frameworks import advice_on_head, check_hooks, find_head
-from .losses import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names, measured_shift
 from .models import added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits
 from .probes import NUM_PROBES, LogitTransform, Probes, Reading, make_probes
+from .targets import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names, measured_shift
 
 LOSS_FUNCTION = "_loss_function"
 """The attribute in which transformers stores a loss function that was assigned to a model."""

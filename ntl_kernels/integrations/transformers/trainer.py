@@ -32,7 +32,9 @@ from .counting import (
 )
 from .forwards import installed_on
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import (
+from .models import added_loss, check_own_loss, is_encoder_decoder, known_shift, put_decoder_inputs
+from .patched import Patch
+from .targets import (
     IGNORE_INDEX,
     NUMBER_WEIGHTS,
     Count,
@@ -41,11 +43,9 @@ from .losses import (
     choose_targets,
     label_names,
     logits_of,
-    loss_of_logits,
+    loss_from_logits,
     measured_shift,
 )
-from .models import added_loss, check_own_loss, is_encoder_decoder, known_shift, put_decoder_inputs
-from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
@@ -344,7 +344,7 @@ class NTLTrainerMixin(Host):
         if is_encoder_decoder(base):
             put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
-        parts = loss_of_logits(logits_of(outputs), targets, window.options, window.num_items, window.num_numbers)
+        parts = loss_from_logits(logits_of(outputs), targets, window.options, window.num_items, window.num_numbers)
         loss, added = parts.loss * window.processes, added_loss(base, outputs, inputs)
         return loss if added is None else loss + added / window.accumulated, parts, outputs
 

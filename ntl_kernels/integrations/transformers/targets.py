@@ -21,7 +21,7 @@ from ...tokens import NumberTokens
 from ...tokens.values import check_row_weights
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .models import check_own_loss, is_transformers_own, router_factor_of, shifts_labels, what_is_known
+from .models import check_own_loss, entry_of, is_transformers_own, router_factor_of, shifts_labels
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
@@ -133,7 +133,7 @@ def as_count(count: Count | None, like: Tensor) -> Count | None:
     return count.detach().reshape(()).to(like.device)
 
 
-def loss_of_logits(
+def loss_from_logits(
     logits: Tensor,
     targets: Targets,
     options: NTLOptions,
@@ -197,12 +197,12 @@ def model_loss(
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, options.shift, number_weights)
-    return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
+    return loss_from_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
 
 
 def shift_of(base: Any, shift: bool | None) -> bool:
     """Whether position t of a bare model predicts label t + 1: as given, else as in its own loss."""
-    return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
+    return shift_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
 
 
 def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., Any] | None = None) -> bool:
@@ -214,7 +214,7 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     base = unwrap_model(model)
     name, shift = type(base).__name__, shifts_labels(base)
     if torch.compiler.is_compiling():
-        return told_or_raise(shift, name)
+        return shift_or_raise(shift, name)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -227,8 +227,8 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     if shift is None and is_transformers_own(base) and shift_by_outputs(outputs) is False:
         return False
     if not isinstance(loss, Tensor):
-        return told_or_raise(shift, name)
-    added = what_is_known(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else None
+        return shift_or_raise(shift, name)
+    added = entry_of(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else None
     own, logits = float(loss if added is None else loss - added), logits_of(outputs).flatten(0, -2).to(loss.dtype)
     pair = [choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift) for shift in (True, False)]
     found = [F.cross_entropy(logits, each.to(logits.device).labels.flatten()).item() for each in pair]
@@ -243,7 +243,7 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     )
 
 
-def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
+def shift_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
     """Whether labels are shifted; raise if it is unknown (None) for the class of this name."""
     if shift is not None:
         return shift
@@ -339,9 +339,9 @@ def trainer_loss(
 ) -> Tensor:
     """The loss of a model's outputs, with the signature of a Trainer's ``compute_loss_func``."""
     name, shift = type(outputs).__name__, options.shift
-    shift = told_or_raise(shift_by_outputs(outputs), name, "model=model, ") if shift is None else shift
+    shift = shift_or_raise(shift_by_outputs(outputs), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
-    loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
+    loss = loss_from_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
     added = outputs if isinstance(outputs, dict) else {}
     if added.get("encoder_router_logits") is not None:
         raise ValueError(
