@@ -24,7 +24,7 @@ from ...tracing import PLAIN_TYPES, has_dtensor
 from .forwards import INSTALLED, Installed, describe, may_train, thread, unbound
 from .frameworks import advice_on_head, check_hooks, find_head
 from .models import added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits
-from .probes import NUM_PROBES, LogitTransform, Probes, Reading, make_probes
+from .probes import NUM_PROBES, LogitTransform, Reading, make_probes
 from .targets import (
     NUM_NUMBERS,
     OUR_KEYWORDS,
@@ -53,7 +53,8 @@ class Call:
     window: Window
     bias: Tensor | None
     """[1, V] that BART and its family add to the output of their head; a buffer."""
-    probes: Probes | None = None
+    probes: Tensor | None = None
+    """[1, ..., V]: what the head returned. The model may have changed it in place."""
     loss: Tensor | None = None
 
 
@@ -160,7 +161,7 @@ def run(model: Any, patch: Patch, targets: Targets, window: Window, given: dict[
         del patch.calls[thread()]
     if call.loss is None or call.probes is None:
         raise RuntimeError(f"the head of {name} did not run: it was replaced after apply_ntl_to_model")
-    logits, columns = local(output["logits"]), call.probes.values.shape[-1]
+    logits, columns = local(output["logits"]), call.probes.shape[-1]
     loss = call.loss + anchor(logits)
     if columns == NUM_PROBES:  # of this rank; a plan may have gathered those of all
         logits = logits[..., :columns]
@@ -186,10 +187,8 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     call.loss = head_loss(patch, call, on_all, head.weight, bias)
     is_split = has_dtensor(head.weight)
     columns = NUM_PROBES if is_split else max(NUM_PROBES, head.out_features)
-    values = make_probes(local(hidden), columns)
-    call.probes = Probes(values, values + anchor(call.loss))
-    returned = call.probes.returned
-    return on_ranks_of(head.weight, returned, is_split=True) if is_split and not is_split_here else returned
+    call.probes = make_probes(local(hidden), columns) + anchor(call.loss)
+    return on_ranks_of(head.weight, call.probes, is_split=True) if is_split and not is_split_here else call.probes
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

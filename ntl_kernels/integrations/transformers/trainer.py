@@ -107,8 +107,8 @@ class NTLTrainerMixin(Host):
         self.ntl_totals = {"train": Totals(), "eval": Totals()}
         self.ntl_logged: set[str] = set()
         """Which of the two have been logged with tokens."""
-        self.ntl_eval_counts: tuple[Tensor | None, Tensor | None] = (None, None)
-        """The tokens and number tokens of an evaluation batch's complete rows if processes share rows."""
+        self.ntl_eval_counts: tuple[Any, ...] = ()
+        """If processes share the rows of an evaluation batch: its tokens, its number tokens and these processes."""
         self.ntl_evaluated: Sums | None = None
         """The sums of the current evaluation batch."""
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
@@ -268,7 +268,7 @@ class NTLTrainerMixin(Host):
     ) -> Window:
         """The denominators of a batch's loss (in training the given counts), and over what it is summed."""
         if not is_training:
-            return Window(options, *self.ntl_eval_counts, processes=evaluation_shards(self))
+            return Window(options, *self.ntl_eval_counts)
         if num_items is None:
             return Window(options, None, num_numbers)
         averages = self.args.average_tokens_across_devices
@@ -351,7 +351,7 @@ class NTLTrainerMixin(Host):
         try:
             result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         finally:
-            self.ntl_eval_counts = (None, None)
+            self.ntl_eval_counts = ()
         if self.ntl_evaluated is not None:  # result[0] is the outermost compute_loss's result
             loss, tokens = self.ntl_evaluated.losses, self.ntl_evaluated.tokens
             self.ntl_totals["eval"].add(Sums(additions=(result[0].to(loss.device) - loss) * tokens))
@@ -364,10 +364,10 @@ class NTLTrainerMixin(Host):
         """The inputs of an evaluation batch without the labels of repeated samples."""
         loader, copies = self.callback_handler.eval_dataloader, cp_size(self) * self.get_tp_size()
         inputs = without_repeated_samples(inputs, loader, self.accelerator, copies)
-        if evaluation_shards(self) > 1:
+        shards = cp_size(self) if SPLITS_EVALUATION else 1  # older Trainers give every process complete rows
+        if shards > 1:
             options = self.ntl_options(inputs)
-            tokens, numbers = count_labels(self.ntl_targets(inputs, options), options.numbers)
-            self.ntl_eval_counts = tokens, numbers
+            self.ntl_eval_counts = *count_labels(self.ntl_targets(inputs, options), options.numbers), shards
         return inputs
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
@@ -438,11 +438,6 @@ def cp_size(trainer: Any) -> int:
         return int(trainer.get_cp_size())
     config = getattr(trainer.accelerator, "parallelism_config", None)
     return 1 if config is None else int(config.cp_size)
-
-
-def evaluation_shards(trainer: Any) -> int:
-    """The same in evaluation, where older Trainers give every process complete rows."""
-    return cp_size(trainer) if SPLITS_EVALUATION else 1
 
 
 def is_stock(cls: type) -> bool:
