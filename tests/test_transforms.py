@@ -37,7 +37,7 @@ from ntl_kernels import (
     statistics,
 )
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
-from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets, loss_of_logits
+from ntl_kernels.integrations.transformers.targets import NTLOptions, Targets, Window, loss_from_logits
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from .copies import refused_copies
@@ -100,7 +100,7 @@ class PatchedModel(nn.Module):
         logits = self.model(**self.inputs(x)).logits
         with by_the_reference():
             options = NTLOptions(NUMBERS, self.config)
-            return loss_of_logits(logits, Targets(make_targets(self.model, labels)), options, count).loss
+            return loss_from_logits(logits, Targets(make_targets(self.model, labels)), Window(options, count)).loss
 
 
 @contextmanager
