@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import transformers
 from packaging.version import Version
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import find_batch_size
 
 from ...config import NTLConfig, NTLOutput, check_number
@@ -48,6 +48,16 @@ SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
 
 
 Host: Any = object  # to type checkers anything, because the Trainer comes after the mixin in the MRO
+
+
+class ForgetAttempt(TrainerCallback):
+    """Clears what an aborted attempt of ``auto_find_batch_size`` has added to the next log."""
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.totals.clear()
 
 
 class NTLTrainerMixin(Host):
@@ -125,6 +135,7 @@ class NTLTrainerMixin(Host):
         # These make the Trainer count tokens and not divide the loss by the accumulation steps (5.17 reads the first).
         # They are set here because TRL sets the first from the class's value of the second.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        self.add_callback(ForgetAttempt(self.ntl_totals["train"]))
 
     def ntl_check_given(self, model: Any) -> None:
         """Raise if the model is not patched and its options are missing or wrong."""
@@ -182,11 +193,6 @@ class NTLTrainerMixin(Host):
         if self.ntl_weight is None:
             self.ntl_weight = torch.zeros((), device=self.args.device)
         self.ntl_weight.fill_(value)
-
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's, which ``auto_find_batch_size`` may call again: without the sums of the aborted attempt."""
-        self.ntl_totals["train"].clear()
-        return super()._inner_training_loop(*args, **kwargs)
 
     def _set_signature_columns_if_needed(self) -> None:
         """The Trainer's names of columns that reach the collator, and ours."""
