@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ntl_kernels import (
@@ -20,7 +21,10 @@ from ntl_kernels import (
     linear_cross_entropy_ntl,
     spec,
 )
+from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 from ntl_kernels.statistics import number_statistics
+
+from .parallel.shards import group_of_one
 
 LABELS = torch.tensor([4, 20, 30, 5])
 LOGITS, HIDDEN, WEIGHT = torch.randn(4, 50), torch.randn(4, 8), torch.randn(50, 8)
@@ -33,6 +37,12 @@ ROADS: dict[str, Callable[..., Tensor]] = {
         LOGITS.clone().requires_grad_(), LABELS
     ),
     "statistics": lambda numbers, **_: number_statistics(LOGITS.clone().requires_grad_(), numbers)[0],
+    "shard": lambda numbers, **options: vocab_parallel_cross_entropy_ntl(
+        LOGITS.clone().requires_grad_(), LABELS, numbers, group=dist.group.WORLD, vocab_start=0, **options
+    ),
+    "shard of a head": lambda numbers, **options: vocab_parallel_linear_cross_entropy_ntl(
+        HIDDEN.clone().requires_grad_(), WEIGHT, LABELS, numbers, group=dist.group.WORLD, vocab_start=0, **options
+    ),
 }
 
 
@@ -42,11 +52,12 @@ def number_tokens() -> NumberTokens:
 
 @pytest.fixture
 def _no_collection() -> Iterator[None]:
-    """Objects are freed with their last reference."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    """Objects are freed with their last reference. Shards have a group of this process."""
+    with group_of_one():
+        gc.collect()
+        gc.disable()
+        yield
+        gc.enable()
 
 
 @pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"backend": "reference"}], ids=str)

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -17,7 +18,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
@@ -37,13 +37,14 @@ from ntl_kernels import (
     statistics,
 )
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
-from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets, loss_of_logits
+from ntl_kernels.integrations.transformers.targets import NTLOptions, Targets, Window, loss_from_logits
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from .copies import refused_copies
 from .graphs import captured, warm_up
 from .integrations.models import NUMBERS, VOCAB, make_model, make_targets
 from .parallel.shards import group_of_one
+from .test_ntloss import tokenizer_of, twice_mse
 from .versions import needs
 
 PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
@@ -100,7 +101,7 @@ class PatchedModel(nn.Module):
         logits = self.model(**self.inputs(x)).logits
         with by_the_reference():
             options = NTLOptions(NUMBERS, self.config)
-            return loss_of_logits(logits, Targets(make_targets(self.model, labels)), options, count).loss
+            return loss_from_logits(logits, Targets(make_targets(self.model, labels)), Window(options, count)).loss
 
 
 @contextmanager
@@ -109,20 +110,6 @@ def by_the_reference() -> Iterator[None]:
         for module in (checks, statistics, ntloss):
             stack.enter_context(mock.patch.object(module, "resolve_backend", return_value="reference"))
         yield
-
-
-class Tokenizer:
-    """Digits where `NUMBERS` has them."""
-
-    def get_vocab(self) -> dict[str, int]:
-        return {str(i - 10) if 10 <= i < 20 else f"word{i}": i for i in range(VOCAB)} | {".": 20}
-
-    def __len__(self) -> int:
-        return VOCAB
-
-
-def twice_mse(yhat: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    return 2 * F.mse_loss(yhat, y, reduction=reduction)
 
 
 def logits_loss(head: nn.Module, x: Tensor, labels: Tensor, *, reduction: str, **given: Any) -> Tensor:
@@ -164,7 +151,9 @@ def hidden_module(config: NTLConfig) -> Network:
 
 
 def drop_in(name: str, **options: Any) -> Callable[[NTLConfig], Network]:
-    loss_fn = getattr(ntloss, name)(Tokenizer(), VOCAB, **options)
+    """With a tokenizer that has digits where `NUMBERS` has them."""
+    words = [str(i - 10) if 10 <= i < 20 else "." if i == 20 else f"word{i}" for i in range(VOCAB)]
+    loss_fn = getattr(ntloss, name)(tokenizer_of(words), VOCAB, **options)
     return lambda config: Network(lambda head, x, labels: loss_fn(head(x), labels), config)
 
 
@@ -251,10 +240,6 @@ def assert_right(network: Any, function: Any = None, tolerance: float = 1e-5, **
 # The transforms
 
 
-def plain(network: Any) -> None:
-    assert_right(network)
-
-
 def compiled(
     network: Any,
     *,
@@ -287,8 +272,15 @@ def inductor(network: Any) -> None:
     assert_right(network, torch.compile(network, fullgraph=True))
 
 
-def schedule(network: Any, call: Callable[[Any, float], Tensor], graphs: int = 1) -> None:
-    """A hundred values of lambda; the loss is linear in lambda."""
+def schedule(network: Any, make: Callable[[float], float | Tensor] | None = None, graphs: int = 1) -> None:
+    """A hundred values of lambda, in which the loss is linear, each made for its call or written in place."""
+
+    def call(function: Any, weight: float) -> Tensor:
+        if make is not None:
+            return function(*sample(), weight=make(weight))
+        network.config.weight.fill_(weight)
+        return function(*sample())
+
     torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")
     function = torch.compile(network, backend=counter, fullgraph=True)
@@ -297,22 +289,6 @@ def schedule(network: Any, call: Callable[[Any, float], Tensor], graphs: int = 1
         for step in range(100):
             assert_same([call(function, step / 50)], [at[0] + step / 50 * (at[1] - at[0])])
     assert counter.frame_count <= graphs
-
-
-def schedule_in_place(network: Any) -> None:
-    def call(function: Any, weight: float) -> Tensor:
-        network.config.weight.fill_(weight)
-        return function(*sample())
-
-    schedule(network, call)
-
-
-def schedule_of_tensors(network: Any) -> None:
-    schedule(network, lambda function, weight: function(*sample(), weight=torch.tensor(weight)))
-
-
-def schedule_of_floats(network: Any) -> None:
-    schedule(network, lambda function, weight: function(*sample(), weight=weight), graphs=2)
 
 
 def compiled_autograd(network: Any) -> None:
@@ -622,13 +598,16 @@ NO_KERNELS = ("statistics", "DotProduct", "NumberLevel")
 """Torch operations alone, which have every transform."""
 SHARDED = ("shard", "head-shard")
 LOSSES = [name for name in SUBJECTS if name not in (*NO_KERNELS, *SHARDED)]
-DENOMINATORS = kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss")
 NO_BATCHES, FIRST_ALONE = losses(UNSUPPORTED, AUTOGRAD_ALONE), losses(NO_SECOND, NO_SECOND_OF_SHARDS)
-NOT_OF_SHARDS = dict.fromkeys(SHARDED, NO_EXPORT)
-IN_PLACE = kinds(NO_LAMBDA, "statistics", "ntloss")
+IN_PLACE_ALONE = kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model")
+COUNTS: dict[str, Callable[[int], float | Tensor]] = {
+    "int": lambda step: 5 + step,
+    "float": lambda step: 5.5 + step,
+    "tensor": lambda step: torch.tensor(5.5 + step),
+}
 
 TABLE = {
-    "plain": Transform("plain call", plain),
+    "plain": Transform("plain call", assert_right),
     "static": Transform(
         "`torch.compile(dynamic=False)`, one graph per length",
         partial(compiled, dynamic=False, graphs=2, lengths=LENGTHS[:2]),
@@ -637,51 +616,38 @@ TABLE = {
     "dynamic": Transform("`torch.compile(dynamic=True)`", partial(compiled, dynamic=True, graphs=2)),
     "marked": Transform("`mark_dynamic`, one graph", partial(compiled, is_marked=True, graphs=1)),
     "inductor": Transform("`torch.compile` with Inductor", inductor),
-    "int": Transform(
-        "compiled, the denominator is a new int in each call",
-        partial(compiled, graphs=2, count=lambda i: 5 + i),
-        DENOMINATORS,
-    ),
-    "float": Transform(
-        "compiled, the denominator is a new float in each call",
-        partial(compiled, graphs=2, count=lambda i: 5.5 + i),
-        DENOMINATORS,
-    ),
-    "tensor": Transform(
-        "compiled, the denominator is a new tensor in each call",
-        partial(compiled, graphs=2, count=lambda i: torch.tensor(5.5 + i)),
-        DENOMINATORS,
-    ),
+    **{
+        name: Transform(
+            f"compiled, the denominator is a new {name} in each call",
+            partial(compiled, graphs=2, count=count),
+            kinds(NO_DENOMINATOR, "function of rows", "statistics", "ntloss"),
+        )
+        for name, count in COUNTS.items()
+    },
     "schedule": Transform(
-        "compiled, lambda is a tensor changed in place: one graph for 100 values", schedule_in_place, IN_PLACE
+        "compiled, lambda is a tensor changed in place: one graph for 100 values",
+        schedule,
+        kinds(NO_LAMBDA, "statistics", "ntloss"),
     ),
     "lambdas": Transform(
         "compiled, lambda is a new tensor in each call: one graph for 100 values",
-        schedule_of_tensors,
-        kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
+        partial(schedule, make=torch.tensor),
+        IN_PLACE_ALONE,
     ),
     "floats": Transform(
         "compiled, lambda is a new float in each call: two graphs",
-        schedule_of_floats,
-        kinds(NO_LAMBDA, "statistics", "ntloss", "module", "model"),
+        partial(schedule, make=float, graphs=2),
+        IN_PLACE_ALONE,
     ),
     "compiled-autograd": Transform("compiled autograd of a plain call", compiled_autograd),
-    "export": Transform(
-        "`torch.export`, then trained", partial(exported, strict=False, is_dynamic=False), NOT_OF_SHARDS
-    ),
-    "export-strict": Transform(
-        "`torch.export(strict=True)`, then trained", partial(exported, strict=True, is_dynamic=False), NOT_OF_SHARDS
-    ),
-    "export-dynamic": Transform(
-        "`torch.export` with dynamic shapes, then trained",
-        partial(exported, strict=False, is_dynamic=True),
-        NOT_OF_SHARDS,
-    ),
-    "export-strict-dynamic": Transform(
-        "`torch.export(strict=True)` with dynamic shapes, then trained",
-        partial(exported, strict=True, is_dynamic=True),
-        NOT_OF_SHARDS,
-    ),
+    **{
+        f"export{'-strict' * strict}{'-dynamic' * is_dynamic}": Transform(
+            f"`torch.export{'(strict=True)' * strict}`{' with dynamic shapes' * is_dynamic}, then trained",
+            partial(exported, strict=strict, is_dynamic=is_dynamic),
+            dict.fromkeys(SHARDED, NO_EXPORT),
+        )
+        for is_dynamic, strict in product((False, True), repeat=2)
+    },
     "checkpoint": Transform("`checkpoint(use_reentrant=False)`", partial(checkpointed, use_reentrant=False)),
     "reentrant": Transform("`checkpoint(use_reentrant=True)`", partial(checkpointed, use_reentrant=True)),
     "selective": Transform(

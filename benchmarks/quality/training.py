@@ -25,7 +25,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 
 from ntl_kernels.integrations.transformers import NTLTrainer
-from ntl_kernels.integrations.transformers.losses import Targets
+from ntl_kernels.integrations.transformers.targets import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
 
 from ..commands import InputError, naming

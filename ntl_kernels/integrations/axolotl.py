@@ -22,7 +22,7 @@ with needs(__name__, "Axolotl", "axolotl>=0.19"):
 
 from ..tokens import NumberTokens
 from .transformers import apply_ntl_to_model
-from .transformers.losses import NUMBER_WEIGHTS
+from .transformers.targets import NUMBER_WEIGHTS
 
 LOG = logging.getLogger(f"axolotl.{__name__}")  # Axolotl only prints its own loggers
 OTHER_LOSSES = (

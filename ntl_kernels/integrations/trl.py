@@ -14,8 +14,8 @@ with needs(__name__, "TRL", "[trl]"):
     from trl import SFTConfig, SFTTrainer
 
 from .transformers.frameworks import unwrap_model
-from .transformers.losses import NUMBER_WEIGHTS
 from .transformers.models import router_factor_of
+from .transformers.targets import NUMBER_WEIGHTS
 from .transformers.trainer import NTLTrainerMixin
 
 
@@ -32,7 +32,13 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
 
     def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:
         args = without_chunks(args, model)
-        check_arguments(type(self).__name__, args)
+        if args.loss_type != "nll":
+            raise ValueError(f"{type(self).__name__} supports only loss_type='nll'; got {args.loss_type!r}")
+        if args.activation_offloading and torch.accelerator.current_accelerator() is None:
+            raise ValueError(
+                "activation_offloading=True moves activations from a GPU (or another accelerator of torch) to the "
+                "host, but there is none on this machine"
+            )
         super().__init__(model, args, *others, **kwargs)
         if self.aux_loss_enabled and hasattr(self.args, "router_aux_loss_coef"):  # may differ from the model's
             base = unwrap_model(self.model)
@@ -71,15 +77,3 @@ def without_chunks(args: Any, model: Any) -> Any:
         args = copy(args)
         args.loss_type = "nll"
     return args
-
-
-def check_arguments(name: str, args: Any) -> None:
-    """Raise if the arguments select another loss, or offload activations from a GPU although there is none."""
-    if getattr(args, "activation_offloading", False) and torch.accelerator.current_accelerator() is None:
-        raise ValueError(
-            "activation_offloading=True moves activations from a GPU (or another accelerator of torch) to the host, "
-            "but there is none on this machine"
-        )
-    loss_type = getattr(args, "loss_type", "nll")
-    if loss_type != "nll":
-        raise ValueError(f"{name} supports only loss_type='nll'; got {loss_type!r}")

@@ -20,7 +20,7 @@ from ntl_kernels import NTLConfig, NumberTokens, config, cross_entropy_ntl, inte
 
 from ..stand_ins import is_installed, standing_in
 from .loops import error
-from .training import make_llama, make_tokenizer
+from .training import make_llama, make_tokenizer, settings, step_of
 
 HAS_AXOLOTL = is_installed("axolotl")
 PLUGIN = "ntl_kernels.integrations.axolotl.NTLPlugin"
@@ -94,7 +94,7 @@ def test_keys_accept_whatever_the_library_does(plugin: Any, monkeypatch: pytest.
     assert (given.ntl_kind, given.ntl_mean_over) == ("cubic", "rows")
 
 
-def rows() -> list[dict[str, list[int]]]:
+def rows() -> list[dict[str, Any]]:
     """Eight rows of unequal lengths; the first three have no numbers, none in their first label."""
     generator, found = torch.Generator().manual_seed(0), []
     for row in range(8):
@@ -112,39 +112,23 @@ class AveragingTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
 
 
-def make_trainer(folder: Path, data: Any = None, **options: Any) -> Any:
+def make_trainer(folder: Path, data: Any) -> Any:
+    """With an accumulation step for each of eight rows."""
     trainer_class, arguments = AveragingTrainer, TrainingArguments
     if HAS_AXOLOTL:
         from axolotl.core.trainers.base import AxolotlTrainer as trainer_class
         from axolotl.core.training_args import AxolotlTrainingArguments as arguments
-    settings: dict[str, Any] = {"max_steps": 1, "per_device_train_batch_size": 1, "learning_rate": 0.0}
-    settings |= {"gradient_accumulation_steps": 8, "use_cpu": True, "report_to": [], "save_strategy": "no"}
-    settings |= {"disable_tqdm": True, "max_grad_norm": 0.0}
     from datasets import Dataset
 
-    data = Dataset.from_list(rows()) if data is None else data
-    args = arguments(output_dir=str(folder), **{**settings, **options})
-    return trainer_class(model=make_llama(VOCAB), args=args, train_dataset=data, processing_class=make_tokenizer(VOCAB))
+    args, tokenizer = arguments(**settings(folder, 1, 8)), make_tokenizer(VOCAB)
+    data = Dataset.from_list(data)
+    return trainer_class(model=make_llama(VOCAB), args=args, train_dataset=data, processing_class=tokenizer)
 
 
-def trained(plugin: Any, trainer: Any, **given: Any) -> dict[str, Tensor]:
-    """The gradients of one step with the plugin."""
-    plugin.NTLPlugin().post_trainer_create(keys(plugin, **given), trainer)
-    assert not trainer.model_accepts_loss_kwargs
-    grads: dict[str, Tensor] = {}
-
-    def note(*_: Any) -> None:
-        grads.update({name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()})
-
-    trainer.create_optimizer().register_step_pre_hook(note)
-    trainer.train()
-    return grads
-
-
-def expected(model: Any, weight: float, data: Any = None) -> dict[str, Tensor]:
+def expected(model: Any, weight: float, data: Any) -> dict[str, Tensor]:
     """Gradients of the mean over batches of one row of CE + weight * NTL over their tokens, in float64."""
     model.double().zero_grad()
-    for row in data or rows():
+    for row in data:
         ids, weights = torch.tensor(row["input_ids"]), row.get("number_weights")
         logits = model(ids[None]).logits[0, :-1]
         options: dict[str, Any] = {"config": NTLConfig(weight=weight), "reduction": "none", "backend": "reference"}
@@ -153,42 +137,38 @@ def expected(model: Any, weight: float, data: Any = None) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize("mean_over", ["numbers", "tokens"])
-def test_gradients_are_those_of_the_mean_over_tokens(mean_over: str, plugin: Any, tmp_path: Path) -> None:
-    """A weight over numbers is converted with the data: over all of it, NTL then has the same weight."""
-    trainer = make_trainer(tmp_path)
-    stock = make_trainer(tmp_path).model
-    grads = trained(plugin, trainer, ntl_weight=0.3, ntl_mean_over=mean_over)
-    labels = torch.cat([torch.tensor(row["labels"])[1:] for row in rows()])
-    ratio = len(labels) / int(((labels >= 10) & (labels < 20)).sum())
+@pytest.mark.parametrize(("mean_over", "is_weighted"), [("numbers", False), ("tokens", False), ("numbers", True)])
+def test_gradients_are_those_of_the_mean_over_tokens(
+    mean_over: str, is_weighted: bool, plugin: Any, tmp_path: Path
+) -> None:
+    """A weight over numbers is converted with the data: over all of it, NTL then has the same weight. Rows of number
+    weights need no padding, since Axolotl's collators pad no other column than those they know."""
+    data, generator = rows(), torch.Generator().manual_seed(1)
+    for row in data if is_weighted else ():
+        row["number_weights"] = torch.rand(len(row["labels"]), generator=generator).tolist()
+    trainer = make_trainer(tmp_path, data)
+    plugin.NTLPlugin().post_trainer_create(keys(plugin, ntl_weight=0.3, ntl_mean_over=mean_over), trainer)
+    assert not trainer.model_accepts_loss_kwargs
+    pairs = [zip(row["labels"][1:], row.get("number_weights", [1.0] * 12)[1:], strict=False) for row in data]
+    targets = [target for row in pairs for target in row]
+    ratio = len(targets) / sum(weight for label, weight in targets if 10 <= label < 20)
     assert ratio > 1.5
-    assert error(grads, expected(stock, 0.3 * (ratio if mean_over == "numbers" else 1.0))) < 2e-6
+    truth = expected(make_llama(VOCAB), 0.3 * (ratio if mean_over == "numbers" else 1.0), data)
+    assert error(step_of(trainer), truth) < 2e-6
 
 
 @pytest.mark.parametrize("group_by", ["length", None])
 def test_keys_choose_the_number_tokens(group_by: str | None, plugin: Any, tmp_path: Path) -> None:
-    trainer, options = make_trainer(tmp_path), {"digits_only": False, "space_prefixed": True, "group_by": group_by}
+    trainer, options = (
+        make_trainer(tmp_path, rows()),
+        {"digits_only": False, "space_prefixed": True, "group_by": group_by},
+    )
     trainer.processing_class = make_tokenizer(VOCAB - 2)
     trainer.processing_class.add_tokens(["42", "Ġ43"])
     given = {f"ntl_{name}": value for name, value in options.items()}
     plugin.NTLPlugin().post_trainer_create(keys(plugin, ntl_mean_over="tokens", **given), trainer)
     numbers = NumberTokens.from_tokenizer(trainer.processing_class, VOCAB, **options)
     assert trainer.model._ntl_installed.options.numbers == numbers and len(numbers) == 12
-
-
-def test_number_weights_of_rows_that_need_no_padding(plugin: Any, tmp_path: Path) -> None:
-    """Axolotl's collators pad no other column than those they know."""
-    generator = torch.Generator().manual_seed(1)
-    data = [{**row, "number_weights": torch.rand(len(row["labels"]), generator=generator).tolist()} for row in rows()]
-    from datasets import Dataset
-
-    trainer = make_trainer(tmp_path, Dataset.from_list(data))
-    stock = make_trainer(tmp_path).model
-    grads = trained(plugin, trainer, ntl_weight=0.3)
-    pairs = [zip(row["labels"][1:], row["number_weights"][1:], strict=True) for row in data]
-    targets = [target for row in pairs for target in row]
-    ratio = len(targets) / sum(weight for label, weight in targets if 10 <= label < 20)
-    assert error(grads, expected(stock, 0.3 * ratio, data)) < 2e-6
 
 
 def test_evenly_spaced_rows_of_much_data_are_counted(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +190,6 @@ def test_data_that_cannot_be_counted_is_an_error(plugin: Any, tmp_path: Path) ->
 def test_axolotls_manager_calls_the_plugin(plugin: Any, tmp_path: Path) -> None:
     from axolotl.integrations.base import PluginManager
 
-    trainer, checked = make_trainer(tmp_path), keys(plugin)
+    trainer, checked = make_trainer(tmp_path, rows()), keys(plugin)
     PluginManager.get_instance().post_trainer_create(checked, trainer)
     assert trainer.model._ntl_installed.options.config.mean_over == "tokens"

@@ -22,7 +22,7 @@ from ntl_kernels.integrations.transformers.counting import (
     sums_of,
     without_repetitions,
 )
-from ntl_kernels.integrations.transformers.losses import NTLOptions, Targets
+from ntl_kernels.integrations.transformers.targets import NTLOptions, Targets
 
 from .models import NUMBERS, VOCAB
 

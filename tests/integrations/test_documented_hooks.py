@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
@@ -30,7 +30,7 @@ from ..docs.pages import blocks_of
 from ..parallel.ranks import Ranks
 from ..stand_ins import is_installed, standing_in
 from .loops import NUMBERS, SPLITS, VOCAB, Model, all_rows, assert_equal_to_one_batch, error, grads_of, split
-from .training import counts_targets, make_llama, make_tokenizer
+from .training import arguments, counts_targets, make_llama, make_tokenizer, step_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "pages" / "frameworks.md"
 CONFIG = NTLConfig(weight=0.3, mean_over="tokens")
@@ -153,26 +153,12 @@ def test_a_callback_at_the_end_of_init_patches_the_model(tmp_path: Path) -> None
 
     names = {"NumberTokens": NumberTokens, "apply_ntl_to_model": apply_ntl_to_model, "over_tokens": CONFIG}
     callback = documented("class NTLCallback(", TrainerCallback=TrainerCallback, **names)()
-    ids, labels = all_rows()
-    model, grads = make_llama(VOCAB), {}
-    options = {"max_steps": 1, "gradient_accumulation_steps": 6, "per_device_train_batch_size": 2, "max_grad_norm": 0.0}
-    options |= {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "learning_rate": 0.0}
+    (ids, labels), args = all_rows(), arguments(tmp_path, 2, 6)
+    given = {"processing_class": make_tokenizer(VOCAB), "callbacks": [callback]}
     rows = [{"input_ids": row, "labels": row_labels} for row, row_labels in zip(ids, labels, strict=True)]
-    args = TrainingArguments(str(tmp_path), **options)  # type: ignore[arg-type]
-    trainer = Trainer(model, args, train_dataset=rows, processing_class=make_tokenizer(VOCAB), callbacks=[callback])  # type: ignore[arg-type]
-    trainer.create_optimizer().register_step_pre_hook(lambda *_: grads.update(grads_of(model)))
-    trainer.train()
-
+    grads = step_of(Trainer(make_llama(VOCAB), args, train_dataset=rows, **given))
     whole = make_llama(VOCAB).double()
-    losses = cross_entropy_ntl(
-        whole(ids).logits[:, :-1],
-        labels[:, 1:],
-        NUMBERS,
-        config=NTLConfig(weight=0.3),
-        reduction="sum",
-        backend="reference",
-    )
-    (losses / (labels[:, 1:] != -100).sum()).backward()
+    cross_entropy_ntl(whole(ids).logits[:, :-1], labels[:, 1:], NUMBERS, config=CONFIG, backend="reference").backward()
     assert error(grads, grads_of(whole)) < 2e-6
 
 

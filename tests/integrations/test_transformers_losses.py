@@ -24,7 +24,7 @@ from ntl_kernels.integrations.transformers import (
     remove_ntl_from_model,
     set_ntl_loss_function,
 )
-from ntl_kernels.integrations.transformers.losses import warn_once
+from ntl_kernels.integrations.transformers.targets import warn_once
 
 from .models import NUMBERS, assert_same_gradients, gradients, make_batch, make_model, make_targets, stock_output
 from .training import ROWS, arguments, counts_targets, large_batch, log_of, step_of, to_rows

@@ -26,7 +26,7 @@ from ntl_kernels.integrations.transformers import (
     set_ntl_loss_function,
 )
 from ntl_kernels.integrations.transformers.frameworks import check_arguments
-from ntl_kernels.integrations.transformers.losses import IGNORE_INDEX
+from ntl_kernels.integrations.transformers.targets import IGNORE_INDEX
 
 from .models import NUMBERS, VOCAB, assert_same_gradients, gradients, make_model, make_targets, stock_output
 from .training import (

@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 from unittest import mock
@@ -138,11 +137,6 @@ def solve_in_shards(problem: Problem, bounds: Bounds, backend: str, inplace: boo
 
 
 OF_SPEC = ("ignore_index", "label_smoothing", "z_loss", "softcap", "logit_scale", "reduction")
-
-
-def reduced_by(problem: CheckedProblem, reduction: str) -> CheckedProblem:
-    """The problem with another reduction."""
-    return problem._replace(spec=replace(problem.spec, reduction=reduction))
 
 
 def checked(problem: Problem, backend: str) -> CheckedProblem:

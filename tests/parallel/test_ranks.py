@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +97,25 @@ def test_memory_falls_as_the_ranks(ranks: Ranks) -> None:
 # Ranks that differ or are missing
 
 
-def test_a_smooth_label_on_one_rank_alone(tmp_path: Path) -> None:
-    """An error, although that rank waits for a sum to which the others do not contribute."""
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Ranks]:
+    """Three processes that the test may break."""
     processes = Ranks(3, tmp_path)
-    try:
-        for error, seconds in processes.run(cases.smooth_on_one_rank, ranks=3, seconds=60):
-            assert "options, reduction, numbers or backend (rank 0 differs from rank 2)" in error and seconds < 10
-    finally:
-        processes.stop()
+    yield processes
+    processes.stop()
 
 
-def test_a_failing_rank_is_an_error_on_the_others(tmp_path: Path) -> None:
+def test_a_smooth_label_on_one_rank_alone(own: Ranks) -> None:
+    """An error, although that rank waits for a sum to which the others do not contribute."""
+    for error, seconds in own.run(cases.smooth_on_one_rank, ranks=3, seconds=60):
+        assert "options, reduction, numbers or backend (rank 0 differs from rank 2)" in error and seconds < 10
+
+
+def test_a_failing_rank_is_an_error_on_the_others(own: Ranks) -> None:
     """Within the group's timeout, whether the rank raises, sleeps or dies."""
-    processes = Ranks(2, tmp_path)
-    try:
-        for how in ("raises", "silent", "dies"):
-            (is_fine, error), _ = processes.replies(cases.silent_rank, how, 1.0, ranks=2, seconds=60)
-            assert not is_fine and "RuntimeError" in error, error
-    finally:
-        processes.stop()
+    for how in ("raises", "silent", "dies"):
+        (is_fine, error), *_ = own.replies(cases.silent_rank, how, 1.0, ranks=3, seconds=60)
+        assert not is_fine and "RuntimeError" in error, error
 
 
 @compiles

@@ -25,10 +25,15 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "placements"), LAYOUTS)
-def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...], placements: list[Any]) -> None:
-    seeds = list(range(18))
-    answers = ranks.run(cases.solve_dtensor, seeds, shape, placements, ranks=4)
+@pytest.mark.parametrize(
+    ("shape", "placements", "backend"),
+    [*((*layout, "eager") for layout in LAYOUTS), ((4,), [Shard(-1)], "reference"), ((4,), [Shard(0)], "reference")],
+)
+def test_random_problems_equal_the_reference(
+    ranks: Ranks, shape: tuple[int, ...], placements: list[Any], backend: str
+) -> None:
+    seeds = list(range(18 if backend == "eager" else 8))
+    answers = ranks.run(cases.solve_dtensor, seeds, shape, placements, backend, ranks=4)
     for seed, of_ranks in zip(seeds, zip(*answers, strict=True), strict=True):
         problem = cases.tensor_problem(seed)
         first, *others = of_ranks
@@ -37,32 +42,23 @@ def test_random_problems_equal_the_reference(ranks: Ranks, shape: tuple[int, ...
         check(Answer(NTLOutput(**parts), gradient), problem)
 
 
-@pytest.mark.parametrize("placements", [[Shard(-1)], [Shard(0)]])
-def test_the_reference_equals_itself_on_one_device(ranks: Ranks, placements: list[Any]) -> None:
-    seeds = list(range(8))
-    answers = ranks.run(cases.solve_dtensor, seeds, (4,), placements, "reference", ranks=4)
-    for seed, (parts, gradient) in zip(seeds, answers[0], strict=True):
-        problem = cases.tensor_problem(seed)
-        check(Answer(NTLOutput(**parts), gradient), problem)
-    of_hidden, of_weight = ([Replicate()], [Shard(0)]) if placements == [Shard(-1)] else (placements, [Replicate()])
-    heads = ranks.run(cases.solve_dtensor_head, seeds, (4,), of_hidden, of_weight, "reference", ranks=4)
-    for seed, (parts, gradients) in zip(seeds, heads[0], strict=True):
-        check_head(dict(enumerate(gradients)) | parts, random_head(seed, shapes=((7,), (5, 4))))
-
-
 @pytest.mark.parametrize(
-    ("shape", "of_hidden", "of_weight"),
+    ("shape", "of_hidden", "of_weight", "backend"),
     [
-        ((4,), None, [Shard(0)]),
-        ((4,), [Replicate()], [Shard(0)]),
-        ((4,), [Shard(0)], [Replicate()]),
-        ((2, 2), [Shard(0), Replicate()], [Replicate(), Shard(0)]),
-        ((2, 2), [Replicate(), Replicate()], [Shard(0), Replicate()]),
+        ((4,), None, [Shard(0)], "eager"),
+        ((4,), [Replicate()], [Shard(0)], "eager"),
+        ((4,), [Replicate()], [Shard(0)], "reference"),
+        ((4,), [Shard(0)], [Replicate()], "eager"),
+        ((4,), [Shard(0)], [Replicate()], "reference"),
+        ((2, 2), [Shard(0), Replicate()], [Replicate(), Shard(0)], "eager"),
+        ((2, 2), [Replicate(), Replicate()], [Shard(0), Replicate()], "eager"),
     ],
 )
-def test_random_heads_equal_one_device(ranks: Ranks, shape: tuple[int, ...], of_hidden: Any, of_weight: Any) -> None:
-    seeds = list(range(15))
-    answers = ranks.run(cases.solve_dtensor_head, seeds, shape, of_hidden, of_weight, ranks=4)
+def test_random_heads_equal_one_device(
+    ranks: Ranks, shape: tuple[int, ...], of_hidden: Any, of_weight: Any, backend: str
+) -> None:
+    seeds = list(range(15 if backend == "eager" else 8))
+    answers = ranks.run(cases.solve_dtensor_head, seeds, shape, of_hidden, of_weight, backend, ranks=4)
     for seed, of_ranks in zip(seeds, zip(*answers, strict=True), strict=True):
         first, *others = of_ranks
         assert all(torch.equal(parts[name], first[0][name]) for parts, _ in others for name in parts), seed

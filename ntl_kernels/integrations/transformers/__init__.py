@@ -6,9 +6,9 @@
 - :func:`set_ntl_loss_function`, :func:`ntl_compute_loss_func`: for the stock ``Trainer``, on full logits.
 """
 
-from .losses import ntl_compute_loss_func, ntl_loss_function
 from .patch import apply_ntl_to_model, remove_ntl_from_model, set_ntl_loss_function
 from .probes import LogitTransform
+from .targets import ntl_compute_loss_func, ntl_loss_function
 from .trainer import NTLSeq2SeqTrainer, NTLTrainer, NTLTrainerMixin
 
 __all__ = [

@@ -14,32 +14,7 @@ from torch import Tensor
 
 from ...config import NTLOutput
 from ...tokens import NumberTokens
-from .losses import IGNORE_INDEX, Count, NTLOptions, Targets, label_names
-
-NUM_NUMBERS = "num_numbers_in_batch"
-"""The key of a batch that holds the number tokens of its accumulation window."""
-
-
-class Window(NamedTuple):
-    """The options and denominators of a batch's loss, and over how many processes and batches the loss is a sum."""
-
-    options: NTLOptions
-    num_items: Count | None = None
-    num_numbers: Count | None = None
-    processes: int = 1
-    """These average their gradients."""
-    accumulated: int = 1
-    """A mean over the batch is divided by their number."""
-
-    def counts(self) -> dict[str, Count]:
-        """The denominators as keywords of a patched model; empty for a batch on its own."""
-        counts = {"num_items_in_batch": self.num_items, NUM_NUMBERS: self.num_numbers}
-        return {name: count for name, count in counts.items() if count is not None}
-
-
-def count_labels(targets: Targets, numbers: NumberTokens) -> Tensor:
-    """float32 [2]: how many targets are not ignored, and how many of these are number tokens, each by its weight."""
-    return torch.stack([(targets.labels != IGNORE_INDEX).sum().float(), numbers.count(*targets).float()])
+from .targets import IGNORE_INDEX, Targets, Window, count_labels, label_names
 
 
 def count_window(
@@ -220,8 +195,5 @@ def without_repeated_samples(batch: dict[str, Any], loader: Any, accelerator: An
     if isinstance(batches, RememberedBatches):
         samples = loader.total_batch_size * copies // accelerator.num_processes
     kept = min(max(state.remainder - accelerator.process_index // copies * samples, 0), samples)
-
-    def collate(kept: int) -> Any:
-        return loader.collate_fn([loader.dataset[index] for index in batches.last[:kept]])
-
-    return without_repetitions(batch, samples, kept, collate)
+    samples_of = lambda indices: [loader.dataset[index] for index in indices]  # noqa: E731
+    return without_repetitions(batch, samples, kept, lambda kept: loader.collate_fn(samples_of(batches.last[:kept])))

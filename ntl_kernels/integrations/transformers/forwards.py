@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .frameworks import REPLACED_FORWARD, unwrap_model, uses_ulysses
-from .losses import NUMBER_WEIGHTS, NTLOptions, label_names, model_loss
+from .targets import NUMBER_WEIGHTS, NTLOptions, label_names, model_loss
 
 INSTALLED = "_ntl_installed"
 """The attribute that holds what is installed on a model, and on its head if that is patched."""

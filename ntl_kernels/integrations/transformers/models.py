@@ -23,15 +23,15 @@ def mask_padding_but_the_first(model: Any, ids: Tensor) -> Tensor:
     return mask
 
 
-Added = Tensor | float | None
-"""What a model's forward adds to its cross-entropy; None for nothing."""
+Added = Tensor | float
+"""What a model's forward adds to its cross-entropy."""
 
 
 def router_loss(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     """The router loss of a mixture of experts, times its factor."""
     auxiliary = outputs.get("aux_loss")
     if auxiliary is None:
-        return None
+        return 0.0
     if not isinstance(auxiliary, Tensor):  # transformers 5.0 finds no router logits of DBRX and returns 0
         raise ValueError(
             f"{type(model).__name__} returned {auxiliary!r} as router loss, because it did not find its router logits; "
@@ -54,7 +54,7 @@ def router_factor_of(model: Any) -> tuple[Any, str] | None:
 
 def switch_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     if outputs.get("encoder_aux_loss") is None:
-        return None
+        return 0.0
     z_loss = outputs["encoder_z_loss"] + outputs["decoder_z_loss"]
     balance = outputs["encoder_aux_loss"] + outputs["decoder_aux_loss"]
     return model.router_z_loss_coef * z_loss + model.router_aux_loss_coef * balance
@@ -63,20 +63,18 @@ def switch_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Add
 def nllb_router_losses(model: Any, outputs: Any, given: dict[str, Any]) -> Added:
     """The router losses of NLLB-MoE, whose forward computes them only with labels."""
     if outputs.get("encoder_router_logits") is None:
-        return None
+        return 0.0
     if not hasattr(model, "num_experts"):
         raise ValueError(
             f"the router loss of {type(model).__name__} in transformers 4 uses its encoder's routers instead of its "
             "decoder's, a bug that is not reproduced here: use transformers 5, or output_router_logits=False"
         )
-    balance = function_beside(model, "load_balancing_loss_func")
-    assert balance is not None
-    sides = (("encoder", given.get("attention_mask")), ("decoder", given.get("decoder_attention_mask")))
-    losses = [
-        balance(outputs[f"{side}_router_logits"], model.num_experts, top_k=2, attention_mask=mask)
-        for side, mask in sides
+    balance: Any = function_beside(model, "load_balancing_loss_func")
+    encoder, decoder = [
+        balance(outputs[f"{side}_router_logits"], model.num_experts, top_k=2, attention_mask=given.get(mask))
+        for side, mask in (("encoder", "attention_mask"), ("decoder", "decoder_attention_mask"))
     ]
-    return model.router_aux_loss_coef * (losses[0] + losses[1])
+    return model.router_aux_loss_coef * (encoder + decoder)
 
 
 def function_beside(model: Any, name: str) -> Callable[..., Any] | None:
@@ -138,7 +136,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {
 }
 
 
-def what_is_known(model: Any) -> ModelClass:
+def entry_of(model: Any) -> ModelClass:
     """The entry of the model's class or of one of its base classes; an empty entry for an unknown class."""
     for cls in type(model).__mro__:  # torch 2.8 cannot compile `next` with a default
         if cls.__name__ in MODEL_CLASSES:
@@ -148,7 +146,7 @@ def what_is_known(model: Any) -> ModelClass:
 
 def check_own_loss(base: Any) -> None:
     """Raise if a bare model's own loss has parts that CE + NTL of its logits would drop."""
-    more = what_is_known(base).more(base)
+    more = entry_of(base).more(base)
     if more:
         raise ValueError(f"{type(base).__name__} {more}")
 
@@ -196,7 +194,7 @@ def put_decoder_inputs(model: Any, given: dict[str, Any], labels: Tensor) -> Non
     if given.get("decoder_input_ids") is not None or given.get("decoder_inputs_embeds") is not None:
         return
     ids = given["decoder_input_ids"] = decoder_inputs(model, labels)
-    mask = what_is_known(model).decoder_mask
+    mask = entry_of(model).decoder_mask
     if mask is not None and given.get("decoder_attention_mask") is None:
         given["decoder_attention_mask"] = mask(model, ids)
 
@@ -217,11 +215,11 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 
 
 def added_loss(base: Any, outputs: Any, given: dict[str, Any]) -> Added:
-    """What the forward of a bare model would add to the cross-entropy, times its factors; None for nothing.
+    """What the forward of a bare model would add to the cross-entropy, times its factors.
 
     ``outputs`` are those of a call with the arguments ``given`` without labels; a loss among them is of other labels.
     """
     if not isinstance(outputs, dict):
-        return None
-    added, other = what_is_known(base).adds(base, outputs, given), outputs.get("loss")
-    return other if added is None else added if other is None else added + other
+        return 0.0
+    other = outputs.get("loss")
+    return entry_of(base).adds(base, outputs, given) + (0.0 if other is None else other)

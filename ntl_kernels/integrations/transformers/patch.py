@@ -13,10 +13,10 @@ from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
 from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
 from .frameworks import KEPT_FORWARD, LIGER_FORWARD, check_hooks, find_head, unwrap_model
-from .losses import NTLOptions, shift_of
-from .models import check_own_loss, known_shift, train_on_logits
+from .models import check_own_loss, known_shift, shifts_labels, train_on_logits
 from .patched import LOSS_FUNCTION, Patch, check_head, head_forward, is_planned, model_forward
 from .probes import LogitTransform, Reading, guessed_transform
+from .targets import NTLOptions, shift_or_raise
 
 
 def apply_ntl_to_model(
@@ -139,7 +139,8 @@ def set_ntl_loss_function(
         >>> model(input_ids=ids, labels=ids).loss.backward()
     """
     base = unwrap_model(model)
-    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift_of(base, shift))
+    shift = shift_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
+    options = NTLOptions(numbers, config, label_smoothing, z_loss, shift)
     remove_ntl_from_model(base)
     installed = Installed(installer="set_ntl_loss_function", options=options)
     base.loss_function = partial(watched_loss, installed)

@@ -23,9 +23,18 @@ from ...functional import linear_cross_entropy_ntl
 from ...tracing import PLAIN_TYPES, has_dtensor
 from .forwards import INSTALLED, Installed, describe, may_train, thread, unbound
 from .frameworks import advice_on_head, check_hooks, find_head
-from .losses import NUMBER_WEIGHTS, Count, Targets, choose_targets, denominators, label_names, measured_shift
 from .models import added_loss, is_encoder_decoder, put_decoder_inputs, train_on_logits
-from .probes import NUM_PROBES, LogitTransform, Probes, Reading, make_probes
+from .probes import NUM_PROBES, LogitTransform, Reading, make_probes
+from .targets import (
+    NUM_NUMBERS,
+    OUR_KEYWORDS,
+    Targets,
+    Window,
+    choose_targets,
+    label_names,
+    loss_keywords,
+    measured_shift,
+)
 
 LOSS_FUNCTION = "_loss_function"
 """The attribute in which transformers stores a loss function that was assigned to a model."""
@@ -41,11 +50,11 @@ class Call:
 
     transform: LogitTransform
     targets: Targets
-    num_items: Count | None
-    num_numbers: Count | None
+    window: Window
     bias: Tensor | None
     """[1, V] that BART and its family add to the output of their head; a buffer."""
-    probes: Probes | None = None
+    probes: Tensor | None = None
+    """[1, ..., V]: what the head returned. The model may have changed it in place."""
     loss: Tensor | None = None
 
 
@@ -80,10 +89,9 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     patch = getattr(model, INSTALLED, None)
     if not isinstance(patch, Patch):  # a wrapper that holds this function is still there
         return type(model).forward(model, *args, **kwargs)
-    names = ("skip_logits", "num_numbers_in_batch", NUMBER_WEIGHTS)
-    skip_logits, num_numbers, number_weights = [kwargs.pop(name, None) for name in names]
     given = patch.arguments(args, kwargs)
-    trains = label_names(given) and (num_numbers is not None or may_train(model))
+    trains = label_names(given) and (given.get(NUM_NUMBERS) is not None or may_train(model))
+    skip_logits = given.get("skip_logits")
     if skip_logits is False and trains:
         raise ValueError(
             "a model patched by apply_ntl_to_model has no logits in training; got skip_logits=False: call it in "
@@ -92,56 +100,53 @@ def model_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
     if skip_logits and not label_names(given):
         raise ValueError("skip_logits=True needs labels, but got none")
     if not (skip_logits or trains):
-        if not patch.takes_any:
-            kwargs.pop("num_items_in_batch", None)
-        return patch.stock_forward(model)(*args, **kwargs)
+        ours = OUR_KEYWORDS if patch.takes_any else (*OUR_KEYWORDS, "num_items_in_batch")
+        theirs = {name: value for name, value in kwargs.items() if name not in ours}
+        return patch.stock_forward(model)(*args, **theirs)
     if len(args) + len(kwargs) > len(given):
         raise TypeError(f"{type(model).__name__} got an argument both by position and by name")
-    return train_forward(model, patch, given, num_numbers, number_weights)
+    return train_forward(model, patch, given)
 
 
-def train_forward(
-    model: Any, patch: Patch, given: dict[str, Any], num_numbers: Count | None, number_weights: Tensor | None
-) -> Any:
-    """The output of a forward pass whose loss comes from hidden states."""
+def train_forward(model: Any, patch: Patch, given: dict[str, Any]) -> Any:
+    """The output of a forward pass with these arguments, whose loss comes from hidden states."""
     check_head_now(model, patch)
     if model.__dict__.get(LOSS_FUNCTION) is not patch.loss_function:
         raise RuntimeError(
             f"a loss_function was assigned to {type(model).__name__} after apply_ntl_to_model, which would ignore it: "
             "call remove_ntl_from_model(model) to train with it"
         )
-    labels, shift_labels = given.pop("labels", None), given.pop("shift_labels", None)
-    num_items, return_dict = given.pop("num_items_in_batch", None), given.pop("return_dict", None)
+    names = ("labels", "shift_labels", "num_items_in_batch", "return_dict", *OUR_KEYWORDS)
+    labels, shift_labels, num_items, return_dict, num_numbers, weights, _ = [given.pop(name, None) for name in names]
     if patch.options.shift is None and shift_labels is None:
         shift = measured_shift(model, given | {"labels": labels, "return_dict": True}, patch.stock_forward(model))
         patch.options = replace(patch.options, shift=shift)
-    targets = choose_targets(labels, shift_labels, patch.options.shift, number_weights)
+    targets = choose_targets(labels, shift_labels, patch.options.shift, weights)
     if is_encoder_decoder(model):
         put_decoder_inputs(model, given, targets.labels if labels is None else labels)
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace how T5 creates its cache
         given.setdefault("use_cache", False)
     is_guess = not (patch.reading.is_final or torch.compiler.is_compiling())
     random_states = (torch.get_rng_state(), *get_device_states(*model.parameters())) if is_guess else None
-    make_call = partial(Call, targets=targets, num_items=num_items, num_numbers=num_numbers)
-    output, loss = run(model, patch, make_call, given)
+    window = Window(patch.options, num_items, num_numbers)
+    output, loss = run(model, patch, targets, window, given)
     if loss is None and random_states is not None:  # once more, by the transform that the model turned out to have
         del output  # and with it what the first run has kept for its gradient
         torch.set_rng_state(random_states[0])
         set_device_states(*random_states[1:])
-        output, loss = run(model, patch, make_call, given)
-    added: Any = added_loss(model, output, given)
-    loss = loss if added is None else loss + added * patch.added_factor
+        output, loss = run(model, patch, targets, window, given)
+    loss = loss + added_loss(model, output, given) * patch.added_factor
     patch.has_run[thread()] = True
     fields = {name: value for name, value in output.items() if name not in ("loss", "logits")}
     output = type(output)(loss=loss, **fields)
     return output if return_dict or (return_dict is None and model.config.return_dict) else output.to_tuple()
 
 
-def run(model: Any, patch: Patch, make_call: Callable[..., Call], given: dict[str, Any]) -> tuple[Any, Tensor | None]:
+def run(model: Any, patch: Patch, targets: Targets, window: Window, given: dict[str, Any]) -> tuple[Any, Any]:
     """The output of the model's own forward without labels, in which the head computes the loss, and the loss; None
     instead of it if the head assumed another transform than the model has."""
     name = type(model).__name__
-    call = make_call(patch.reading.transform, bias=getattr(model, "final_logits_bias", None))
+    call = Call(patch.reading.transform, targets, window, getattr(model, "final_logits_bias", None))
     patch.calls[thread()] = call
     try:
         output = patch.stock_forward(model)(**given, return_dict=True)
@@ -156,7 +161,7 @@ def run(model: Any, patch: Patch, make_call: Callable[..., Call], given: dict[st
         del patch.calls[thread()]
     if call.loss is None or call.probes is None:
         raise RuntimeError(f"the head of {name} did not run: it was replaced after apply_ntl_to_model")
-    logits, columns = local(output["logits"]), call.probes.values.shape[-1]
+    logits, columns = local(output["logits"]), call.probes.shape[-1]
     loss = call.loss + anchor(logits)
     if columns == NUM_PROBES:  # of this rank; a plan may have gathered those of all
         logits = logits[..., :columns]
@@ -182,22 +187,14 @@ def head_forward(head: Any, hidden: Tensor) -> Tensor:
     call.loss = head_loss(patch, call, on_all, head.weight, bias)
     is_split = has_dtensor(head.weight)
     columns = NUM_PROBES if is_split else max(NUM_PROBES, head.out_features)
-    values = make_probes(local(hidden), columns)
-    call.probes = Probes(values, values + anchor(call.loss))
-    returned = call.probes.returned
-    return on_ranks_of(head.weight, returned, is_split=True) if is_split and not is_split_here else returned
+    call.probes = make_probes(local(hidden), columns) + anchor(call.loss)
+    return on_ranks_of(head.weight, call.probes, is_split=True) if is_split and not is_split_here else call.probes
 
 
 def head_loss(patch: Patch, call: Call, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The loss (0-d) of hidden [B..., H]; its parts are stored in the patch."""
     targets = call.targets.to(hidden.device)
-    keywords = {
-        **patch.options.keywords(),
-        **patch.fused,
-        **call.transform._asdict(),
-        **denominators(targets, patch.options, call.num_items, call.num_numbers),
-    }
-    keywords |= {"bias": bias, "return_parts": True, NUMBER_WEIGHTS: targets.number_weights}
+    keywords = {**loss_keywords(targets, call.window), **patch.fused, **call.transform._asdict(), "bias": bias}
     output = linear_cross_entropy_ntl(hidden, weight, targets.labels, patch.options.numbers, **keywords)
     loss, *parts = [local(part) for part in output]
     patch.parts = (loss.detach(), *parts)

@@ -32,15 +32,6 @@ class LogitTransform(NamedTuple):
         return scaled if self.softcap is None else self.softcap * torch.tanh(scaled / self.softcap)
 
 
-class Probes(NamedTuple):
-    """What a head returned in place of logits."""
-
-    values: Tensor
-    """[1, ..., 1, V]"""
-    returned: Tensor
-    """The same with the graph of the loss. The model may have changed it in place."""
-
-
 @dataclass(eq=False)
 class Reading:
     """What is known about a model's transform."""
@@ -52,32 +43,31 @@ class Reading:
     tolerance: float | None = None
     """The relative error of the probes; None until they have confirmed the transform."""
 
-    def confirmed(
-        self, loss: Tensor, used: LogitTransform, probes: Probes, logits: Tensor, model: Any
-    ) -> Tensor | None:
-        """The loss, if a model turned the probes into these logits by the transform that was used for it.
+    def confirmed(self, loss: Tensor, used: LogitTransform, returned: Tensor, logits: Tensor, model: Any) -> Any:
+        """The loss, if a model turned the probes that its head returned into these logits by the transform ``used``.
 
         Otherwise None in a first call, after which ``transform`` is right, and later an error, or NaN on a device, for
         which nothing waits.
         """
-        expected, name, can_be_read = used(probes.values), type(model).__name__, has_values(logits)
+        probes, name, can_be_read = make_probes(returned, returned.shape[-1]), type(model).__name__, has_values(logits)
+        expected = used(probes)
         tolerance, is_shaped = self.tolerance or HALF_PRECISION, logits.shape == expected.shape
         if is_shaped and (not can_be_read or (self.tolerance and not is_on_host(logits))):
             return torch.where(are_close(logits, expected, tolerance), loss, torch.nan)
         tolerance = self.tolerance or tolerance_of(logits)
         if is_shaped and are_close(logits, expected, tolerance):
             if self.tolerance is None and torch.is_grad_enabled():
-                if depends_on_parameters(logits, probes.returned):
+                if depends_on_parameters(logits, returned):
                     raise ValueError(f"{name} scales its logits by a trained parameter: {train_on_logits(model)}")
                 self.is_final, self.tolerance = True, tolerance
             return loss
         if self.transform != used:  # another thread has read it meanwhile
             return None
-        found = read_transform(probes.values, logits, model) if is_shaped and not self.is_final else None
+        found = read_transform(probes, logits, model) if is_shaped and not self.is_final else None
         if found is None:
             changed = "after a change of scale, call apply_ntl_to_model again"
             raise ValueError(
-                f"{name} does not turn its head's output into logits by {used}: it turned {shown(probes.values)} into "
+                f"{name} does not turn its head's output into logits by {used}: it turned {shown(probes)} into "
                 f"{shown(logits)}; expected {shown(expected)}: {changed if self.tolerance else train_on_logits(model)}"
             )
         self.transform, self.is_final = found, True

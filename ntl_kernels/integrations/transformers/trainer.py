@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,33 +19,27 @@ from transformers.trainer_pt_utils import find_batch_size
 
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
-from .counting import (
-    NUM_NUMBERS,
-    Sums,
-    Totals,
-    Window,
-    count_labels,
-    count_window,
-    sums_of,
-    watch_repetitions,
-    without_repeated_samples,
-)
+from .counting import Sums, Totals, count_window, sums_of, watch_repetitions, without_repeated_samples
 from .forwards import installed_on
 from .frameworks import check_arguments, unwrap_model, virtual_tokens
-from .losses import (
+from .models import added_loss, check_own_loss, is_encoder_decoder, known_shift, put_decoder_inputs
+from .patched import Patch
+from .targets import (
     IGNORE_INDEX,
+    NUM_NUMBERS,
     NUMBER_WEIGHTS,
+    OUR_KEYWORDS,
     Count,
     NTLOptions,
     Targets,
+    Window,
     choose_targets,
+    count_labels,
     label_names,
     logits_of,
-    loss_of_logits,
+    loss_from_logits,
     measured_shift,
 )
-from .models import added_loss, check_own_loss, is_encoder_decoder, known_shift, put_decoder_inputs
-from .patched import Patch
 
 STOCK_TRAINERS = {("transformers", "Trainer"), ("transformers", "Seq2SeqTrainer"), ("trl", "SFTTrainer")}
 """The library and name of the classes whose ``compute_loss`` CE + NTL may replace."""
@@ -53,10 +47,7 @@ SPLITS_EVALUATION = Version(transformers.__version__) >= Version("5.16")
 """Whether the Trainer also divides the rows of evaluation batches over the processes of context parallelism."""
 
 
-if TYPE_CHECKING:
-    from transformers import Trainer as Host  # which the mixin expects after it in the MRO
-else:
-    Host = object
+Host: Any = object  # to type checkers anything, because the Trainer comes after the mixin in the MRO
 
 
 class ForgetAttempt(TrainerCallback):
@@ -126,8 +117,8 @@ class NTLTrainerMixin(Host):
         self.ntl_totals = {"train": Totals(), "eval": Totals()}
         self.ntl_logged: set[str] = set()
         """Which of the two have been logged with tokens."""
-        self.ntl_eval_counts: tuple[Tensor | None, Tensor | None] = (None, None)
-        """The tokens and number tokens of an evaluation batch's complete rows if processes share rows."""
+        self.ntl_eval_counts: tuple[Any, ...] = ()
+        """If processes share the rows of an evaluation batch: its tokens, its number tokens and these processes."""
         self.ntl_evaluated: Sums | None = None
         """The sums of the current evaluation batch."""
         if kwargs.get("model_init") is None:  # before super().__init__, in which some Trainers tokenize all data
@@ -171,15 +162,18 @@ class NTLTrainerMixin(Host):
             check_own_loss(base)
         if installed is None:
             self.ntl_check_given(self.model)
+            options = NTLOptions(**{"shift": known_shift(base), **given})
+        else:
+            options = installed.options
+        if options.shift is None and batch is not None:
             if "shift" not in given:
-                given["shift"] = known_shift(base)
-            if given["shift"] is None and batch is not None:
-                given["shift"] = self.ntl_given["shift"] = self.ntl_measure_shift(batch)
-            return self.ntl_follow(NTLOptions(**given))
-        if installed.options.shift is None and batch is not None:
-            shift = given["shift"] if "shift" in given else self.ntl_measure_shift(batch)
-            installed.options = replace(installed.options, shift=shift)
-        options = self.ntl_follow(installed.options)
+                inputs = {name: value for name, value in batch.items() if name not in OUR_KEYWORDS}
+                self.ntl_given["shift"] = measured_shift(self.model_wrapped, self._prepare_inputs(inputs))
+            options = replace(options, shift=self.ntl_given["shift"])
+        if self.ntl_weight is not None and options.config.weight is not self.ntl_weight:
+            options = replace(options, config=replace(options.config, weight=self.ntl_weight))
+        if installed is None:
+            return options
         for name, value in given.items():
             if name == "config" and self.ntl_weight is not None:
                 value = replace(value, weight=self.ntl_weight)
@@ -190,18 +184,6 @@ class NTLTrainerMixin(Host):
                 )
         installed.options = options
         return options
-
-    def ntl_measure_shift(self, batch: Any) -> bool:
-        """Whether position t predicts label t + 1 in the model's own loss of a batch."""
-        ours = (NUM_NUMBERS, NUMBER_WEIGHTS, "skip_logits")
-        inputs = {name: value for name, value in batch.items() if name not in ours}
-        return measured_shift(self.model_wrapped, self._prepare_inputs(inputs))
-
-    def ntl_follow(self, options: NTLOptions) -> NTLOptions:
-        """The options with the scheduled weight, if there is a schedule."""
-        if self.ntl_weight is None or options.config.weight is self.ntl_weight:
-            return options
-        return replace(options, config=replace(options.config, weight=self.ntl_weight))
 
     def ntl_set_weight(self, progress: float) -> None:
         """Set the weight of the Number Token Loss to the schedule's value; in place, so that nothing is recompiled."""
@@ -292,11 +274,9 @@ class NTLTrainerMixin(Host):
     ) -> Window:
         """The denominators of a batch's loss (in training the given counts), and over what it is summed."""
         if not is_training:
-            num_items, num_numbers = self.ntl_eval_counts
+            return Window(options, *self.ntl_eval_counts)
         if num_items is None:
             return Window(options, None, num_numbers)
-        if not is_training:
-            return Window(options, num_items, num_numbers, evaluation_shards(self))
         averages = self.args.average_tokens_across_devices
         processes = self.accelerator.num_processes // self.get_tp_size() if averages else 1
         return Window(options, num_items, num_numbers, processes, self.current_gradient_accumulation_steps)
@@ -344,9 +324,9 @@ class NTLTrainerMixin(Host):
         if is_encoder_decoder(base):
             put_decoder_inputs(base, inputs, labels)
         outputs = model(**inputs)
-        parts = loss_of_logits(logits_of(outputs), targets, window.options, window.num_items, window.num_numbers)
-        loss, added = parts.loss * window.processes, added_loss(base, outputs, inputs)
-        return loss if added is None else loss + added / window.accumulated, parts, outputs
+        parts = loss_from_logits(logits_of(outputs), targets, window)
+        loss = parts.loss * window.processes + added_loss(base, outputs, inputs) / window.accumulated
+        return loss, parts, outputs
 
     def ntl_check_own_loss(self) -> None:
         """Raise if a class after the mixin has a ``compute_loss`` that can neither be replaced nor called.
@@ -377,7 +357,7 @@ class NTLTrainerMixin(Host):
         try:
             result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         finally:
-            self.ntl_eval_counts = (None, None)
+            self.ntl_eval_counts = ()
         if self.ntl_evaluated is not None:  # result[0] is the outermost compute_loss's result
             loss, tokens = self.ntl_evaluated.losses, self.ntl_evaluated.tokens
             self.ntl_totals["eval"].add(Sums(additions=(result[0].to(loss.device) - loss) * tokens))
@@ -390,10 +370,10 @@ class NTLTrainerMixin(Host):
         """The inputs of an evaluation batch without the labels of repeated samples."""
         loader, copies = self.callback_handler.eval_dataloader, cp_size(self) * self.get_tp_size()
         inputs = without_repeated_samples(inputs, loader, self.accelerator, copies)
-        if evaluation_shards(self) > 1:
+        shards = cp_size(self) if SPLITS_EVALUATION else 1  # older Trainers give every process complete rows
+        if shards > 1:
             options = self.ntl_options(inputs)
-            tokens, numbers = count_labels(self.ntl_targets(inputs, options), options.numbers)
-            self.ntl_eval_counts = tokens, numbers
+            self.ntl_eval_counts = *count_labels(self.ntl_targets(inputs, options), options.numbers), shards
         return inputs
 
     def ntl_metrics(self, mode: str) -> dict[str, float]:
@@ -464,11 +444,6 @@ def cp_size(trainer: Any) -> int:
         return int(trainer.get_cp_size())
     config = getattr(trainer.accelerator, "parallelism_config", None)
     return 1 if config is None else int(config.cp_size)
-
-
-def evaluation_shards(trainer: Any) -> int:
-    """The same in evaluation, where older Trainers give every process complete rows."""
-    return cp_size(trainer) if SPLITS_EVALUATION else 1
 
 
 def is_stock(cls: type) -> bool:

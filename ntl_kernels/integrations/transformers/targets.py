@@ -1,4 +1,4 @@
-"""Targets, denominators, and the loss on full logits for the stock ``Trainer``."""
+"""What the positions of a batch predict, over what their loss is a mean, and that loss on full logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,12 +20,17 @@ from ...tokens import NumberTokens
 from ...tokens.values import check_row_weights
 from ...tracing import has_values
 from .frameworks import unwrap_model
-from .models import check_own_loss, is_transformers_own, router_factor_of, shifts_labels, what_is_known
+from .models import check_own_loss, entry_of, is_transformers_own, router_factor_of, shifts_labels
+from .probes import is_on_host
 
 IGNORE_INDEX = -100
 """The label that Hugging Face collators use for ignored positions."""
 NUMBER_WEIGHTS = "number_weights"
 """The column of a batch, and the keyword of a model, with a weight of NTL for each label."""
+NUM_NUMBERS = "num_numbers_in_batch"
+"""The key of a batch that holds the number tokens of its accumulation window."""
+OUR_KEYWORDS = (NUM_NUMBERS, NUMBER_WEIGHTS, "skip_logits")
+"""The keywords of a patched model that its own forward does not have."""
 OUTPUTS = {"CausalLMOutputWithCrossAttentions": None, "CausalLM": True, "Seq2Seq|MaskedLM|TokenClassif": False}
 """Whether the models that return outputs of a matching class shift labels; None: some do. The first match decides."""
 Count = int | float | Tensor
@@ -67,39 +71,76 @@ class Targets(NamedTuple):
         return Targets(self.labels.to(device), None if weights is None else weights.to(device))
 
 
+class Window(NamedTuple):
+    """The options and denominators of a batch's loss, and over how many processes and batches the loss is a sum."""
+
+    options: NTLOptions
+    num_items: Count | None = None
+    num_numbers: Count | None = None
+    processes: int = 1
+    """These average their gradients."""
+    accumulated: int = 1
+    """A mean over the batch is divided by their number."""
+
+    def counts(self) -> dict[str, Count]:
+        """The denominators as keywords of a patched model; empty for a batch on its own."""
+        counts = {"num_items_in_batch": self.num_items, NUM_NUMBERS: self.num_numbers}
+        return {name: count for name, count in counts.items() if count is not None}
+
+
 def label_names(batch: Any) -> list[str]:
     """The names under which a batch, or the arguments of a model, has labels."""
     return [name for name in ("labels", "shift_labels") if batch.get(name) is not None]
 
 
-def denominators(
-    targets: Targets, options: NTLOptions, num_items: Count | None, num_numbers: Count | None
-) -> dict[str, Count | None]:
-    """``num_tokens`` and ``num_numbers`` of the loss functions, for targets that are part of a larger window.
+def count_labels(targets: Targets, numbers: NumberTokens) -> Tensor:
+    """float32 [2]: how many targets are not ignored, and how many of these are number tokens, each by its weight."""
+    return torch.stack([(targets.labels != IGNORE_INDEX).sum().float(), numbers.count(*targets).float()])
+
+
+def loss_from_logits(logits: Tensor, targets: Targets, window: Window) -> NTLOutput:
+    """The loss of full logits [B..., V] and targets of positions [B...], and its parts."""
+    targets = targets.to(logits.device)
+    keywords = loss_keywords(targets, window)
+    return cast(NTLOutput, cross_entropy_ntl(logits, targets.labels, window.options.numbers, **keywords))
+
+
+def loss_keywords(targets: Targets, window: Window) -> dict[str, Any]:
+    """The keywords of the loss functions for targets that are part of a window.
 
     If only its tokens were counted, the window is assumed to have as many numbers per token as this batch.
     """
-    num_items, num_numbers = as_count(num_items, targets.labels), as_count(num_numbers, targets.labels)
-    config = options.config
-    if config.mean_over == "tokens":
-        return {"num_tokens": num_items, "num_numbers": num_numbers}
-    if num_items is None and num_numbers is not None:
+    options, counts = window.options, (window.num_items, window.num_numbers)
+    num_items, num_numbers = [as_count(count, targets.labels.device) for count in counts]
+    if options.config.mean_over == "numbers" and num_items is None and num_numbers is not None:
         raise ValueError(
             "num_numbers_in_batch was passed without num_items_in_batch, the token count of the same batches: pass both"
         )
-    if num_items is not None and num_numbers is None:
-        tokens, numbers = (targets.labels != IGNORE_INDEX).sum(), options.numbers.count(*targets)
-        has_weight = isinstance(config.weight, Tensor) or config.weight > 0
-        if has_weight and may_be_more(num_items, tokens):
+    if options.config.mean_over == "numbers" and num_items is not None and num_numbers is None:
+        tokens, numbers = count_labels(targets, options.numbers)
+        has_weight = isinstance(options.config.weight, Tensor) or options.config.weight > 0
+        if has_weight and (not (is_on_host(tokens) and has_values(tokens)) or num_items > tokens):
             warn_of_uncounted_numbers()
         num_numbers = numbers * num_items / tokens.clamp(min=1)
-    return {"num_tokens": num_items, "num_numbers": num_numbers}
+    return {
+        **options.keywords(),
+        "num_tokens": num_items,
+        "num_numbers": num_numbers,
+        "number_weights": targets.number_weights,
+        "return_parts": True,
+    }
 
 
-def may_be_more(num_items: Count, tokens: Tensor) -> bool:
-    """Whether a window may have more tokens than this batch; always true on a GPU, where reading would wait for it."""
-    counts = [count for count in (num_items, tokens) if isinstance(count, Tensor)]
-    return not all(count.device.type == "cpu" and has_values(count) for count in counts) or bool(num_items > tokens)
+def as_count(count: Count | None, device: Any) -> Count | None:
+    """The count; if it is a tensor, 0-d and on this device."""
+    if not isinstance(count, Tensor):
+        return count
+    if count.numel() != 1:
+        raise ValueError(
+            f"num_items_in_batch and num_numbers_in_batch must have one element; got shape {tuple(count.shape)} "
+            "(torch.nn.DataParallel is not supported: launch one process per GPU with torchrun)"
+        )
+    return count.detach().reshape(()).to(device)
 
 
 @torch.compiler.assume_constant_result
@@ -117,34 +158,6 @@ def warn_of_uncounted_numbers() -> bool:
 def warn_once(message: str) -> None:
     """Give this warning, once in a process."""
     warnings.warn(message, stacklevel=3)
-
-
-def as_count(count: Count | None, like: Tensor) -> Count | None:
-    """The count as a 0-d tensor on the device of ``like`` if it is a tensor, otherwise as a Python number."""
-    if isinstance(count, np.generic):
-        return count.item()
-    if not isinstance(count, Tensor):
-        return count
-    if count.numel() != 1:
-        raise ValueError(
-            f"num_items_in_batch and num_numbers_in_batch must have one element; got shape {tuple(count.shape)} "
-            "(torch.nn.DataParallel is not supported: launch one process per GPU with torchrun)"
-        )
-    return count.detach().reshape(()).to(like.device)
-
-
-def loss_of_logits(
-    logits: Tensor,
-    targets: Targets,
-    options: NTLOptions,
-    num_items: Count | None = None,
-    num_numbers: Count | None = None,
-) -> NTLOutput:
-    """The loss of full logits [B..., V] and targets of positions [B...], and its parts."""
-    targets = targets.to(logits.device)
-    keywords = {**options.keywords(), **denominators(targets, options, num_items, num_numbers), "return_parts": True}
-    keywords[NUMBER_WEIGHTS] = targets.number_weights
-    return cast(NTLOutput, cross_entropy_ntl(logits, targets.labels, options.numbers, **keywords))
 
 
 def ntl_loss_function(
@@ -197,12 +210,7 @@ def model_loss(
     if ignore_index != IGNORE_INDEX:
         raise ValueError(f"ignored labels must be {IGNORE_INDEX}; got ignore_index={ignore_index}")
     targets = choose_targets(labels, shift_labels, options.shift, number_weights)
-    return loss_of_logits(logits, targets, options, num_items_in_batch, num_numbers_in_batch).loss
-
-
-def shift_of(base: Any, shift: bool | None) -> bool:
-    """Whether position t of a bare model predicts label t + 1: as given, else as in its own loss."""
-    return told_or_raise(shifts_labels(base) if shift is None else shift, type(base).__name__)
+    return loss_from_logits(logits, targets, Window(options, num_items_in_batch, num_numbers_in_batch)).loss
 
 
 def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., Any] | None = None) -> bool:
@@ -214,7 +222,7 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     base = unwrap_model(model)
     name, shift = type(base).__name__, shifts_labels(base)
     if torch.compiler.is_compiling():
-        return told_or_raise(shift, name)
+        return shift_or_raise(shift, name)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -227,9 +235,9 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     if shift is None and is_transformers_own(base) and shift_by_outputs(outputs) is False:
         return False
     if not isinstance(loss, Tensor):
-        return told_or_raise(shift, name)
-    added = what_is_known(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else None
-    own, logits = float(loss if added is None else loss - added), logits_of(outputs).flatten(0, -2).to(loss.dtype)
+        return shift_or_raise(shift, name)
+    added = entry_of(base).adds(base, outputs, inputs) if isinstance(outputs, dict) else 0.0
+    own, logits = float(loss - added), logits_of(outputs).flatten(0, -2).to(loss.dtype)
     pair = [choose_targets(inputs.get("labels"), inputs.get("shift_labels"), shift) for shift in (True, False)]
     found = [F.cross_entropy(logits, each.to(logits.device).labels.flatten()).item() for each in pair]
     errors, gap = [abs(own - each) for each in found], abs(found[0] - found[1])
@@ -243,7 +251,7 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     )
 
 
-def told_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
+def shift_or_raise(shift: bool | None, name: str, other_remedy: str = "") -> bool:
     """Whether labels are shifted; raise if it is unknown (None) for the class of this name."""
     if shift is not None:
         return shift
@@ -339,9 +347,9 @@ def trainer_loss(
 ) -> Tensor:
     """The loss of a model's outputs, with the signature of a Trainer's ``compute_loss_func``."""
     name, shift = type(outputs).__name__, options.shift
-    shift = told_or_raise(shift_by_outputs(outputs), name, "model=model, ") if shift is None else shift
+    shift = shift_or_raise(shift_by_outputs(outputs), name, "model=model, ") if shift is None else shift
     targets = choose_targets(labels, None, shift)
-    loss = loss_of_logits(logits_of(outputs), targets, options, num_items_in_batch).loss
+    loss = loss_from_logits(logits_of(outputs), targets, Window(options, num_items_in_batch)).loss
     added = outputs if isinstance(outputs, dict) else {}
     if added.get("encoder_router_logits") is not None:
         raise ValueError(
