@@ -76,17 +76,11 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(problem: Problem, logits: Tensor) -> Arguments:
-    """The arguments for logits, or statistics of these.
-
-    A number is passed as a float, since an integer would recompile for its value; a tensor without the negative bit,
-    since a kernel reads its memory.
-    """
+    """The arguments for logits, or statistics of these."""
     spec, table = problem.spec, problem.table
     scalars, costs = constants_of(spec)
-    given = *problem.rows, problem.num_tokens, problem.num_numbers, problem.ntl_weight
-    labels, weights, number_weights, num_tokens, num_numbers, ntl_weight = [
-        each.resolve_neg() if isinstance(each, Tensor) else None if each is None else float(each) for each in given
-    ]
+    labels, weights, number_weights = readable(*problem.rows)
+    num_tokens, num_numbers, ntl_weight = readable(problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     return Arguments(
         Labels(labels, weights, number_weights, spec.ignore_index),
         Numbers(table.ids, table.values, table.lookup, table.groups, table.ids.shape[0], *costs),
@@ -97,6 +91,12 @@ def arguments_of(problem: Problem, logits: Tensor) -> Arguments:
         options_of(spec, logits.element_size(), PLATFORM),
         next_power_of_2(table.width),
     )
+
+
+def readable(*given: Any) -> list[Any]:
+    """Tensors, numbers and None as a kernel takes them: a number as a float, since an integer would recompile for its
+    value; a tensor without the negative bit, since a kernel reads its memory."""
+    return [each.resolve_neg() if isinstance(each, Tensor) else None if each is None else float(each) for each in given]
 
 
 def terms_of(problem: Problem, given: Arguments) -> tuple[Any, Any, Any]:
@@ -160,8 +160,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     if programs > 1:
         fields = sums_of_programs(fields, programs)
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
-    given = arguments_of(problem, fields)
-    terms = given.num_tokens, given.num_numbers, given.ntl_weight
+    terms = readable(problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     constants = {
         "MEAN": problem.spec.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
