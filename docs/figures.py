@@ -372,7 +372,7 @@ LAYERS = (
     ("dispatch", "chooses how to compute a Problem: plain, traced or reference"),
     ("autograd", "the autograd.Function of plain calls"),
     ("ops", "the operators of traced calls"),
-    ("loss", "a loss and its gradients: logits or chunks of hidden states, all columns or a rank's"),
+    ("loss", "a loss and its gradients, of all columns or of one rank's"),
     ("steps", "steps of a loss that a trace sees as operators"),
     ("checks", "checks of the arguments"),
     ("backends", "the loss of rows, in torch operations or kernel launches"),

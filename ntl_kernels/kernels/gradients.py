@@ -1,7 +1,5 @@
 """The gradient of a row in a pass of its own, from the fields of its loss: of all columns, or of one rank's."""
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
@@ -11,18 +9,9 @@ from .losses import RESULTS, RowGradient, cross_entropy_gradient, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
 from .numbers import NumberTerms, costs, cumulative_terms, divisor, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
-from .shards import column_in_shard, read_shard_numbers, smooth_terms
+from .shards import column_in_shard, number_places, read_shard_numbers, smooth_terms
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, write_gradient
-
-
-class Places(NamedTuple):
-    """Where among the columns those are that differ from the others."""
-
-    label: Any
-    has_label: Any  # whether the label is there
-    numbers: Any  # [BLOCK]
-    has_number: Any  # [BLOCK]: which number tokens are there
 
 
 @triton.jit(do_not_specialize=[*VARYING, "fields"])
@@ -38,6 +27,7 @@ def row_gradients_kernel(
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program per row: the gradient of the columns that are here, from their logits and the row's fields."""
+    KIND: tl.constexpr = OPTIONS.kind
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     target = row_of(gradient, gradient_batch, gradient_row, length, shard.width, n, TILE)
@@ -45,8 +35,9 @@ def row_gradients_kernel(
         row = row_of(logits, logits_batch, logits_row, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
-        row_gradient, places, exponent = gradient_columns(
-            row, label, n, shard, numbers, fields, row_count, number_logits, scalars, a, b, OPTIONS, BLOCK
+        own, own_label = own_group(numbers, label, scalars, KIND)
+        row_gradient, exponent = gradient_columns(
+            row, own_label, n, shard, own, numbers.size, fields, row_count, number_logits, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
         tl.debug_barrier()  # wait until all threads have read the columns that others write
@@ -56,19 +47,22 @@ def row_gradients_kernel(
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
         if label.index >= 0:
-            tl.store(target.start + places.numbers, row_gradient.numbers.to(dtype), mask=places.has_number)
+            _, columns, are_here = number_places(own, shard, BLOCK)
+            tl.store(target.start + columns, row_gradient.numbers.to(dtype), mask=are_here)
         else:
-            tl.store(target.start + places.label, row_gradient.label.to(dtype), mask=places.has_label)
+            column, is_here = column_in_shard(label.token, shard)
+            tl.store(target.start + column, row_gradient.label.to(dtype), mask=is_here)
     else:
         clear_row(target, TILE)
 
 
 @triton.jit
 def gradient_columns(
-    row, label, n, shard, numbers, fields, row_count, number_logits, scalars, a, b,
+    row, label, n, shard, numbers, count, fields, row_count, number_logits, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """(RowGradient, Places, the row's exponent); call it before the row is overwritten."""
+    """(RowGradient, the row's exponent), before the row is overwritten. ``label`` and ``numbers`` are those of the
+    row's group; the table has ``count`` numbers."""
     KIND: tl.constexpr = OPTIONS.kind
     normaliser = Normaliser(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
@@ -76,10 +70,9 @@ def gradient_columns(
     exponent = exponent_at(normaliser.peak, scalars)
     a, b = a * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
-    own, own_label = own_group(numbers, label, scalars, KIND)
-    columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
     number_gradients = tl.zeros([BLOCK], tl.float32)
-    if own_label.index >= 0:
+    if label.index >= 0:
+        columns = read_shard_numbers(row.start, numbers, shard, scalars, OPTIONS.softcap, BLOCK)
         over_numbers = Normaliser(
             peak=load_named("number_peak", RESULTS, fields, row_count, n),
             total=load_named("number_total", RESULTS, fields, row_count, n),
@@ -87,24 +80,19 @@ def gradient_columns(
         at_numbers = exponent_at(over_numbers.peak, scalars)
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
         mean_dloss_dq = load_named("mean_dloss_dq", RESULTS, fields, row_count, n)
-        index = own_label.index
         terms = terms_from_fields(
-            q, columns, own, number_logits, n, numbers.size, index, mean_dloss_dq, scalars, KIND, BLOCK
+            q, columns, numbers, number_logits, n, count, label.index, mean_dloss_dq, scalars, KIND, BLOCK
         )
         mass = share_of(over_numbers, normaliser, scalars)
         slope, number_gradients = number_row(
-            columns, q, terms, mass, own_label, b, ce, normaliser, exponent, own, OPTIONS
+            columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS
         )
     else:
         slope = ce.slope / normaliser.total
     column, is_here = column_in_shard(label.token, shard)
     u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
     label_column = column_gradient(u, exponent, slope, ce.every + ce.label, OPTIONS.softcap)
-    return (
-        RowGradient(slope=slope, every=ce.every, label=label_column, numbers=number_gradients),
-        Places(label=column, has_label=is_here, numbers=columns.ids, has_number=columns.inside),
-        exponent,
-    )
+    return RowGradient(slope=slope, every=ce.every, label=label_column, numbers=number_gradients), exponent
 
 
 @triton.jit

@@ -14,7 +14,6 @@ class NumberLogits(NamedTuple):
 
     lanes: Any
     inside: Any  # which lanes contain one of the K number tokens
-    ids: Any
     u: Any  # u; -inf outside.
 
 
@@ -31,7 +30,7 @@ class NumberTerms(NamedTuple):
 def gather_numbers(start, lanes, inside, columns, scalars, SOFTCAP: tl.constexpr):
     """The logits in the columns of the lanes that are ``inside``."""
     u = transformed(tl.load(start + columns, mask=inside, other=0.0), scalars.inner, SOFTCAP)
-    return NumberLogits(lanes=lanes, inside=inside, ids=columns, u=tl.where(inside, u, float("-inf")))
+    return NumberLogits(lanes=lanes, inside=inside, u=tl.where(inside, u, float("-inf")))
 
 
 @triton.jit

@@ -67,12 +67,19 @@ def column_in_shard(id, shard):
 
 
 @triton.jit
-def read_shard_numbers(start, numbers, shard, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
+def number_places(numbers, shard, BLOCK: tl.constexpr):
+    """(lanes, the numbers' columns among the rank's, whether they are there) [BLOCK]."""
     lanes = tl.arange(0, BLOCK)
     ids = tl.load(numbers.ids + lanes, mask=lanes < numbers.size, other=-1)
-    columns, is_here = column_in_shard(ids, shard)
-    return gather_numbers(start, lanes, is_here & (ids >= 0), columns, scalars, SOFTCAP)
+    columns, are_here = column_in_shard(ids, shard)
+    return lanes, columns, are_here & (ids >= 0)
+
+
+@triton.jit
+def read_shard_numbers(start, numbers, shard, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+    """Gather the rank's number columns of the row that starts at ``start``; other lanes are outside."""
+    lanes, columns, are_here = number_places(numbers, shard, BLOCK)
+    return gather_numbers(start, lanes, are_here, columns, scalars, SOFTCAP)
 
 
 @triton.jit
