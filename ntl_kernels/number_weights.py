@@ -89,11 +89,7 @@ def last_number(labels: Tensor, numbers: NumberTokens, joints: Sequence[int] = (
 
 
 def number_after(
-    labels: Tensor,
-    marker: Sequence[int],
-    numbers: NumberTokens,
-    ids: Tensor | None = None,
-    joints: Sequence[int] = (),
+    labels: Tensor, marker: Sequence[int], numbers: NumberTokens, ids: Tensor | None = None, joints: Sequence[int] = ()
 ) -> Tensor:
     """1 on the tokens of the first number after the last occurrence of a marker in every row, 0 elsewhere.
 

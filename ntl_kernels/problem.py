@@ -42,7 +42,7 @@ class RowInputs(NamedTuple):
     def flat(self, dtype: torch.dtype) -> RowInputs:
         """As [N], with weights in the losses' dtype."""
         labels, *weights = self
-        if labels.ndim == 1 and labels.is_contiguous() and not self.weights:
+        if labels.ndim == 1 and labels.is_contiguous() and not any(each is not None for each in weights):
             return self
         return RowInputs(
             labels.reshape(-1).contiguous(),
@@ -170,12 +170,12 @@ class RowResult(NamedTuple):
     cross_entropy: Any = None  # w * CE
     is_correct: Any = None  # 1 if the label's logit is the largest
     row_weight: Any = None  # w
+    number_row_weight: Any = None  # w * u; 0 outside number rows
     peak: Any = None  # the largest transformed logit x, and
     total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
-    ntl: Any = None  # w * u * NTL, without lambda; this and all following are 0 outside number rows
-    absolute_error: Any = None  # |yhat - v_y|
-    mass: Any = None  # probability on number tokens; 0 if all are -inf: then so are ntl and absolute_error
-    number_row_weight: Any = None  # w * u
+    ntl: Any = None  # w * u * NTL, without lambda; this and all following are 0 outside number rows and where all
+    absolute_error: Any = None  # |yhat - v_y|                                                 number tokens are -inf
+    mass: Any = None  # probability on number tokens
     number_peak: Any = None  # the number tokens' normaliser, like ``peak`` and ``total``; this and the next two are for
     number_total: Any = None  # gradients that a later pass computes
     mean_dloss_dq: Any = None  # of L by q, without the factor f': L for "wasserstein", yhat - v_y for other kinds

@@ -100,12 +100,12 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
         cross_entropy=torch.where(counts, weights * ce, 0.0),
         is_correct=(counts & (x.gather(-1, labels[:, None]).squeeze(-1) >= peak)).to(logits.dtype),
         row_weight=weights,
+        number_row_weight=torch.where(is_number, weights_of_ntl, 0.0),
         peak=torch.where(counts, peak, 0.0),
         total=torch.where(counts, (x - peak[:, None]).exp().sum(-1), 0.0),
         ntl=weights_of_ntl * ntl,
         absolute_error=absolute_error,
         mass=mass,
-        number_row_weight=torch.where(is_number, weights_of_ntl, 0.0),
     )
     return torch.stack([torch.zeros_like(peak) if each is None else each for each in found])  # autograd needs no more
 

@@ -33,9 +33,11 @@ class RefusedFunctions(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if function in FROM_THE_HOST:
             source = args[-1] if function is torch.Tensor.new_tensor else args[0]
-            refuse_unless(is_on(source, result.device), f"{function.__name__} of {source!r}")
+            home = source.device if isinstance(source, Tensor) else torch.device("cpu")
+            refuse_unless(home == result.device, f"{function.__name__} of {source!r}")
         if function in INDEXING and not is_on_host(args[0]):
-            lists = [part for part in as_tuple(args[1]) if isinstance(part, (list, range))]
+            index = args[1] if isinstance(args[1], tuple) else args[1:2]
+            lists = [part for part in index if isinstance(part, (list, range))]
             refuse_unless(not lists, f"the index {lists}")
         return result
 
@@ -58,17 +60,8 @@ class RefusedOperators(TorchDispatchMode):
         return result
 
 
-def is_on(source: Any, device: torch.device) -> bool:
-    """Whether nothing moves; anything but a tensor is on the host."""
-    return (source.device if isinstance(source, Tensor) else torch.device("cpu")) == device
-
-
 def is_on_host(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
-
-
-def as_tuple(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
 
 
 def refuse_unless(condition: bool, what: str) -> None:

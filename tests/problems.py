@@ -169,10 +169,7 @@ def random_problem(
 
 def random_denominators(rng: random.Random, config: NTLConfig) -> dict[str, Any]:
     """Both or neither; one alone where NTL uses the denominator of cross-entropy."""
-    given = {
-        "num_tokens": rng.choice([7, torch.tensor(3.0), 0]),
-        "num_numbers": rng.choice([5.5, torch.tensor(2), 0]),
-    }
+    given = {"num_tokens": rng.choice([7, torch.tensor(3.0), 0]), "num_numbers": rng.choice([5.5, torch.tensor(2), 0])}
     names = rng.choice([[], [], list(given), *([["num_tokens"]] if config.mean_over == "tokens" else [])])
     return {name: given[name] for name in names}
 

@@ -13,14 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntl_kernels import (
-    CrossEntropyNTLLoss,
-    NTLConfig,
-    NumberTokens,
-    cross_entropy_ntl,
-    linear_cross_entropy_ntl,
-    spec,
-)
+from ntl_kernels import CrossEntropyNTLLoss, NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl, spec
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 from ntl_kernels.statistics import number_statistics
 

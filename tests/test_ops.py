@@ -10,14 +10,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from ntl_kernels import (
-    CrossEntropyNTLLoss,
-    NTLConfig,
-    NumberTokens,
-    cross_entropy_ntl,
-    linear_cross_entropy_ntl,
-    ops,
-)
+from ntl_kernels import CrossEntropyNTLLoss, NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl, ops
 from ntl_kernels.problem import NUM_FIELDS, Problem, RowInputs
 from ntl_kernels.spec import spec_of
 from ntl_kernels.steps import operands_of, problem_of

@@ -304,12 +304,7 @@ BOTH = {"digits_only": False, "space_prefixed": True}
         (LIKE_LLAMA_3, {}, "10 of the vocabulary's 1110", {"digits_only": False}),
         (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "10 of the vocabulary's 21", BOTH),
         ([*DIGITS, *(f"Ġ{n}" for n in range(30))], {}, "10 of the vocabulary's 40", BOTH),
-        (
-            [*DIGITS, *(f"▁{n}" for n in range(10, 30))],
-            {"digits_only": False},
-            "10 of the vocabulary's 30",
-            BOTH,
-        ),
+        ([*DIGITS, *(f"▁{n}" for n in range(10, 30))], {"digits_only": False}, "10 of the vocabulary's 30", BOTH),
     ],
 )
 def test_options_that_leave_most_numbers_out_warn(
@@ -724,24 +719,12 @@ NO_LABELS = r"labels must be a tensor of integers; got "
         (lambda n: n.count(LABELS, torch.ones(2)), ValueError, r"labels' shape \(3,\); got \(2,\)"),
         (lambda n: n.count(LABELS, [1.0] * 3), TypeError, "weights must be a real tensor; got list"),
         (lambda n: n.count(LABELS, LABELS * 1j), TypeError, "a real tensor; got torch.complex64"),
-        (
-            lambda n: n.count(LABELS, LABELS.to("meta")),
-            ValueError,
-            "weights must be .*device cpu; got meta",
-        ),
+        (lambda n: n.count(LABELS, LABELS.to("meta")), ValueError, "weights must be .*device cpu; got meta"),
         (lambda n: n.tokens_per_number([LABELS[2:] + 1]), ValueError, "none of 1 labels is a number token"),
         (lambda n: n.tokens_per_number([{"ids": 1, None: 2}]), ValueError, "got the keys ids, None"),
         (lambda n: n.tokens_per_number([LABELS], "a"), TypeError, "ignore_index must be an int; got 'a'"),
-        (
-            lambda n: n.tokens_per_number([LABELS], 2**63),
-            ValueError,
-            "ignore_index must fit int64.*; got 9223",
-        ),
-        (
-            lambda n: n.tokens_per_number([LABELS], 10**400),
-            ValueError,
-            "fit int64.*; got an int of 1329 bits",
-        ),
+        (lambda n: n.tokens_per_number([LABELS], 2**63), ValueError, "ignore_index must fit int64.*; got 9223"),
+        (lambda n: n.tokens_per_number([LABELS], 10**400), ValueError, "fit int64.*; got an int of 1329 bits"),
     ],
 )
 def test_what_cannot_be_counted_is_named(ask: Callable[..., Any], error: type[Exception], message: str) -> None:

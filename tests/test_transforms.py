@@ -663,9 +663,7 @@ TABLE = {
     "jacfwd": Transform("`jvp`, `jacfwd`", partial(jacobian, transform=torch.func.jacfwd), NO_BATCHES),
     "dual": Transform("dual tensors", partial(jacobian, transform=along_duals), NO_BATCHES),
     "vectorized": Transform(
-        "`is_grads_batched=True`, `jacobian(vectorize=True)`",
-        partial(jacobian, transform=vectorized),
-        NO_BATCHES,
+        "`is_grads_batched=True`, `jacobian(vectorize=True)`", partial(jacobian, transform=vectorized), NO_BATCHES
     ),
     "double": Transform("second derivative by `create_graph=True`", double_backward, FIRST_ALONE),
     "grad-grad": Transform("`torch.func.grad` twice", second_of_grad, losses(NO_SECOND, AUTOGRAD_ALONE)),

@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from .cases import DTYPES, VOCAB_SIZES, Case, compile_launch, record
 from .counts import Counts, executed_code
 from .machine_code import disassembled, registers_of
-from .roofline import (
-    GPU,
-    GPUS,
-    bytes_on_the_way,
-    floor_seconds,
-    l2_bytes_of,
-    next_limit,
-    resident_programs,
-    shares_of,
-)
+from .roofline import GPU, GPUS, bytes_on_the_way, floor_seconds, l2_bytes_of, next_limit, resident_programs, shares_of
 from .workers import on_all_cores
 
 KERNEL = "losses_and_gradients"

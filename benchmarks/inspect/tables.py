@@ -21,11 +21,7 @@ def share_of(limit: str) -> Callable[[Estimate], str]:
 
 LIMITS = {"memory": "L2 missed", "L2": "L2†", "issue": "issue", "fma": "FMA", "alu": "ALU", "xu": "XU", "lsu": "LSU"}
 """Keys of ``Estimate.shares`` and their names in the tables."""
-LOGITS: Columns = {
-    "GPU": lambda one: one.gpu,
-    "logits": lambda one: one.dtype,
-    "V": lambda one: f"{one.vocab_size:,}",
-}
+LOGITS: Columns = {"GPU": lambda one: one.gpu, "logits": lambda one: one.dtype, "V": lambda one: f"{one.vocab_size:,}"}
 """The first columns of every table."""
 BYTES: Columns = {
     "16-byte loads": lambda one: f"{one.vector_loads:,}",

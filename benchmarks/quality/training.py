@@ -14,13 +14,7 @@ from accelerate.utils import gather_object
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from tqdm import tqdm
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 

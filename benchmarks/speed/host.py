@@ -52,11 +52,7 @@ def calls(step: Step, launched: list[str]) -> dict[str, int]:
     """How many kernels a step launches, how often it waits for the device, and how many torch operators it calls."""
     before = len(launched)
     events = trace_of(step, torch.device("cpu"))
-    return {
-        "launches": len(launched) - before,
-        "host_waits": count_waits(events),
-        "operators": count_leaves(events),
-    }
+    return {"launches": len(launched) - before, "host_waits": count_waits(events), "operators": count_leaves(events)}
 
 
 def count_waits(events: list[dict[str, Any]]) -> int:

@@ -40,7 +40,7 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
     column, is_here = local_column(labels.tokens, first, x.shape[1])
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
-    if labels.has_numbers and numbers.places.numel():
+    if labels.has_numbers and numbers.columns.numel():
         number_x = own(x.index_select(-1, numbers.columns), labels.others(problem.table, numbers.places), -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
@@ -79,38 +79,35 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
     label_logit = sent.label_logit.amax(0)
     ce = cross_entropy(normaliser, label_logit, distance, spec)
 
-    is_measured = ~labels.is_other & (sent.number_total != 0).any(0)  # of the others, all number tokens are -inf
-    rows = is_measured.view(-1).nonzero().view(-1)
-    of_numbers = merged_numbers(gathered, number_logits, labels.part(rows), normaliser, rows, problem)
-    known = {name: torch.zeros_like(ce).index_copy_(0, rows, part) for name, part in of_numbers.items()}
+    weight, number_weight = labels.weights_like(ce)
     found = RowResult(
         cross_entropy=labels.weighted(ce),
         is_correct=(label_logit >= normaliser.peak).to(ce.dtype),
-        row_weight=torch.ones_like(ce) if labels.row_weights is None else labels.row_weights,
+        row_weight=weight,
+        number_row_weight=number_weight,
         peak=normaliser.peak,
         total=normaliser.total,
-        number_row_weight=labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0),
-        **known | {"ntl": labels.weighted_numbers(known["ntl"])},
+        **merged_numbers(sent, number_logits, labels, normaliser, problem),
     )
-    fields = as_fields(found)
+    fields = as_fields(found, labels.is_other | (sent.number_total == 0).all(0))
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
     return fields
 
 
 def merged_numbers(
-    gathered: Tensor, number_logits: Tensor | None, labels: Labels, whole: Normaliser, rows: Tensor, problem: Problem
+    sent: Statistics, number_logits: Tensor | None, labels: Labels, whole: Normaliser, problem: Problem
 ) -> dict[str, Tensor]:
-    """What :class:`RowResult` knows of number rows besides weights, with NTL_i for ``ntl``, each [n, 1]."""
-    spec, sent = labels.spec_of_rows(problem.spec), Statistics(*gathered[:, :, rows, None].unbind(1))
+    """What :class:`RowResult` knows of number rows besides weights, each [N, 1]; arbitrary in other rows."""
+    spec = labels.spec_of_rows(problem.spec)
     over_numbers, (error, mean_dloss_dq) = merged_sums(sent.number_peak, sent.number_total, sent.offset, sent.cost)
     if number_logits is not None:
-        mean_dloss_dq = all_terms(number_logits[rows], labels, problem).loss
+        mean_dloss_dq = all_terms(number_logits, labels, problem).loss
     loss = mean_dloss_dq
     if spec.kind != "wasserstein":
         loss, mean_dloss_dq = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
-    mass = share_of(over_numbers, Normaliser(*(part[rows] for part in whole)))
-    ntl = mass_gradient_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss
+    mass = share_of(over_numbers, whole)
+    ntl = labels.weighted_numbers(mass_gradient_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss)
     error = error.abs() if labels.group is None else error.abs() * labels.group.unit
     of_numbers = {"number_peak": over_numbers.peak, "number_total": over_numbers.total, "mean_dloss_dq": mean_dloss_dq}
     return of_numbers | {"ntl": ntl, "absolute_error": error, "mass": mass}

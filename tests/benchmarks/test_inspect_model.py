@@ -116,11 +116,7 @@ class Compiled(NamedTuple):
 
 
 UNALIGNED = Case(KERNEL, "sm_90", "bf16", "unaligned", 10)
-CASES = [
-    Case(KERNEL, "sm_80", "fp32", "aligned", 10),
-    UNALIGNED,
-    Case(KERNEL, "sm_100", "bf16", "short", 10),
-]
+CASES = [Case(KERNEL, "sm_80", "fp32", "aligned", 10), UNALIGNED, Case(KERNEL, "sm_100", "bf16", "short", 10)]
 
 
 IN_VECTORS = needs("triton", 3, 5, to="read all that is kept of aligned rows 16 bytes at a time")

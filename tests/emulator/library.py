@@ -59,10 +59,7 @@ class Space(ctypes.Structure):
 
 
 class Report(ctypes.Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("kind", "at", "cta", "thread", "other", "bytes")),
-        ("address", c_uint64),
-    )
+    _fields_ = (*((name, c_int32) for name in ("kind", "at", "cta", "thread", "other", "bytes")), ("address", c_uint64))
 
 
 MOST_REPORTS = 32

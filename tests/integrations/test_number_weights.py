@@ -14,11 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer
 
 from ntl_kernels import NTLConfig
-from ntl_kernels.integrations.transformers import (
-    NTLTrainer,
-    apply_ntl_to_model,
-    set_ntl_loss_function,
-)
+from ntl_kernels.integrations.transformers import NTLTrainer, apply_ntl_to_model, set_ntl_loss_function
 
 from .models import NUMBERS, assert_same_gradients, make_batch, make_model, make_targets, stock_output
 from .test_transformers_trainer import EXACT, assert_metrics

@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from ntl_kernels import NTLConfig, NumberTokens, backends, cross_entropy_ntl, linear_cross_entropy_ntl
-from ntl_kernels.parallel import (
-    collectives,
-    vocab_parallel_cross_entropy_ntl,
-    vocab_parallel_linear_cross_entropy_ntl,
-)
+from ntl_kernels.parallel import collectives, vocab_parallel_cross_entropy_ntl, vocab_parallel_linear_cross_entropy_ntl
 
 from ..copies import refused_copies
 from ..graphs import captured, warm_up

@@ -55,11 +55,7 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in rank order)"),
     ({"config": NTLConfig(weight=HALF)}, {"config": NTLConfig(weight=2 * HALF)}, "config.weight (0.5, 0.5, 1 in"),
     ({**OVER_TOKENS, "num_tokens": 100}, {"num_tokens": 101}, "num_tokens (100, 100, 101 in rank order)"),
-    (
-        {**OVER_TOKENS, "num_tokens": HALF},
-        {"num_tokens": 2 * HALF},
-        "num_tokens (0.5, 0.5, 1 in rank order)",
-    ),
+    ({**OVER_TOKENS, "num_tokens": HALF}, {"num_tokens": 2 * HALF}, "num_tokens (0.5, 0.5, 1 in rank order)"),
     (OVER_TOKENS, {"num_tokens": 100}, "num_tokens (None, None, 100 in rank order)"),
     (OVER_TOKENS, {"num_numbers": 0}, "num_numbers (None, None, 0 in rank order)"),
     (

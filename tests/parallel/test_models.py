@@ -31,11 +31,6 @@ def patched_llama(group: ProcessGroup, plan: str) -> list[float]:
         torch.manual_seed(0)
         model = make_model("llama")
         if is_split and plan == "transformers":
-            model.lm_head = (
-                torch.nn.Linear(model.config.hidden_size, model.config.vocab_size, bias=False)
-                if model.config.tie_word_embeddings
-                else model.lm_head
-            )
             apply_tensor_parallelism(model, mesh, {"lm_head": "colwise_gather_output"})
             split_weight(model.lm_head, mesh)
         elif is_split:

@@ -20,7 +20,7 @@ from .softmax import Normaliser, share_of, transform_logits
 class LocalNumbers(NamedTuple):
     """The number tokens among the columns that are here."""
 
-    places: Tensor  # int64 [k]: their indices among all number tokens
+    places: Tensor | None  # int64 [k]: their indices among all number tokens; None if all are here
     columns: Tensor  # int64 [k]: their columns, from the first
     values: Tensor  # [k]
 
@@ -28,7 +28,7 @@ class LocalNumbers(NamedTuple):
 def local_numbers(table: NumberTable, first: int | None, width: int, dtype: torch.dtype) -> LocalNumbers:
     columns, values = table.ids.long(), table.values.to(dtype)
     if first is None:
-        return LocalNumbers(torch.arange(columns.shape[0], device=columns.device), columns, values)
+        return LocalNumbers(None, columns, values)
     places = ((columns >= first) & (columns < first + width)).nonzero().squeeze(-1)
     return LocalNumbers(places, columns[places] - first, values[places])
 
@@ -81,15 +81,17 @@ def numbers_from_fields(
     """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
     spec, targets = labels.spec_of_rows(problem.spec), labels.targets
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
-    q, is_unmeasured = over_numbers.probabilities(x), known.number_total == 0
     if spec.label_sigma > 0:
         terms = all_terms(x if every_x is None else every_x, labels, problem)
-        terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])
+        if numbers.places is not None:
+            terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])
     elif spec.kind == "wasserstein":
         terms = NumberTerms(costs(numbers.values, targets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
     else:
         terms = value_terms(numbers.values, targets, known.mean_dloss_dq, spec)
-    of_columns = number_gradient(whole.probabilities(x), q, terms, spec).masked_fill_(is_unmeasured, 0)
+    probabilities = (whole if spec.reweigh else over_numbers).probabilities(x)
+    is_unmeasured = known.number_total == 0
+    of_columns = number_gradient(probabilities, terms, spec).masked_fill_(is_unmeasured, 0)
     if not spec.reweigh:
         return NumberLoss(of_columns)
     mass_gradient = mass_gradient_of(terms.mean_dloss_dq, share_of(over_numbers, whole), spec, terms.remainder)

@@ -66,6 +66,11 @@ class Labels(NamedTuple):
         terms = self.weighted(terms)
         return terms if self.number_weights is None else terms * self.number_weights
 
+    def weights_like(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(w, w u) [n, 1] in the dtype of ``like`` [n, 1]; the latter is 0 outside number rows."""
+        ones = torch.ones_like(like)
+        return self.weighted(ones), self.weighted_numbers(ones).masked_fill(self.is_other, 0)
+
     def weight_sums(self) -> tuple[float, float]:
         """The sum of w over all rows and that of w u over the number rows."""
         rows, numbers = self.tokens.shape[0], self.weighted_numbers(1.0)

@@ -39,11 +39,11 @@ class NumberLoss(NamedTuple):
 
 
 def number_softmax(
-    x: Tensor, labels: Labels, problem: Problem, needs_error: bool
+    x: Tensor, labels: Labels, problem: Problem, needs_q: bool
 ) -> tuple[Tensor | None, Tensor | None, Labels]:
     """(the number logits [n, K] of transformed logits x [n, V], or None without number rows; q [n, K], the softmax over
-    them alone, or None if no row needs it; the labels without number rows whose number logits are all -inf, which have
-    no distribution).
+    them alone, or None if neither the caller nor the loss needs it; the labels without number rows whose number logits
+    are all -inf, which have no distribution).
 
     Call it before x is overwritten.
     """
@@ -53,7 +53,7 @@ def number_softmax(
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
-    needs_q = needs_error or not (problem.spec.reweigh and is_linear(problem.spec))
+    needs_q = needs_q or not (problem.spec.reweigh and is_linear(problem.spec))
     return number_logits, number_logits.softmax(-1) if needs_q else None, labels
 
 
@@ -67,24 +67,26 @@ def is_linear(spec: LossSpec) -> bool:
     return spec.kind == "wasserstein" and spec.label_sigma == 0
 
 
-def solve_numbers(p: Tensor, q: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
+def solve_numbers(p: Tensor, q: Tensor | None, error: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
     """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p; 0 in other groups than the
-    label's) and among themselves (q)."""
+    label's) and among themselves (q), and from the :func:`expected_error`."""
     spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table)
-    terms = number_terms(q, labels.targets, problem.table.values.to(p.dtype), spec, others)
-    of_columns = number_gradient(p, q, terms, spec).masked_fill_(labels.is_other, 0)
+    terms = number_terms(q, error, labels.targets, problem.table.values.to(p.dtype), spec, others)
+    probabilities = p if spec.reweigh else q
+    assert probabilities is not None
+    of_columns = number_gradient(probabilities, terms, spec).masked_fill_(labels.is_other, 0)
     if not spec.reweigh:
         return NumberLoss(of_columns, None, terms.loss, terms.mean_dloss_dq)
     mass_gradient = of_columns.sum(-1, keepdim=True)
     return NumberLoss(of_columns, mass_gradient, mass_gradient + spec.worst_loss, terms.mean_dloss_dq)  # eq. 15
 
 
-def number_gradient(p: Tensor, q: Tensor | None, terms: NumberTerms, spec: LossSpec) -> Tensor:
-    """The number gradient [n, k] of number tokens with probabilities p and q [n, k] in number rows with these terms."""
+def number_gradient(probabilities: Tensor, terms: NumberTerms, spec: LossSpec) -> Tensor:
+    """The number gradient [n, k] in number rows with these terms, from the probabilities [n, k] of number tokens: with
+    reweigh among all tokens, else among themselves."""
     if spec.reweigh:
-        return mass_gradient_of(terms.dloss_dq, p, spec, terms.remainder)
-    assert q is not None
-    return q * (terms.dloss_dq - terms.mean_dloss_dq)
+        return mass_gradient_of(terms.dloss_dq, probabilities, spec, terms.remainder)
+    return probabilities * (terms.dloss_dq - terms.mean_dloss_dq)
 
 
 def mass_gradient_of(dloss_dq: Tensor, p: Tensor, spec: LossSpec, remainder: Factor = 0.0) -> Tensor:
@@ -97,17 +99,19 @@ def mass_gradient_of(dloss_dq: Tensor, p: Tensor, spec: LossSpec, remainder: Fac
 
 
 def number_terms(
-    q: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None
+    q: Tensor | None, error: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None
 ) -> NumberTerms:
-    """The terms of number rows from q [n, K], the values [n] of their labels and those of the number tokens [K]."""
+    """The terms of number rows from q [n, K], yhat - v_y [n, 1], the values [n] of their labels and those of the number
+    tokens [K]."""
     if is_linear(spec):
         dloss_dq = costs(values, targets, spec.cost_line)
         loss = None if q is None else (q * dloss_dq).sum(-1, keepdim=True)
         return NumberTerms(dloss_dq, loss, loss)
-    assert q is not None
     if spec.kind == "wasserstein":
+        assert q is not None
         return cumulative_terms(q, targets, values, spec, others)
-    return value_terms(values, targets, expected_error(q, targets, values), spec)
+    assert error is not None
+    return value_terms(values, targets, error, spec)
 
 
 def value_terms(values: Tensor, targets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:

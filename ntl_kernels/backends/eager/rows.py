@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...problem import NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
+from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
 from ...spec import LossSpec
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, number_of, read_labels
 from .numbers import NumberLoss, expected_error, number_softmax, own, solve_numbers
-from .softmax import Normaliser, chain_, normaliser_of, rounded_up_, softmax_and_normaliser, transform_logits
+from .softmax import Normaliser, chain_, normaliser_from, normaliser_of, rounded_up_, transform_logits
 
 
 class CrossEntropyGradient(NamedTuple):
@@ -89,52 +89,51 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     distance = None
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
-    needs_error = problem.wants_parts or block.gradient is None
-    number_x, q, measured = number_softmax(x, labels, problem, needs_error)
+    is_later = block.gradient is None  # a later pass may compute the gradient, from more fields
+    number_x, q, measured = number_softmax(x, labels, problem, problem.wants_parts or is_later)
+    error = None
+    if q is not None and (problem.wants_parts or spec.kind != "wasserstein"):
+        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
     if block.gradient is None:
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
     else:
         # The softmax may overwrite x, except with a softcap, whose derivative needs x.
-        p, normaliser = softmax_and_normaliser(x, peak, block.target(x, keep=spec.softcap is not None))
+        p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
+        normaliser = normaliser_from(p, peak)
     number_p = numbers = None
     if labels.has_numbers:
         number_p = own(p.index_select(-1, ids), labels.others(problem.table), 0)
         if block.gradient is None:
             number_p.div_(normaliser.total)
-        numbers = solve_numbers(number_p, q, measured, problem)
+        numbers = solve_numbers(number_p, q, error, measured, problem)
     if block.gradient is not None:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
-    found = RowResult(cross_entropy=ce, peak=peak, total=normaliser.total)
+    found: dict[str, Any] = {"cross_entropy": ce, "peak": peak, "total": normaliser.total}
     if problem.wants_parts:
-        weight = torch.ones_like(ce) if labels.row_weights is None else labels.row_weights
-        found = found._replace(is_correct=(label_logits >= peak).to(ce.dtype), row_weight=weight)
-    if numbers is None or number_x is None or number_p is None:
-        return as_fields(found)
-    measures = {"ntl": labels.weighted_numbers(numbers.ntl)}
-    if q is not None and needs_error:
-        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
-        if block.gradient is None:  # a later pass may compute it
-            over_numbers = normaliser_of(number_x, number_x.amax(-1, keepdim=True), number_x)
-            mean_dloss_dq = numbers.mean_dloss_dq if spec.kind == "wasserstein" else error
-            measures |= {"number_peak": over_numbers.peak, "number_total": over_numbers.total}
-            measures |= {"mean_dloss_dq": mean_dloss_dq}
-        if problem.wants_parts:
-            absolute_error = error.abs() if labels.group is None else error.abs() * labels.group.unit
-            measures |= {"absolute_error": absolute_error, "mass": rounded_up_(number_p.sum(-1, keepdim=True))}
-            number_weight = labels.weighted_numbers(torch.ones_like(ce)).masked_fill(labels.is_other, 0)
-            found = found._replace(number_row_weight=number_weight)
-    known = {name: part.masked_fill(measured.is_other, 0) for name, part in measures.items()}
-    return as_fields(found._replace(**known))
+        found["is_correct"] = (label_logits >= peak).to(ce.dtype)
+        found["row_weight"], found["number_row_weight"] = labels.weights_like(ce)
+    if numbers is not None and number_p is not None:
+        found["ntl"] = labels.weighted_numbers(numbers.ntl)
+        if is_later and q is not None and number_x is not None:
+            found["number_peak"], found["number_total"] = normaliser_from(q, number_x.amax(-1, keepdim=True))
+            found["mean_dloss_dq"] = numbers.mean_dloss_dq if spec.kind == "wasserstein" else error
+        if problem.wants_parts and error is not None:
+            found["absolute_error"] = error.abs() if labels.group is None else error.abs() * labels.group.unit
+            found["mass"] = rounded_up_(number_p.sum(-1, keepdim=True))
+    return as_fields(RowResult(**found), measured.is_other)
 
 
-def as_fields(found: RowResult) -> Tensor:
-    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros."""
+def as_fields(found: RowResult, is_unmeasured: Tensor) -> Tensor:
+    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros. Those of numbers may be arbitrary in rows
+    (bool [n, 1]) that are not number rows or have -inf for all number tokens."""
     zeros = torch.zeros_like(found.cross_entropy)
-    return torch.stack([zeros if part is None else part for part in found]).squeeze(-1)
+    fields = torch.stack([zeros if part is None else part for part in found])
+    fields[AT.ntl :].masked_fill_(is_unmeasured, 0)
+    return fields.squeeze(-1)
 
 
 def cross_entropy(normaliser: Normaliser, label_logits: Tensor, distance: Tensor | None, spec: LossSpec) -> Tensor:

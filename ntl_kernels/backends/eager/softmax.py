@@ -59,13 +59,9 @@ def normaliser_of(x: Tensor, peak: Tensor, buffer: Tensor) -> Normaliser:
     return Normaliser(peak, torch.sub(x, anchor(peak), out=buffer).exp_().sum(-1, keepdim=True))
 
 
-def softmax_and_normaliser(x: Tensor, peak: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
-    """(p [n, V], in ``out``, the normaliser) of x [n, V] with its peak [n, 1].
-
-    The largest probability is 1 / total, so the total needs no separate pass over x.
-    """
-    p = torch.softmax(x, -1, out=out)
-    return p, Normaliser(peak, p.amax(-1, keepdim=True).reciprocal_())
+def normaliser_from(p: Tensor, peak: Tensor) -> Normaliser:
+    """The normaliser of x [n, V] with its peak [n, 1], from the softmax p: the largest probability is 1 / total."""
+    return Normaliser(peak, p.amax(-1, keepdim=True).reciprocal_())
 
 
 def share_of(part: Normaliser, whole: Normaliser) -> Tensor:
