@@ -152,10 +152,7 @@ def spec_of_fields(*values: Any) -> LossSpec:
     spec = LossSpec(*values)
     of_row = spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale, spec.reduction
     check_options(*of_row)
-    check_number("label_sigma", spec.label_sigma, minimum=0.0)
-    check_number("huber_delta", spec.huber_delta, above=0.0)
-    if spec.squash_factor is not None:
-        check_number("squash_factor", spec.squash_factor, above=1.0)
+    NTLConfig(spec.kind, squash_factor=spec.squash_factor, label_sigma=spec.label_sigma, huber_delta=spec.huber_delta)
     return spec
 
 

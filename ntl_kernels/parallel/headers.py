@@ -8,7 +8,6 @@ other's headers.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
@@ -112,30 +111,23 @@ def ends_meet(headers: Tensor, vocab_size: int) -> Tensor:
     return starts.sort().values == ends.sort().values
 
 
-def entries(headers: Tensor, names: Iterable[str]) -> Tensor:
-    """The entries of the headers [R, 7] with these names."""
-    header = Header(*headers.unbind(-1))
-    return torch.stack([getattr(header, name) for name in names], -1)
-
-
 def explanation(headers: Tensor, vocab_size: int) -> str:
     """What is wrong with the headers [R, 7], as an error message."""
-    found = []
+    found, sent = [], Header(*headers.t().tolist())
     for (name, argument), agrees in zip((EXACT | ROUGH).items(), agreements(headers).t(), strict=True):
         others = ", ".join(map(str, (~agrees).nonzero().view(-1).tolist()))
         if others and name in EXACT:
             found.append(f"{argument} (rank 0 differs from rank{'s' * (',' in others)} {others})")
         elif others:
-            values = entries(headers, (name,)).view(-1).tolist()
-            listed = ("None" if value == NOT_GIVEN else f"{value:.7g}" for value in values)
+            listed = ("None" if value == NOT_GIVEN else f"{value:.7g}" for value in getattr(sent, name))
             found.append(f"{argument} ({', '.join(listed)} in rank order)")
     if found:
         return (
             f"all ranks of the group must be called with the same arguments, except for their columns; these differ: "
             f"{'; '.join(found)}"
         )
-    bounds = entries(headers, ("first", "width")).tolist()
+    bounds = (f"[{int(first)}, {int(first + width)})" for first, width in zip(sent.first, sent.width, strict=True))
     return (
         f"the ranks' columns, each from its vocab_start on, must cover the vocabulary [0, {vocab_size}) without gaps "
-        f"or overlaps; the ranks of the group have {', '.join(f'[{int(a)}, {int(a + b)})' for a, b in bounds)}"
+        f"or overlaps; the ranks of the group have {', '.join(bounds)}"
     )

@@ -192,10 +192,8 @@ def problem_of_rank(problem: Problem, layout: Layout, like: Tensor) -> Problem:
 def local_row(name: str, tensor: Tensor, layout: Layout) -> Tensor:
     """This rank's labels or weights."""
     is_whole = all(placement.is_replicate() for placement in layout.rows)
-    works = (
-        f"a DTensor on the same mesh with placements {layout.rows}"
-        + ", or a plain tensor, the same on all ranks" * is_whole
-    )
+    plain = ", or a plain tensor, equal on all ranks" if is_whole else ""
+    works = f"a DTensor on the same mesh with placements {layout.rows}{plain}"
     if not isinstance(tensor, DTensor):
         if not is_whole:
             refuse(f"{name} must be sharded like the rows of the logits or hidden states; got a plain tensor", works)

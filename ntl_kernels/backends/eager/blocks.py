@@ -38,11 +38,6 @@ class Block(NamedTuple):
         """Memory [n, V] in the losses' dtype."""
         return self.blocks.buffer(name, self.logits.shape[0])
 
-    def as_loss_dtype(self) -> Tensor:
-        """The logits [n, V] in the losses' dtype."""
-        logits = self.logits
-        return logits if logits.dtype == loss_dtype(logits.dtype) else self.buffer("x").copy_(logits)
-
     def target(self, x: Tensor, keep: bool) -> Tensor:
         """Where to compute the gradient of x: in its final memory if the dtypes agree, else in x unless it is kept."""
         assert self.gradient is not None

@@ -8,20 +8,22 @@ import torch
 from torch import Tensor
 
 from ...spec import LossSpec
+from ..layout import loss_dtype
 from .blocks import Block
 
 
 def transform_logits(block: Block, spec: LossSpec) -> Tensor:
     """x [n, V] in the losses' dtype; the block's logits themselves if nothing changes."""
-    if spec.softcap is None and spec.logit_scale == 1:
-        return block.as_loss_dtype()
+    is_same = spec.softcap is None and spec.logit_scale == 1
+    if is_same and block.logits.dtype == loss_dtype(block.logits.dtype):
+        return block.logits
     return transform_(block.buffer("x").copy_(block.logits), spec)
 
 
 def transform_(x: Tensor, spec: LossSpec) -> Tensor:
     """Transform logits in place."""
     if spec.softcap is None:
-        return x.mul_(spec.logit_scale)
+        return x if spec.logit_scale == 1 else x.mul_(spec.logit_scale)
     return x.mul_(spec.logit_scale / spec.softcap).tanh_().mul_(spec.softcap)
 
 
