@@ -173,8 +173,8 @@ class RowResult(NamedTuple):
     number_row_weight: Any = None  # w * u; 0 outside number rows
     peak: Any = None  # the largest transformed logit x, and
     total: Any = None  # the sum of exp(x - peak); both are the row's normaliser, in the backend's units
-    ntl: Any = None  # w * u * NTL, without lambda; this and all following are 0 outside number rows and where all
-    absolute_error: Any = None  # |yhat - v_y|                                                 number tokens are -inf
+    ntl: Any = None  # w * u * NTL without lambda; it and all below are 0 outside number rows, and if all x_k are -inf
+    absolute_error: Any = None  # |yhat - v_y|
     mass: Any = None  # probability on number tokens
     number_peak: Any = None  # the number tokens' normaliser, like ``peak`` and ``total``; this and the next two are for
     number_total: Any = None  # gradients that a later pass computes

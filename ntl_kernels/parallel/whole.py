@@ -55,5 +55,4 @@ def all_columns(logits: Tensor, problem: Problem, split: Any) -> Tensor:
     rows = checked_rows(problem, loss_dtype(logits.dtype))
     header = header_of(rows, split.first, logits.shape[-1], logits)
     is_wrong = disagreement(finished(gather_ranks(header, split.group)), vocab_size)
-    whole: Tensor = AllColumns.apply(logits, vocab_size, split)
-    return torch.where(is_wrong, torch.nan, whole)
+    return torch.where(is_wrong, torch.nan, AllColumns.apply(logits, vocab_size, split))
