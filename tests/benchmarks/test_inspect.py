@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -15,10 +16,11 @@ from benchmarks.inspect.cases import (
     TARGETS,
     Case,
     all_cases,
+    compile_launch,
     record,
     signature_of,
 )
-from benchmarks.inspect.machine_code import widest
+from benchmarks.inspect.machine_code import NVIDIA_BITS, disassembled, widest, width_of
 from benchmarks.inspect.report import Report, inspect, inspect_case, table
 from benchmarks.inspect.roofline import REGISTERS
 from ntl_kernels.backends.tiles import KEPT, MOST_KEPT, MOST_KEPT_WITH_SUMS, STREAMED_REGISTERS
@@ -105,6 +107,15 @@ def test_every_line_of_the_table_of_kept_rows_is_compiled() -> None:
     assert {tile.threads for tile in tiles if tile.keep} == {threads for _, threads in KEPT}
     assert {tile.keep for tile in tiles} >= {*MOST_KEPT.values(), MOST_KEPT_WITH_SUMS, 0}
     assert {tile.whole for tile in tiles if tile.keep} == {True, False}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_row_is_loaded_before_its_label_is_looked_up(dtype: str) -> None:
+    wanted = ("losses", "sm_90", dtype, "aligned", "default", 1110)
+    (case,) = [c for c in all_cases() if (c.kernel, c.target, c.dtype, c.rows, c.loss, c.numbers) == wanted]
+    loads = re.findall(r"\bLDG([.\w]*)", disassembled(compile_launch(record(case), case.target)).code)
+    label, weight, row = (width_of(suffix, NVIDIA_BITS) for suffix in loads[:3])
+    assert (label, weight, row) == (64, 32, 128)
 
 
 def test_widths_of_accesses() -> None:
