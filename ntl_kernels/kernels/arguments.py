@@ -39,7 +39,7 @@ class Numbers(NamedTuple):
     value: Any  # not "values", which is an attribute of Triton's tuples
     """float32 [K], ascending within each group"""
     lookup: Any  # int32 [V]: index into ``ids`` or -1
-    groups: Any  # float32 [K, 5]: the Group of each token; None if there is one. In :func:`own_group`, that Group
+    groups: Any  # float32 [K, 5]: the Group of each token; None if there is one
     size: Any  # K
     cost_offset: Any  # this and the next: the cost line, and
     cost_slope: Any

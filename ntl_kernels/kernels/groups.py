@@ -1,11 +1,12 @@
 """What a row needs to know about the group of number tokens that its label is in (docs, Mathematics, Groups)."""
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from ..spec import WORST_FACTOR
 from ..tokens import Group
-from .arguments import Numbers
 from .numbers import value_loss
 from .rows import Label, divide, load_named, names_in
 
@@ -13,31 +14,44 @@ GROUP = tl.constexpr(Group._fields)
 WORST = tl.constexpr(WORST_FACTOR)
 
 
+class OwnNumbers(NamedTuple):
+    """The number tokens of a label's group. It has no field that may be None, which Triton 3.4 cannot return."""
+
+    ids: Any
+    value: Any
+    size: Any
+    unit: Any  # of the values, for ``absolute_error``
+    cost_offset: Any
+    cost_slope: Any
+    worst_loss: Any
+
+
 @triton.jit
 def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """(numbers, label) of the label's group alone, as in ``LossSpec.in_group``; empty outside number rows."""
+    """(the OwnNumbers of a label, the label among them), as in ``LossSpec.in_group``; empty outside number rows."""
     if numbers.groups is None:
-        own, own_label = numbers, label
+        start, size, unit = 0, numbers.size, 1.0
+        offset, slope, worst_loss = numbers.cost_offset, numbers.cost_slope, numbers.worst_loss
     else:
         group = read_group(numbers, label, inside)
+        start, size, unit = group.start, group.size, group.unit
         offset, slope, worst_loss = costs_in(group, scalars, KIND)
-        own = Numbers(
-            ids=numbers.ids + group.start,
-            value=numbers.value + group.start,
-            lookup=numbers.lookup,
-            groups=group,
-            size=group.size,
-            cost_offset=offset,
-            cost_slope=slope,
-            worst_loss=worst_loss,
-        )
-        own_label = Label(
-            token=label.token,
-            counts=label.counts,
-            row_weight=label.row_weight,
-            number_weight=label.number_weight,
-            index=label.index - group.start,
-        )
+    own = OwnNumbers(
+        ids=numbers.ids + start,
+        value=numbers.value + start,
+        size=size,
+        unit=unit,
+        cost_offset=offset,
+        cost_slope=slope,
+        worst_loss=worst_loss,
+    )
+    own_label = Label(
+        token=label.token,
+        counts=label.counts,
+        row_weight=label.row_weight,
+        number_weight=label.number_weight,
+        index=label.index - start,
+    )
     return own, own_label
 
 

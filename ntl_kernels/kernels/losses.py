@@ -76,9 +76,7 @@ def label_terms(
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if label.index >= 0:
         q, number_normaliser = number_softmax(columns.u, scalars)
-        absolute_error = tl.abs(dot(q, offsets))
-        if numbers.groups is not None:
-            absolute_error *= numbers.groups.unit
+        absolute_error = tl.abs(dot(q, offsets)) * numbers.unit
         mass = share_of(number_normaliser, normaliser, scalars)
         terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, numbers, OPTIONS.reweigh)

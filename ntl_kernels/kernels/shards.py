@@ -202,8 +202,7 @@ def merge_shards_kernel(
 
     own, own_label = own_group(numbers, label, scalars, KIND, inside)
     loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, scalars, rows, inside, KIND)
-    if own.groups is not None:
-        error *= own.groups.unit
+    error *= own.unit
     mass = share_of(over_numbers, normaliser, scalars)
     counts, is_number = label.counts, own_label.index >= 0
     result = row_result(
