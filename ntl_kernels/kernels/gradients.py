@@ -35,9 +35,9 @@ def row_gradients_kernel(
         row = row_of(logits, logits_batch, logits_row, length, shard.width, n, TILE)
         incoming = tl.load(upstream + n * upstream_stride)
         a, b = coefficients(label, incoming, num_tokens, num_numbers, ntl_weight, scalars)
-        own, own_label = own_group(numbers, label, scalars, KIND)
+        own = own_group(numbers, label, scalars, KIND)
         row_gradient, exponent = gradient_columns(
-            row, own_label, n, shard, own, numbers.size, fields, row_count, number_logits, scalars, a, b, OPTIONS, BLOCK
+            row, label, n, shard, own, numbers.size, fields, row_count, number_logits, scalars, a, b, OPTIONS, BLOCK
         )
         kept = read_kept(row, TILE)
         tl.debug_barrier()  # wait until all threads have read the columns that others write
@@ -46,7 +46,7 @@ def row_gradients_kernel(
         )
         tl.debug_barrier()  # every column is written
         dtype = target.start.dtype.element_ty
-        if label.index >= 0:
+        if own.index >= 0:
             _, columns, are_here = number_places(own, shard, BLOCK)
             tl.store(target.start + columns, row_gradient.numbers.to(dtype), mask=are_here)
         else:
@@ -61,8 +61,7 @@ def gradient_columns(
     row, label, n, shard, numbers, count, fields, row_count, number_logits, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """(RowGradient, the row's exponent), before the row is overwritten. ``label`` and ``numbers`` are those of the
-    row's group; the table has ``count`` numbers."""
+    """(RowGradient, the row's exponent), before the row is overwritten; ``numbers`` are the OwnNumbers, of ``count``."""
     KIND: tl.constexpr = OPTIONS.kind
     normaliser = Normaliser(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
@@ -71,7 +70,7 @@ def gradient_columns(
     a, b = a * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
     number_gradients = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if numbers.index >= 0:
         columns = read_shard_numbers(row.start, numbers, shard, scalars, OPTIONS.softcap, BLOCK)
         over_numbers = Normaliser(
             peak=load_named("number_peak", RESULTS, fields, row_count, n),
@@ -80,13 +79,9 @@ def gradient_columns(
         at_numbers = exponent_at(over_numbers.peak, scalars)
         q = powers(columns.u, at_numbers.factor, at_numbers.shift) / divisor(over_numbers)
         mean_dloss_dq = load_named("mean_dloss_dq", RESULTS, fields, row_count, n)
-        terms = terms_from_fields(
-            q, columns, numbers, number_logits, n, count, label.index, mean_dloss_dq, scalars, KIND, BLOCK
-        )
+        terms = terms_from_fields(q, columns, numbers, number_logits, n, count, mean_dloss_dq, scalars, KIND, BLOCK)
         mass = share_of(over_numbers, normaliser, scalars)
-        slope, number_gradients = number_row(
-            columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS
-        )
+        slope, number_gradients = number_row(columns, q, terms, mass, b, ce, normaliser, exponent, numbers, OPTIONS)
     else:
         slope = ce.slope / normaliser.total
     column, is_here = column_in_shard(label.token, shard)
@@ -97,16 +92,16 @@ def gradient_columns(
 
 @triton.jit
 def terms_from_fields(
-    q, columns, numbers, number_logits, n, count, index, mean_dloss_dq, scalars,
+    q, columns, numbers, number_logits, n, count, mean_dloss_dq, scalars,
     KIND: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The terms of the number columns that are here, from the ``mean_dloss_dq`` among the row's fields."""
-    offsets = value_offsets(numbers, columns.lanes, columns.inside, index)
+    offsets = value_offsets(numbers, columns.lanes, columns.inside, numbers.index)
     if KIND == "cumulative":
         if number_logits is None:
             terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
         else:
-            terms = smooth_terms(number_logits, n, count, numbers, index, scalars, BLOCK)
+            terms = smooth_terms(number_logits, n, count, numbers, scalars, BLOCK)
     elif KIND == "wasserstein":
         dloss_dq = costs(tl.abs(offsets), numbers)
         terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=mean_dloss_dq, slope=1.0, loss=mean_dloss_dq)

@@ -8,18 +8,19 @@ import triton.language as tl
 from ..spec import WORST_FACTOR
 from ..tokens import Group
 from .numbers import value_loss
-from .rows import Label, divide, load_named, names_in
+from .rows import divide, load_named, names_in
 
 GROUP = tl.constexpr(Group._fields)
 WORST = tl.constexpr(WORST_FACTOR)
 
 
 class OwnNumbers(NamedTuple):
-    """The number tokens of a label's group. It has no field that may be None, which Triton 3.4 cannot return."""
+    """The number tokens of a label's group. No field may be None, which Triton 3.4 cannot return."""
 
     ids: Any
     value: Any
     size: Any
+    index: Any  # the label's, -1 outside number rows
     unit: Any  # of the values, for ``absolute_error``
     cost_offset: Any
     cost_slope: Any
@@ -28,7 +29,7 @@ class OwnNumbers(NamedTuple):
 
 @triton.jit
 def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """(the OwnNumbers of a label, the label among them), as in ``LossSpec.in_group``; empty outside number rows."""
+    """The OwnNumbers of a label, as in ``LossSpec.in_group``; none outside number rows."""
     if numbers.groups is None:
         start, size, unit = 0, numbers.size, 1.0
         offset, slope, worst_loss = numbers.cost_offset, numbers.cost_slope, numbers.worst_loss
@@ -36,23 +37,16 @@ def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
         group = read_group(numbers, label, inside)
         start, size, unit = group.start, group.size, group.unit
         offset, slope, worst_loss = costs_in(group, scalars, KIND)
-    own = OwnNumbers(
+    return OwnNumbers(
         ids=numbers.ids + start,
         value=numbers.value + start,
         size=size,
+        index=label.index - start,
         unit=unit,
         cost_offset=offset,
         cost_slope=slope,
         worst_loss=worst_loss,
     )
-    own_label = Label(
-        token=label.token,
-        counts=label.counts,
-        row_weight=label.row_weight,
-        number_weight=label.number_weight,
-        index=label.index - start,
-    )
-    return own, own_label
 
 
 @triton.jit

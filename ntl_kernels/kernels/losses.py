@@ -48,23 +48,23 @@ class NumberResult(NamedTuple):
 
 
 @triton.jit
-def read_label_columns(row, label, numbers, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
+def read_label_columns(row, token, numbers, scalars, SOFTCAP: tl.constexpr, BLOCK: tl.constexpr):
     """Read the columns that a row's label needs, while the row is still being loaded: (the label's u, the NumberLogits
     of a number row, their v_k - v_y [BLOCK]). For other rows, all lanes are outside."""
     lanes = tl.arange(0, BLOCK)
-    inside = lanes < tl.where(label.index >= 0, numbers.size, 0)
+    inside = lanes < tl.where(numbers.index >= 0, numbers.size, 0)
     ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
     columns = gather_numbers(row.start, lanes, inside, ids, scalars, SOFTCAP)
-    offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(label.index, 0))
-    u = transformed(tl.load(row.start + label.token), scalars.inner, SOFTCAP)
+    offsets = value_offsets(numbers, columns.lanes, columns.inside, tl.maximum(numbers.index, 0))
+    u = transformed(tl.load(row.start + token), scalars.inner, SOFTCAP)
     return u, columns, offsets
 
 
 @triton.jit
 def label_terms(
-    row, label, u, columns, offsets, numbers, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr
+    row, u, columns, offsets, numbers, scalars, normaliser, a, b, OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """(RowGradient, NumberResult) of a row, from its label's columns, its normaliser and its coefficients a and b.
+    """(RowGradient, NumberResult) of a row, from its label's columns, OwnNumbers, normaliser and coefficients a and b.
 
     Unused parts of the result are removed by the compiler.
     """
@@ -74,16 +74,14 @@ def label_terms(
     ce = cross_entropy_gradient(a, normaliser, row.size, scalars, OPTIONS.label_smoothing)
     ntl, absolute_error, mass, number_peak, number_total, mean_dloss_dq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
-    if label.index >= 0:
+    if numbers.index >= 0:
         q, number_normaliser = number_softmax(columns.u, scalars)
         absolute_error = tl.abs(dot(q, offsets)) * numbers.unit
         mass = share_of(number_normaliser, normaliser, scalars)
         terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
         ntl = reweighed(terms.loss, mass, numbers, OPTIONS.reweigh)
         number_peak, number_total, mean_dloss_dq = number_normaliser.peak, number_normaliser.total, terms.mean_dloss_dq
-        slope, number_gradients = number_row(
-            columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS
-        )
+        slope, number_gradients = number_row(columns, q, terms, mass, b, ce, normaliser, exponent, numbers, OPTIONS)
     else:
         slope = ce.slope / normaliser.total
     label_column = column_gradient(u, exponent, slope, ce.every + ce.label, OPTIONS.softcap)
@@ -113,17 +111,17 @@ def cross_entropy_gradient(a, normaliser, vocab_size, scalars, SMOOTHING: tl.con
 
 
 @triton.jit
-def number_row(columns, q, terms, mass, label, b, ce, normaliser, exponent, numbers, OPTIONS: tl.constexpr):
+def number_row(columns, q, terms, mass, b, ce, normaliser, exponent, numbers, OPTIONS: tl.constexpr):
     """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
     mass_gradient, number_pull = number_gradient(q, terms, mass, b, numbers, OPTIONS.reweigh)
     slope = (ce.slope - mass_gradient) / normaliser.total
-    number_pull += ce.every + tl.where(columns.lanes == label.index, ce.label, 0.0)
+    number_pull += ce.every + tl.where(columns.lanes == numbers.index, ce.label, 0.0)
     return slope, column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
 
 
 @triton.jit
 def write_row(
-    row, kept, target, label, numbers, scalars, peak, gradient,
+    row, kept, target, token, numbers, scalars, peak, gradient,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of a row, possibly over the row itself; the columns that differ are written last, once."""
@@ -131,13 +129,13 @@ def write_row(
     write_gradient(row, kept, target, scalars, exponent, gradient.slope, gradient.every, OPTIONS.softcap, TILE)
     tl.debug_barrier()  # every column is written
     dtype = target.start.dtype.element_ty
-    if label.index >= 0:
+    if numbers.index >= 0:
         lanes = tl.arange(0, BLOCK)
         inside = lanes < numbers.size
         ids = tl.load(numbers.ids + lanes, mask=inside, other=0)
         tl.store(target.start + ids, gradient.numbers.to(dtype), mask=inside)
     else:
-        tl.store(target.start + label.token, gradient.label.to(dtype))
+        tl.store(target.start + token, gradient.label.to(dtype))
 
 
 @triton.jit
@@ -205,14 +203,12 @@ def row_losses_kernel(
         front = walk_front(row, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, POLICY, TILE)
         kept = read_kept(row, TILE)  # arrives while the label's columns are looked up
         label = looked_up(label, numbers)
-        own, own_label = own_group(numbers, label, scalars, KIND)
-        u, columns, offsets = read_label_columns(row, own_label, own, scalars, OPTIONS.softcap, BLOCK)
+        own = own_group(numbers, label, scalars, KIND)
+        u, columns, offsets = read_label_columns(row, label.token, own, scalars, OPTIONS.softcap, BLOCK)
         normaliser, distance = walk_kept(row, front, kept, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, TILE)
         ce = cross_entropy(normaliser, distance, u, vocab_size, scalars, OPTIONS.label_smoothing)
         is_correct = (u >= normaliser.peak).to(tl.float32)
-        row_gradient, number = label_terms(
-            row, own_label, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK
-        )
+        row_gradient, number = label_terms(row, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK)
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
             tl.store(losses + n, label.row_weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
@@ -220,7 +216,7 @@ def row_losses_kernel(
             target = row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
                 tl.debug_barrier()
-            write_row(row, kept, target, own_label, own, scalars, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
+            write_row(row, kept, target, label.token, own, scalars, normaliser.peak, row_gradient, OPTIONS, BLOCK, TILE)
     else:
         for i in tl.static_range(names_in(RESULTS)):
             tl.store(fields + i * row_count + n, 0.0)

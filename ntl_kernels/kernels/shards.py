@@ -83,13 +83,14 @@ def read_shard_numbers(start, numbers, shard, scalars, SOFTCAP: tl.constexpr, BL
 
 
 @triton.jit
-def smooth_terms(number_logits, n, count, numbers, index, scalars, BLOCK: tl.constexpr):
+def smooth_terms(number_logits, n, count, numbers, scalars, BLOCK: tl.constexpr):
     """The terms of row n with ``label_sigma``, from its ``number_logits`` [N, count] and the numbers of its group."""
     lanes = tl.arange(0, BLOCK)
     inside = lanes < numbers.size
     pointer = number_logits + n.to(tl.int64) * count + lanes
     q, _ = number_softmax(tl.load(pointer, mask=inside, other=float("-inf")), scalars)
-    return cumulative_terms(q, value_offsets(numbers, lanes, inside, index), lanes, inside, numbers, scalars, BLOCK)
+    offsets = value_offsets(numbers, lanes, inside, numbers.index)
+    return cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -114,10 +115,10 @@ def shard_statistics_kernel(
         column, is_here = column_in_shard(label.token, shard)
         u = transformed(tl.load(row.start + column, mask=is_here, other=0.0), scalars.inner, OPTIONS.softcap)
         label_u = tl.where(is_here, u, float("-inf"))
-        own, own_label = own_group(numbers, label, scalars, KIND)
-        if own_label.index >= 0:
+        own = own_group(numbers, label, scalars, KIND)
+        if own.index >= 0:
             columns = read_shard_numbers(row.start, own, shard, scalars, OPTIONS.softcap, BLOCK)
-            offsets = value_offsets(own, columns.lanes, columns.inside, own_label.index)
+            offsets = value_offsets(own, columns.lanes, columns.inside, own.index)
             powers, over_numbers = number_powers(columns.u, scalars)
             number_peak, number_total = over_numbers.peak, over_numbers.total
             cost = dot(powers, costs(tl.abs(offsets), own))
@@ -148,10 +149,10 @@ def number_columns_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, shard.vocab_size, n)
     number_logits += n.to(tl.int64) * numbers.size
-    own, own_label = own_group(numbers, label, scalars, KIND)
+    own = own_group(numbers, label, scalars, KIND)
     lanes = tl.arange(0, BLOCK)
     u = tl.zeros([BLOCK], tl.float32)
-    if own_label.index >= 0:
+    if own.index >= 0:
         start = logits + (n // length).to(tl.int64) * logits_batch + (n % length).to(tl.int64) * logits_row
         columns = read_shard_numbers(start, own, shard, scalars, OPTIONS.softcap, BLOCK)
         u = tl.where(columns.inside, columns.u, 0.0)
@@ -169,9 +170,9 @@ def cumulative_losses_kernel(
     n = tl.program_id(0)
     label = read_labels(labels, numbers, vocab_size, n)
     loss = 0.0
-    own, own_label = own_group(numbers, label, scalars, "cumulative")
-    if own_label.index >= 0:
-        loss = smooth_terms(number_logits, n, numbers.size, own, own_label.index, scalars, BLOCK).loss
+    own = own_group(numbers, label, scalars, "cumulative")
+    if own.index >= 0:
+        loss = smooth_terms(number_logits, n, numbers.size, own, scalars, BLOCK).loss
     tl.store(losses + n, loss)
 
 
@@ -200,11 +201,11 @@ def merge_shards_kernel(
     normaliser = Normaliser(peak=peak, total=total)
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, scalars, OPTIONS.label_smoothing)
 
-    own, own_label = own_group(numbers, label, scalars, KIND, inside)
+    own = own_group(numbers, label, scalars, KIND, inside)
     loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, scalars, rows, inside, KIND)
     error *= own.unit
     mass = share_of(over_numbers, normaliser, scalars)
-    counts, is_number = label.counts, own_label.index >= 0
+    counts, is_number = label.counts, own.index >= 0
     result = row_result(
         label,
         ce=tl.where(counts, ce, 0.0),
