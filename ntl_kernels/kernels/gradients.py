@@ -61,7 +61,7 @@ def gradient_columns(
     row, label, n, shard, numbers, count, fields, row_count, number_logits, scalars, a, b,
     OPTIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """(RowGradient, the row's exponent), before the row is overwritten; ``numbers`` are the OwnNumbers, of ``count``."""
+    """(RowGradient, the row's exponent), before the row is overwritten; ``numbers`` are OwnNumbers, of ``count``."""
     KIND: tl.constexpr = OPTIONS.kind
     normaliser = Normaliser(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
