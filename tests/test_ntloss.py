@@ -61,8 +61,8 @@ class ScaledError:
         return loss if reduction == "none" else loss.mean()
 
 
-LOSS_FUNCTIONS = [F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, twice_mse, ScaledError()]
-LOSS_FUNCTIONS += [functools.partial(F.huber_loss, delta=0.5)]
+LOSS_FUNCTIONS = [F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, twice_mse, asymmetric]
+LOSS_FUNCTIONS += [ScaledError(), functools.partial(F.huber_loss, delta=0.5)]
 
 
 def in_one_dtype(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
