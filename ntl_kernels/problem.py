@@ -42,7 +42,7 @@ class RowInputs(NamedTuple):
     def flat(self, dtype: torch.dtype) -> RowInputs:
         """As [N], with weights in the losses' dtype."""
         labels, *weights = self
-        if labels.ndim == 1 and labels.is_contiguous() and not any(each is not None for each in weights):
+        if labels.ndim == 1 and labels.is_contiguous() and all(each is None for each in weights):
             return self
         return RowInputs(
             labels.reshape(-1).contiguous(),

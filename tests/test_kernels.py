@@ -92,7 +92,7 @@ def launch_everything(shape: tuple[int, int, int], **options: Any) -> None:
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(10)}, v)
     logits, gradient = (torch.empty(b, t + 1, v, dtype=torch.bfloat16)[:, :-1] for _ in range(2))
     table = numbers.table("cpu")
-    labels, fields, one = (torch.zeros(b, t, dtype=torch.int64), torch.empty(NUM_FIELDS, b * t), torch.ones(()))
+    labels, fields, one = torch.zeros(b, t, dtype=torch.int64), torch.empty(NUM_FIELDS, b * t), torch.ones(())
     given = options.get("z_loss", 2.0)
     for reduction in ("mean", "none"):
         spec = spec_of(config, numbers, reduction=reduction, **options)

@@ -29,7 +29,7 @@ class OwnNumbers(NamedTuple):
 
 @triton.jit
 def own_group(numbers, label, scalars, KIND: tl.constexpr, inside=True):
-    """The OwnNumbers of a label, as in ``LossSpec.in_group``; none outside number rows."""
+    """The OwnNumbers of a label, as in ``LossSpec.in_group``. Outside number rows, those of a group have size 0."""
     if numbers.groups is None:
         start, size, unit = 0, numbers.size, 1.0
         offset, slope, worst_loss = numbers.cost_offset, numbers.cost_slope, numbers.worst_loss

@@ -133,7 +133,7 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     contract = Contract(RowInputs(labels), 2.0, 3.0, 0.3, table, spec, "triton")
     fields, gradient = torch.empty(NUM_FIELDS, 4), gradient_like(logits)
     backend.row_losses(logits, contract, fields, gradient)
-    exact, truth = (torch.empty(NUM_FIELDS, 4, dtype=torch.float64), torch.empty(1, 4, columns, dtype=torch.float64))
+    exact, truth = torch.empty(NUM_FIELDS, 4, dtype=torch.float64), torch.empty(1, 4, columns, dtype=torch.float64)
     eager.row_losses(logits.double(), contract._replace(backend="eager"), exact, truth)
     lost = 8 * APPROXIMATE * spec.worst_loss
     shown = slice(AT.number_peak)  # eager leaves out what only a later gradient needs

@@ -89,12 +89,12 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     distance = None
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
-    is_later = block.gradient is None  # a later pass may compute the gradient, from more fields
+    is_later = block.gradient is None  # a later pass may compute the gradient, from the fields
     number_x, q, measured = number_softmax(x, labels, problem, problem.wants_parts or is_later)
     error = None
     if q is not None and (problem.wants_parts or spec.kind != "wasserstein"):
         error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
-    if block.gradient is None:
+    if is_later:
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
     else:
@@ -104,10 +104,10 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     number_p = numbers = None
     if labels.has_numbers:
         number_p = own(p.index_select(-1, ids), labels.others(problem.table), 0)
-        if block.gradient is None:
+        if is_later:
             number_p.div_(normaliser.total)
         numbers = solve_numbers(number_p, q, error, measured, problem)
-    if block.gradient is not None:
+    if not is_later:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
 
