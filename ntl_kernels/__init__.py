@@ -3,7 +3,7 @@
 from .config import NTLConfig, NTLOutput
 from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
 from .modules import CrossEntropyNTLLoss, LinearCrossEntropyNTLLoss
-from .statistics import NumberStatistics, number_statistics
+from .statistics import NumberAnswers, NumberStatistics, number_answers, number_statistics
 from .tokens import NumberTokens
 
 __version__ = "0.1.0"
@@ -12,9 +12,11 @@ __all__ = [
     "LinearCrossEntropyNTLLoss",
     "NTLConfig",
     "NTLOutput",
+    "NumberAnswers",
     "NumberStatistics",
     "NumberTokens",
     "cross_entropy_ntl",
     "linear_cross_entropy_ntl",
+    "number_answers",
     "number_statistics",
 ]

@@ -13,7 +13,8 @@ from torch import Tensor
 from .tracing import is_symbolic
 from .value_losses import VALUE_LOSSES
 
-KINDS = ("wasserstein", *VALUE_LOSSES)
+SOFT = "soft_labels"
+KINDS = ("wasserstein", *VALUE_LOSSES, SOFT)
 MEANS = ("numbers", "tokens")
 """What NTL may be averaged over."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -27,7 +28,8 @@ class NTLConfig:
 
     Args:
         kind: ``"wasserstein"`` (NTL-WAS: expected distance to the label's value) or one of ``"mse"``, ``"mae"``,
-            ``"huber"`` (that loss between the expected value and the label's value).
+            ``"huber"`` (that loss between the expected value and the label's value), or ``"soft_labels"``: KL(t || p),
+            with a target t around the label's value and p the softmax over the whole vocabulary (eq. 37).
         weight: lambda, the factor of the NTL term; 0 means plain cross-entropy. In the benchmarks
             (``benchmarks/results/quality/advice.md``), larger values than 0.3 increased cross-entropy. On rents they
             did not reliably reduce the error; on ratings of jokes, 1 reduced the MAE of greedy answers of small models.
@@ -45,8 +47,12 @@ class NTLConfig:
             is averaged over tokens, and ``num_numbers`` is not used. To convert a weight for ``"numbers"`` into one
             for ``"tokens"``, multiply it by :meth:`NumberTokens.tokens_per_number`.
         squash_factor: wasserstein only. The cost of the furthest number relative to the nearest wrong one (> 1).
-        label_sigma: wasserstein only. Standard deviation, in the units of the values, of a Gaussian target around the
-            label's value; 0 is the one-hot target. Cannot be combined with ``squash_factor``.
+        label_sigma: wasserstein and soft_labels. Standard deviation, in the units of the values, of a Gaussian target
+            around the label's value; for wasserstein, 0 is the one-hot target. Not with ``squash_factor``.
+        label_temperature: soft_labels only, in place of ``label_sigma``: the target falls exponentially with the
+            distance to the label's value, to 1/e at this distance (DIST2Loss, arXiv 2503.02379).
+        label_share: soft_labels only. The factor of cross-entropy in number rows, from 0 to 1. With 0, the soft target
+            replaces the label instead of being added to it. The reported cross-entropy has no such factor.
         huber_delta: the error from which ``"huber"`` is linear, as in :func:`torch.nn.functional.huber_loss`.
 
     Raises:
@@ -68,6 +74,8 @@ class NTLConfig:
     mean_over: str = "numbers"
     squash_factor: float | None = None
     label_sigma: float = 0.0
+    label_temperature: float = 0.0
+    label_share: float = 1.0
     huber_delta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -87,20 +95,38 @@ class NTLConfig:
         else:
             check_number("weight", self.weight, minimum=0.0)
         check_number("label_sigma", self.label_sigma, minimum=0.0)
+        check_number("label_temperature", self.label_temperature, minimum=0.0)
+        check_number("label_share", self.label_share, minimum=0.0, maximum=1.0)
         check_number("huber_delta", self.huber_delta, above=0.0)
         if self.squash_factor is not None:
             check_number("squash_factor", self.squash_factor, above=1.0)
-        if self.kind != "wasserstein" and (self.squash_factor is not None or self.label_sigma > 0):
+        if self.kind == SOFT:
+            self.check_soft_labels()
+        elif self.label_temperature > 0 or self.label_share != 1:
+            raise ValueError(f"label_temperature and label_share need kind='soft_labels'; got kind={self.kind!r}")
+        elif self.kind != "wasserstein" and (self.squash_factor is not None or self.label_sigma > 0):
             raise ValueError(f"squash_factor and label_sigma need kind='wasserstein'; got kind={self.kind!r}")
         if self.squash_factor is not None and self.label_sigma > 0:
             raise ValueError("squash_factor and label_sigma cannot be combined; got both")
+
+    def check_soft_labels(self) -> None:
+        """Raise unless exactly one option gives the width of the target, and none is for other kinds."""
+        if self.reweigh or self.squash_factor is not None:
+            raise ValueError(
+                "kind='soft_labels' takes neither reweigh nor squash_factor, which change costs of numbers"
+            )
+        if (self.label_sigma > 0) == (self.label_temperature > 0):
+            raise ValueError(
+                "kind='soft_labels' needs either label_sigma or label_temperature, in the units of the values; "
+                f"got label_sigma={self.label_sigma!r} and label_temperature={self.label_temperature!r}"
+            )
 
 
 class NTLOutput(NamedTuple):
     """The loss and its parts. Only ``loss`` has a gradient.
 
     With reduction "mean" or "sum" every field is a 0-d float32 tensor (float64 for float64 logits). With "none" the
-    first three have the labels' shape. ``loss = cross_entropy + weight * ntl``.
+    first three have the labels' shape. ``loss = cross_entropy + weight * ntl``, unless ``label_share`` is below 1.
     """
 
     loss: Tensor

@@ -11,6 +11,8 @@ from .tokens import Group
 
 Line: TypeAlias = "tuple[Any, Any]"
 """(offset, slope), numbers or tensors [n, 1]."""
+LEAST_EXPONENT = -80.0
+"""Where a target would be below exp(-80) of its largest value it is 0, in every precision."""
 
 
 def cost_line(squash_factor: float | None, nearest: Any, furthest: Any) -> Line:
@@ -31,6 +33,24 @@ def costs(values: Tensor, targets: Tensor, line: Line) -> Tensor:
     if not isinstance(offset, Tensor) and offset == 0:
         return distance if slope == 1 else slope * distance
     return torch.where(distance > 0, offset + slope * distance, 0.0)
+
+
+def target_exponents(
+    values: Tensor, targets: Tensor, others: Tensor | None, sigma: float, temperature: float
+) -> Tensor:
+    """[n, K]: the logarithm of a target around ``targets`` [n] relative to its peak, -inf where it is 0 (eq. 8 and 38).
+
+    A softmax makes it the target t: a Gaussian, or with a temperature an exponential function of the distance.
+    """
+    offsets = values - targets[:, None]
+    exponents = -offsets.abs() / temperature if temperature > 0 else -((offsets / sigma) ** 2) / 2
+    is_none = exponents < LEAST_EXPONENT
+    return exponents.masked_fill(is_none if others is None else is_none | others, -torch.inf)
+
+
+def divergence(log_t: Tensor, x: Tensor, anchor: Tensor) -> Tensor:
+    """t_k (log t_k + anchor - x_k) [n, k]; with an anchor [n, 1] near the largest logit x, differences are small."""
+    return log_t.exp() * torch.where(log_t > -torch.inf, log_t + (anchor - x), 0.0)
 
 
 def other_groups(group: Group, places: Tensor) -> Tensor:

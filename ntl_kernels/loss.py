@@ -93,7 +93,7 @@ class Found(NamedTuple):
     fields: Tensor
     """[NUM_FIELDS, R]"""
     number_logits: Tensor | None
-    """[R, K] of all ranks, with ``label_sigma`` and several ranks."""
+    """[R, K] of all ranks, for a cumulative loss of several ranks."""
     gradient: Tensor | None
     """Of the logits, perhaps in their memory; None if it is not needed."""
 
@@ -201,7 +201,7 @@ def forward_of_hidden(inputs: Inputs, problem: Problem, plan: Plan, wanted: Sequ
         problem = problem.counted(*steps.count(hidden, problem).unbind())
     count, dtype = hidden.shape[0], loss_dtype(hidden.dtype)
     fields, number_logits = hidden.new_zeros((NUM_FIELDS, count), dtype=dtype), None
-    if problem.spec.label_sigma > 0 and not (plan.columns.are_whole or wants_gradients):
+    if problem.spec.is_cumulative and not (plan.columns.are_whole or wants_gradients):
         number_logits = hidden.new_zeros((count, problem.table.ids.numel()), dtype=dtype)
     sums = GradientSums(inputs, plan, wanted) if wants_gradients else None
     for chunk, found in plan.columns.losses(chunks_of(inputs, problem, plan), given, wants_gradients):

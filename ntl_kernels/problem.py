@@ -191,8 +191,9 @@ class Statistics(NamedTuple):
     number_peak: Any  # the largest x of the number tokens; this and the next three on number rows only
     number_total: Any  # the sum of e_k = exp(x_k - number_peak) over the number tokens
     offset: Any  # the sum of e_k (v_k - v_y); differences, so that large values do not lose precision
-    cost: Any  # the sum of e_k c_k
-    logit_sum: Any = None  # the sum of x - peak, or of x without a peak; sent with label smoothing only
+    cost: Any  # the sum of e_k c_k; with soft labels, of t_k (log t_k + number_peak - x_k)
+    logit_sum: Any = None  # the sum of x - peak, or of x without a peak; sent with label smoothing or soft labels only
+    target: Any = None  # the sum of t_k over the rank's columns; sent with soft labels only
 
 
 class Header(NamedTuple):
@@ -207,9 +208,8 @@ class Header(NamedTuple):
     ntl_weight: Any  # lambda
 
 
-def reduced_terms(sums: RowResult, tokens: Any, numbers: Any, problem: Problem) -> tuple[Any, Any]:
-    """(CE, NTL) from the sums of the results of all rows and the denominators of a mean."""
-    ce, ntl = sums.cross_entropy, sums.ntl
+def reduced_terms(ce: Any, ntl: Any, tokens: Any, numbers: Any, problem: Problem) -> tuple[Any, Any]:
+    """(CE, NTL) from the sums of both over all rows and the denominators of a mean."""
     if problem.spec.reduction == "mean":
         return divide(ce, tokens), divide(ntl, problem.divisor_of_ntl(tokens, numbers))
     return ce, ntl
@@ -218,7 +218,7 @@ def reduced_terms(sums: RowResult, tokens: Any, numbers: Any, problem: Problem) 
 def parts_of(sums: RowResult, counts: RowResult, tokens: Any, numbers: Any, problem: Problem) -> Parts:
     """The parts from the sums of the results of all rows, the numbers of rows where they are not 0, and the
     denominators of a mean."""
-    ce, ntl = reduced_terms(sums, tokens, numbers, problem)
+    ce, ntl = reduced_terms(sums.cross_entropy, sums.ntl, tokens, numbers, problem)
     return Parts(
         cross_entropy=ce,
         ntl=ntl,
@@ -246,4 +246,13 @@ class Forward(NamedTuple):
 
 def losses_of_rows(fields: Tensor, problem: Problem) -> Tensor:
     """w (CE + lambda u NTL) [N], the loss of reduction "none"."""
-    return fields[AT.cross_entropy] + problem.ntl_weight * fields[AT.ntl]
+    return label_losses(fields, problem.spec) + problem.ntl_weight * fields[AT.ntl]
+
+
+def label_losses(fields: Tensor, spec: LossSpec) -> Tensor:
+    """[N]: w CE as it is in the loss, in number rows times ``label_share``."""
+    ce, share = fields[AT.cross_entropy], spec.label_share
+    if share == 1:
+        return ce
+    of_numbers = share * ce if share else torch.zeros_like(ce)  # 0 even if CE is infinite
+    return torch.where(fields[AT.number_row_weight] != 0, of_numbers, ce)

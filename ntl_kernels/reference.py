@@ -9,8 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, other_groups
-from .problem import Forward, Problem, RowResult, as_tensor, is_kept, losses_of_rows, parts_of
+from .formulas import costs, other_groups, target_exponents
+from .problem import (
+    Forward,
+    Problem,
+    RowResult,
+    as_tensor,
+    is_kept,
+    label_losses,
+    losses_of_rows,
+    parts_of,
+    reduced_terms,
+)
 from .spec import LossSpec
 from .tokens import NumberTable
 from .value_losses import VALUE_LOSSES
@@ -36,9 +46,8 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
 
 
 def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
-    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` over sorted values (eq. 9)."""
-    exponents = -(((values - targets) / label_sigma) ** 2) / 2
-    t = exponents.masked_fill(~own, -torch.inf).softmax(-1)
+    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` [n] over sorted values (eq. 9)."""
+    t = target_exponents(values, targets, ~own, label_sigma, 0.0).softmax(-1)
     gaps = torch.where(own[:, 1:] & own[:, :-1], values.diff(), 0.0)
     return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * gaps).sum(-1, keepdim=True)
 
@@ -51,10 +60,10 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
         spec, unit = spec.in_group(group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
     error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
-    if spec.kind != "wasserstein":
+    if spec.kind in VALUE_LOSSES:
         loss = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)  # eq. 11
-    elif spec.label_sigma > 0:
-        loss = cumulative_distance(q, values, targets, own, spec.label_sigma)
+    elif spec.is_cumulative:
+        loss = cumulative_distance(q, values, targets[:, 0], own, spec.label_sigma)
     else:
         loss = (q * costs(values, targets[:, 0], spec.cost_line)).sum(-1, keepdim=True)
     p = x.softmax(-1)[:, ids].masked_fill(~own, 0.0)
@@ -62,6 +71,14 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     if spec.reweigh:
         loss = loss * mass + spec.worst_loss * (1 - mass)  # eq. 15
     return loss, error.abs() * unit, mass
+
+
+def soft_label_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> Tensor:
+    """KL(t || p) [n] of number rows x [n, V] with the number tokens ``index`` [n] as labels (eq. 37)."""
+    values, others = table.values.to(x.dtype), ~own_group(index, table)
+    exponents = target_exponents(values, values[index], others, spec.label_sigma, spec.label_temperature)
+    log_t, log_p = exponents.log_softmax(-1), x.log_softmax(-1)[:, table.ids.long()]
+    return (log_t.exp() * torch.where(log_t > -torch.inf, log_t - log_p, 0.0)).sum(-1)
 
 
 def own_group(index: Tensor, table: NumberTable) -> Tensor:
@@ -93,6 +110,9 @@ def row_fields(logits: Tensor, problem: Problem) -> Tensor:
     is_measured = is_number & is_possible.any(-1)  # else q does not exist
     terms = number_losses(torch.where(is_measured[:, None], x, 0.0), index, table, problem.spec)
     ntl, absolute_error, mass = (torch.where(is_measured, term.squeeze(-1), 0.0) for term in terms)
+    if problem.spec.is_soft:
+        soft = soft_label_losses(torch.where(is_number[:, None], x, 0.0), index, table, problem.spec)
+        ntl = torch.where(is_number, soft, 0.0)
     peak = x.amax(-1)
     weights = torch.where(counts, weights, 0.0)
     weights_of_ntl = weights * torch.where(counts, number_weights.where(number_weights >= 0, torch.nan), 0.0)
@@ -124,7 +144,9 @@ def forward(logits: Tensor, problem: Problem) -> Forward:
         )
     )
     parts = parts_of(sums, counts, tokens, numbers, problem)
-    loss = parts.cross_entropy + ntl_weight * parts.ntl
+    of_labels = label_losses(fields, problem.spec).sum().to(dtype)
+    ce, ntl = reduced_terms(of_labels, sums.ntl, tokens, numbers, problem)
+    loss = ce + ntl_weight * ntl
     if problem.spec.reduction == "none":
         loss = losses_of_rows(fields, problem)
     return Forward(loss, torch.stack(parts).detach(), fields.detach())

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .config import LARGEST_FLOAT32, SMALLEST_FLOAT32, NTLConfig, check_number
+from .config import LARGEST_FLOAT32, SMALLEST_FLOAT32, SOFT, NTLConfig, check_number
 from .formulas import Line, cost_line, costs
 from .tokens import Group, NumberTokens
 from .tokens.values import check_ignore_index
@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum", "none")
 WORST_FACTOR = 1.01
 """With reweigh, a row without any probability on number tokens costs this many times the largest number loss: a little
 more than the worst number, so that predicting none never pays. The `ntloss` package has the same factor."""
-GRADIENT_BOUNDS = {"wasserstein": 1.0} | {kind: loss.gradient_bound for kind, loss in VALUE_LOSSES.items()}
+GRADIENT_BOUNDS = {"wasserstein": 1.0, SOFT: 1.0} | {kind: loss.gradient_bound for kind, loss in VALUE_LOSSES.items()}
 """The largest term of a kind's gradient relative to its largest loss."""
 LARGEST_FACTOR = LARGEST_FLOAT32 * math.log(2)
 """The largest factor of the logits that float32 holds in units of log2(e), which the kernels exponentiate in."""
@@ -38,7 +38,9 @@ class LossSpec:
     mean_over: str
     squash_factor: float | None
     label_sigma: float
-    """Large enough for float32."""
+    """This and the next: large enough for float32."""
+    label_temperature: float
+    label_share: float
     huber_delta: float
     ignore_index: int
     label_smoothing: float
@@ -61,6 +63,16 @@ class LossSpec:
         return cost_line(self.squash_factor, self.nearest, self.furthest)
 
     @property
+    def is_soft(self) -> bool:
+        """Whether the loss compares all probabilities with soft labels."""
+        return self.kind == SOFT
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether the loss compares cumulative distributions."""
+        return self.kind == "wasserstein" and self.label_sigma > 0
+
+    @property
     def largest_weight(self) -> float:
         """The largest lambda whose product with any loss and its gradient fits float32."""
         return LARGEST_FLOAT32 / (GRADIENT_BOUNDS[self.kind] * self.worst_loss)
@@ -70,6 +82,8 @@ class LossSpec:
         spec = replace(self, nearest=group.nearest, furthest=group.furthest)
         if spec.kind == "wasserstein":
             largest = costs(group.furthest, torch.zeros_like(group.furthest[:, 0]), spec.cost_line)
+        elif spec.is_soft:
+            return spec
         else:
             largest = VALUE_LOSSES[spec.kind].loss(group.furthest, spec.huber_delta)
         return replace(spec, worst_loss=WORST_FACTOR * largest)
@@ -95,7 +109,8 @@ def spec_of(
     if not isinstance(config, NTLConfig):
         raise TypeError(f"config must be an NTLConfig; got {type(config).__name__}")
     c = config  # without lambda, so that a schedule creates no new spec
-    of_config = c.kind, c.reweigh, c.mean_over, c.squash_factor, c.label_sigma, c.huber_delta
+    targets = c.label_sigma, c.label_temperature, c.label_share
+    of_config = c.kind, c.reweigh, c.mean_over, c.squash_factor, *targets, c.huber_delta
     of_row = ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction, has_cross_entropy
     given = of_config, numbers.groups, *of_row
     if torch.compiler.is_compiling():  # the cache must not keep what a trace creates; a trace runs once anyway
@@ -118,7 +133,7 @@ def new_spec(
     has_cross_entropy: bool,
 ) -> LossSpec:
     """:func:`spec_of`, from the options of a configuration."""
-    kind, reweigh, mean_over, squash_factor, label_sigma, huber_delta = of_config
+    kind, reweigh, mean_over, squash_factor, label_sigma, label_temperature, label_share, huber_delta = of_config
     check_options(ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
     nearest = min(group.nearest for group in groups if group.nearest)
     furthest = max(group.furthest for group in groups)
@@ -127,7 +142,9 @@ def new_spec(
         reweigh=reweigh,
         mean_over=mean_over,
         squash_factor=None if squash_factor is None else float(squash_factor),
-        label_sigma=float32_sigma(label_sigma, nearest),
+        label_sigma=float32_width(label_sigma, nearest),
+        label_temperature=float32_width(label_temperature, nearest),
+        label_share=float(label_share),
         huber_delta=float(huber_delta),
         ignore_index=int(ignore_index),
         label_smoothing=float(label_smoothing),
@@ -152,7 +169,8 @@ def spec_of_fields(*values: Any) -> LossSpec:
     spec = LossSpec(*values)
     of_row = spec.ignore_index, spec.label_smoothing, spec.z_loss, spec.softcap, spec.logit_scale, spec.reduction
     check_options(*of_row)
-    NTLConfig(spec.kind, squash_factor=spec.squash_factor, label_sigma=spec.label_sigma, huber_delta=spec.huber_delta)
+    names = "kind", "squash_factor", "label_sigma", "label_temperature", "label_share", "huber_delta"
+    NTLConfig(**{name: getattr(spec, name) for name in names})
     return spec
 
 
@@ -195,6 +213,8 @@ def largest_loss(kind: str, squash_factor: float | None, huber_delta: float, gro
                     f"and furthest number values are {group.nearest:g} and {group.furthest:g} apart; rescale the values"
                 )
         largest = max(offset + slope * group.furthest for group, offset, slope in lines)
+    elif kind == SOFT:  # like cross-entropy, it is bounded by the logits alone
+        largest = 1.0
     else:
         largest = VALUE_LOSSES[kind].of_number(furthest, huber_delta)
     if not GRADIENT_BOUNDS[kind] * WORST_FACTOR * largest <= LARGEST_FLOAT32:
@@ -206,9 +226,9 @@ def largest_loss(kind: str, squash_factor: float | None, huber_delta: float, gro
     return largest
 
 
-def float32_sigma(label_sigma: float, smallest_distance: float) -> float:
-    """A standard deviation that gives the same target and is large enough for float32.
+def float32_width(width: float, smallest_distance: float) -> float:
+    """The standard deviation or temperature of a target, large enough for float32, that gives the same target.
 
-    Below a hundredth of the smallest distance, the Gaussian equals the one-hot target to the last bit of float64.
+    Below a hundredth of the smallest distance, the target equals the one-hot target to the last bit of float64.
     """
-    return max(float(label_sigma), smallest_distance / 100) if label_sigma > 0 else float(label_sigma)
+    return max(float(width), smallest_distance / 100) if width > 0 else float(width)

@@ -45,7 +45,7 @@ def check_impossible(answer: Answer, problem: Problem) -> None:
 
 
 UNMEASURED_CONFIGS = [
-    *(NTLConfig(kind=kind, weight=2.0, reweigh=reweigh) for kind in KINDS for reweigh in (False, True)),
+    *(NTLConfig(kind, 2.0, reweigh) for kind in KINDS if kind != "soft_labels" for reweigh in (False, True)),
     NTLConfig(weight=0.0, mean_over="tokens"),
     NTLConfig(label_sigma=1.3),
     NTLConfig(label_sigma=1.3, reweigh=True),

@@ -100,11 +100,15 @@ def largest_value(numbers: NumberTokens, are_units_undone: bool = True) -> float
 def random_config(rng: random.Random) -> NTLConfig:
     kind = rng.choice(["wasserstein", "wasserstein", *KINDS])
     variant = rng.choice(["plain", "squashed", "smooth"]) if kind == "wasserstein" else "plain"
+    weight, mean_over = rng.choice([0.0, 0.3, 2.0]), rng.choice(["numbers", "numbers", "tokens"])
+    if kind == "soft_labels":
+        width = {rng.choice(["label_sigma", "label_temperature"]): rng.choice([0.3, 1.3, 40.0])}
+        return NTLConfig(kind, weight, mean_over=mean_over, label_share=rng.choice([1.0, 1.0, 0.3, 0.0]), **width)
     return NTLConfig(
         kind=kind,
-        weight=rng.choice([0.0, 0.3, 2.0]),
+        weight=weight,
         reweigh=rng.random() < 0.5,
-        mean_over=rng.choice(["numbers", "numbers", "tokens"]),
+        mean_over=mean_over,
         squash_factor=rng.choice([1.5, 9.0]) if variant == "squashed" else None,
         label_sigma=rng.choice([0.3, 1.3]) if variant == "smooth" else 0.0,
         huber_delta=rng.choice([0.5, 1.0, 3.0]),
@@ -160,7 +164,8 @@ def random_problem(
         options |= random_denominators(rng, options["config"])
     upstream = torch.randn(shape) if reduction == "none" else torch.tensor(rng.choice([1.0, 1.0, -2.5]))
     labels = random_labels(rng, shape, numbers, ignore_index)
-    if rng.random() < 0.5 and options["label_smoothing"] == 0:  # whose loss -inf makes infinite
+    is_soft = options["config"].kind == "soft_labels"
+    if rng.random() < 0.5 and options["label_smoothing"] == 0 and not is_soft:  # whose losses -inf makes infinite
         logits = masked(logits, labels, numbers)
     logits = random_layout(rng, logits)
     options["number_weights"] = rng.choice([None, 3 * torch.rand(shape) * (torch.rand(shape) < 0.7)])

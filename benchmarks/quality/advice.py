@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .losses import NTL, was
-from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, split_of_expected, split_of_medians
+from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, split_of, split_of_medians
 
 
 class Evidence(NamedTuple):
@@ -55,7 +55,7 @@ BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SAMPLES = 16
 MEDIANS = split_of_medians("test", SAMPLES)
 UNDECIDED = dict.fromkeys(("mae", "median_error", "log_mae"), "undecided")
-EXPECTED = split_of_expected("test")
+EXPECTED = split_of("test", "expected")
 JOKES, SCORES = "rjokes", {"dataset": "rjokes", "model": A_TOKEN_EACH}
 BALANCED = was(0.3, balance=True)
 STONES, HOUSES, RIDES = TUNED = tuple(

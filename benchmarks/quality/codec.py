@@ -11,6 +11,7 @@ from itertools import product, takewhile
 from string import digits
 from typing import Any
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -101,6 +102,32 @@ def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
     return tokenizer
 
 
+SCALES = ("linear", "log", "quantile")
+"""How bins divide the range of the training answers: equally wide, equally wide in the logarithm, or equally full."""
+SPAN = 10.0
+"""The values of bins for the loss go from 0 to this, like those of digits, whatever their number."""
+
+
+class Bins:
+    """Intervals of the range of answers, each of which is written as one token."""
+
+    def __init__(self, answers: Sequence[float], count: int, scale: str) -> None:
+        values = np.asarray(answers)
+        if scale == "log" and not values.min() > 0:
+            raise ValueError(f"scale=log needs answers above 0; got {values.min():g}")
+        logs = np.log(values) if scale == "log" else values
+        places = np.arange(2 * count + 1) / (2 * count)
+        points = np.quantile(logs, places) if scale == "quantile" else logs.min() + places * np.ptp(logs)
+        points = np.exp(points) if scale == "log" else points
+        self.edges, self.centres = points[2:-1:2], points[1::2].tolist()
+        self.values = [SPAN * place / count for place in range(count)]
+        self.names = [f"<bin{place}>" for place in range(count)]
+
+    def place(self, answer: float) -> int:
+        """The bin of an answer; what is beyond the range is in the first or the last one."""
+        return int(np.searchsorted(self.edges, answer, side="right"))
+
+
 class Codec:
     """Converts texts to tokens and back; lossless if the tokenizer is.
 
@@ -123,9 +150,24 @@ class Codec:
         state |= {"truncation": None, "padding": None}
         self.writer = Tokenizer.from_str(json.dumps(state))
         self.reader = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
+        self.bins: Bins | None = None
+        self.bin_ids: list[int] = []
+
+    def answer_with(self, bins: Bins) -> None:
+        """Write answers as bins, each a new token."""
+        self.tokenizer.add_tokens(bins.names)
+        self.bins, self.bin_ids = bins, self.tokenizer.convert_tokens_to_ids(bins.names)
+        self.vocab_size = max(self.vocab_size, *(token + 1 for token in self.bin_ids))
+
+    def centres(self) -> NumberTokens:
+        """The bins with their centres as values."""
+        assert self.bins is not None
+        return NumberTokens.from_mapping(dict(zip(self.bin_ids, self.bins.centres, strict=True)), self.vocab_size)
 
     def numbers(self, group_by: str | None = "length") -> NumberTokens:
-        """The number tokens for the Number Token Loss. Scores are all compared with each other."""
+        """The number tokens for the Number Token Loss. Scores and bins are all compared with each other."""
+        if self.bins is not None:
+            return NumberTokens.from_mapping(dict(zip(self.bin_ids, self.bins.values, strict=True)), self.vocab_size)
         if self.kind == "scores":
             return NumberTokens.from_texts(SCORES, self.tokenizer, self.vocab_size)
         digits_only = self.kind == "digits"
@@ -135,8 +177,16 @@ class Codec:
     def encode(self, text: str) -> list[int]:
         return self.reader.encode(text, add_special_tokens=False).ids
 
+    def encode_answer(self, text: str) -> list[int]:
+        """An answer, which with bins must be a number."""
+        if self.bins is None:
+            return self.encode(text)
+        return [self.bin_ids[self.bins.place(float(text))]]
+
     def decode(self, ids: Sequence[int]) -> str:
-        """The text up to the first end token."""
+        """The text up to the first end token; of a bin, its centre."""
+        if self.bins is not None and len(ids) and ids[0] in self.bin_ids:
+            return in_digits(self.bins.centres[self.bin_ids.index(ids[0])])
         kept = [token for token in takewhile(lambda token: token != self.eos, ids) if token != self.pad]
         return self.writer.decode(kept, skip_special_tokens=False)
 

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..commands import InputError, meant, naming, writable
+from .codec import SCALES
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
@@ -86,6 +87,8 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.architecture": one_of("t5", "llama"),
     "model.adapter": one_of(None, "lora"),
     "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval", "own"),
+    "model.bins": (lambda value: value is None or is_whole(value, 2), "null or a number of bins"),
+    "model.scale": one_of(None, *SCALES),
     "model.head": one_of("token", "regression", "value"),
     "model.longest_question": (lambda value: value is None or is_whole(value, 1), "null or a number of tokens"),
     "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
@@ -115,6 +118,11 @@ def check_combination(config: DictConfig) -> None:
         raise InputError(f"model.head=value and model.codec=xval go together; got {model.head} and {model.codec}")
     if model.codec == "own" and not model.checkpoint:
         raise InputError("model.codec=own needs the model that owns the tokenizer: model.checkpoint=FOLDER")
+    if (model.bins is None) != (model.scale is None) or (
+        model.bins and (model.head != "token" or model.codec == "xval")
+    ):
+        given = f"got {model.bins} and {model.scale}"
+        raise InputError(f"model.bins and model.scale go together, with a head for tokens; {given}")
     if model.adapter and not model.checkpoint:
         raise InputError(f"model.adapter={model.adapter} needs a model to adapt: model.checkpoint=FOLDER")
     if model.head != "token":
@@ -127,6 +135,8 @@ def check_combination(config: DictConfig) -> None:
                 raise InputError(f"model.head={model.head} needs {option}={only}{why}; got {given!r}")
     if model.codec == "rt" and loss in ("number_level", "ce_gaussian"):
         raise InputError(f"loss={loss} needs one token for each digit; model.codec=rt has one for each power of ten")
+    if model.bins and loss == "number_level":
+        raise InputError("loss=number_level needs one token for each digit; with model.bins an answer has none")
     if not (config.trainer.train or config.trainer.resume or model.checkpoint):
         raise InputError("trainer=eval needs what it evaluates: model.checkpoint=FOLDER or trainer.resume=CHECKPOINT")
 

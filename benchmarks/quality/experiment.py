@@ -27,7 +27,7 @@ from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differ
 from .data import Pair, Splits, load
 from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
-from .names import split_of_expected, split_of_medians
+from .names import split_of, split_of_medians
 from .tasks import Answer, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
 
@@ -162,8 +162,8 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
     if config.samples:
         medians = medians_of(task.sample, config.samples, config.seed)
         metrics |= evaluate_answers(trainer, medians, partial(split_of_medians, samples=config.samples), splits, folder)
-    if task.expected:
-        metrics |= evaluate_answers(trainer, task.expected, split_of_expected, splits, folder)
+    for decoder, answer in task.decoders.items():
+        metrics |= evaluate_answers(trainer, answer, partial(split_of, decoder=decoder), splits, folder)
     result = {
         "config": plain(config),
         "loss": task.loss,

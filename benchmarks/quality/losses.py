@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from ntl_kernels import NTLConfig, NumberTokens
+from ntl_kernels import NTLConfig
 
 from ..commands import InputError, naming
 
-KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber"}
+SOFT = "soft_labels"
+KINDS = {"ntl_was": "wasserstein", "ntl_mse": "mse", "ntl_mae": "mae", "ntl_huber": "huber", SOFT: SOFT}
 """Token-level losses -> the kind of :class:`NTLConfig`."""
 TITLES = {"ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber"}
-TITLES["number_level"] = "number-level"
+TITLES |= {"number_level": "number-level", SOFT: "soft labels"}
 PLAIN = {"ce": "CE", "mse": "MSE", "ce_mse": "CE + MSE"}
 """Losses without options, and their titles."""
 GAUSSIAN = "ce_gaussian"
+"""A baseline of the paper: in number rows, the target of cross-entropy is a Gaussian instead of the label."""
 EXTRAS = {"reweigh": False, "squash_factor": None, "label_sigma": 0.0, "huber_delta": 1.0, "balance": False}
+EXTRAS |= {"label_temperature": 0.0, "label_share": 1.0}
 """Options besides the weight, with their defaults."""
 
 
@@ -29,6 +30,8 @@ def ntl_config(loss: Mapping[str, Any]) -> NTLConfig:
         if options:
             raise InputError(f"loss={name} has no option {next(iter(options))!r}")
         return NTLConfig(weight=0.0)
+    if name == GAUSSIAN:
+        return NTLConfig(SOFT, 1.0, mean_over="tokens", label_sigma=sigma_of(loss), label_share=0.0)
     if name not in KINDS:
         known = ", ".join(["ce", GAUSSIAN, "number_level", *KINDS])
         raise InputError(f"loss.name must be one of {known}; got {name!r}")
@@ -40,26 +43,6 @@ def number_level_config(loss: Mapping[str, Any]) -> NTLConfig:
     """Weight and reweigh of the number-level loss that a configuration names."""
     with naming("loss=number_level"):
         return NTLConfig(**options_of(loss))
-
-
-class GaussianTarget:
-    """What cross-entropy gains if number labels become Gaussians over the number tokens (a baseline of the paper).
-
-    The target of token k is proportional to exp(-(v_k - v_y)^2 / (2 sigma^2)). Cross-entropy with it is that with the
-    label plus x_y - sum_k t_k x_k, since the targets sum to 1.
-    """
-
-    def __init__(self, numbers: NumberTokens, loss: Mapping[str, Any]) -> None:
-        self.numbers, self.sigma = numbers, sigma_of(loss)
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean over labels [B, T] that are not negative, for logits [B, T, V]."""
-        table, is_number = self.numbers.table(logits.device), self.numbers.is_number(labels)
-        x, y = logits[is_number].float(), labels[is_number]
-        distances = table.values - table.values[table.lookup[y]][:, None]
-        targets = (-0.5 * (distances / self.sigma) ** 2).softmax(-1)
-        gained = x.gather(1, y[:, None]).squeeze(1) - (targets * x[:, table.ids]).sum(1)
-        return gained.sum() / (labels >= 0).sum().clamp_min(1)
 
 
 def sigma_of(loss: Mapping[str, Any]) -> float:
@@ -74,8 +57,6 @@ def check_loss(loss: Mapping[str, Any]) -> None:
     """Raise where a configuration names no loss, or options that it cannot have."""
     if loss["name"] == "number_level":
         number_level_config(loss)
-    elif loss["name"] == GAUSSIAN:
-        sigma_of(loss)
     else:
         ntl_config(loss)
 

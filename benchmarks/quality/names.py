@@ -89,9 +89,13 @@ def split_of_medians(split: str, samples: int) -> str:
     return f"{split}_median_of_{samples}"
 
 
-def split_of_expected(split: str) -> str:
-    """The name under which the metrics of expected scores are stored."""
-    return f"{split}_expected"
+DECODERS = {"median": "median of the distribution", "expected": "mean of the distribution"}
+"""Answers that follow from the probabilities of ratings or bins -> display name."""
+
+
+def split_of(split: str, decoder: str) -> str:
+    """The name under which the metrics of such answers to a split's questions are stored."""
+    return f"{split}_{decoder}"
 
 
 def words(dataset: str) -> str:

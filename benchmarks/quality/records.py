@@ -22,7 +22,7 @@ from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .losses import title
 from .metrics import agreement, too_short
-from .names import split_of_expected, split_of_medians
+from .names import DECODERS, split_of, split_of_medians
 
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
@@ -157,7 +157,8 @@ def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:
 def splits_of(groups: Groups) -> list[str]:
     """The names of the test splits with greedy answers."""
     splits = {split for runs in groups.values() for run in runs for split in whole_splits(run)}
-    return sorted(splits - set(median_splits(groups).values()) - set(map(split_of_expected, splits)))
+    decoded = {split_of(split, decoder) for split in splits for decoder in DECODERS}
+    return sorted(splits - set(median_splits(groups).values()) - decoded)
 
 
 def median_splits(groups: Groups) -> dict[str, str]:

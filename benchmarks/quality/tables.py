@@ -12,7 +12,7 @@ from statistics import median as middle
 from ..published import MINUS, SPACE, commit_of
 from ..table import Table
 from .losses import NTL
-from .names import CONTESTANTS, METRICS, in_order, models_of, split_of_expected, words
+from .names import CONTESTANTS, METRICS, in_order, models_of, split_of, words
 from .records import Groups, Key, Record, median_splits, steps_of, values_of
 from .statistics import AS_RATIOS, IN_POINTS, Difference, as_ratio, baseline, compare
 
@@ -229,7 +229,7 @@ def rating_differences(groups: Groups, split: str, beside: Callable[[str, Key], 
 
 def rated(groups: Groups, split: str) -> list[tuple[str, Key]]:
     """(split, (model, loss)) of every way in which a test split was rated, greedy answers first."""
-    ways = [split, split_of_expected(split), *filter(None, [median_splits(groups).get(split)])]
+    ways = [split, split_of(split, "expected"), *filter(None, [median_splits(groups).get(split)])]
     return [(where, key) for where in ways for key in sorted(groups) if values_of(groups[key], where, "qwk")]
 
 

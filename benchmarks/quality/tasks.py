@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,16 +15,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EvalPrediction, Trainer
 
-from ntl_kernels import NTLConfig
+from ntl_kernels import NTLConfig, number_answers
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 from ntl_kernels.ntloss import NumberLevelLoss
 from ntl_kernels.number_weights import BalancedWeights, WithNumberWeights
 
 from ..commands import InputError, naming
-from .codec import Codec, OwnCodec, RTCodec, XValCodec, make_codec
+from .codec import Bins, Codec, OwnCodec, RTCodec, XValCodec, make_codec
 from .data import Pair, Splits
 from .data.pairs import final_value
-from .losses import GAUSSIAN, GaussianTarget, ntl_config, number_level_config
+from .losses import GAUSSIAN, ntl_config, number_level_config
+from .metrics import in_digits
 from .models import ValueModel, add_number_embeddings, make_model, saved_model
 from .ratings import probabilities, scores_of
 from .training import IGNORE, AddedLossTrainer, PlainTrainer, TokenTrainer
@@ -52,8 +53,9 @@ class Task:
     collate: Collate
     sample: Sample | None = None
     """None for a head that predicts a value."""
-    expected: Answer | None = None
-    """Answers by the expected score; None unless answers are ratings."""
+    decoders: dict[str, Answer] = field(default_factory=dict)
+    """Other answers than greedy ones that follow from the probabilities of ratings or bins: their median, their
+    mean."""
 
 
 def question_of(codec: Codec, pair: Pair) -> list[int]:
@@ -61,7 +63,9 @@ def question_of(codec: Codec, pair: Pair) -> list[int]:
 
 
 def answer_of(codec: Codec, pair: Pair) -> list[int]:
-    """The answer and the end token."""
+    """The answer and the end token; a bin needs no end."""
+    if codec.bins is not None:
+        return codec.encode_answer(pair.answer)
     return [*codec.encode(pair.answer)[:LONGEST_ANSWER], codec.eos]
 
 
@@ -104,6 +108,8 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     with naming("model"):
         checkpoint = options.checkpoint and str(saved_model(options.checkpoint))
         codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
+        if options.bins:
+            codec.answer_with(Bins([float(pair.answer) for pair in splits.train], options.bins, options.scale))
         model = make_model(options, codec, config.seed)
     if isinstance(codec, OwnCodec):
         codec.vocab_size = model.get_input_embeddings().num_embeddings  # which may be padded
@@ -114,7 +120,23 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
     if isinstance(codec, RTCodec):
         add_number_embeddings(model, codec)
     task = token_task(config, model, codec, splits)
+    if codec.bins is not None:
+        task.decoders = bin_decoders(model, codec)
     return rating_task(task, splits) if config.dataset.get("ratings") else task
+
+
+def bin_decoders(model: Any, codec: Codec) -> dict[str, Answer]:
+    """Answers from the distribution over the bins."""
+    centres = codec.centres()
+
+    def decoder(name: str) -> Answer:
+        def answer(pairs: Sequence[Pair]) -> list[str]:
+            found = number_answers(next_logits(model, codec, pairs, []), centres)
+            return list(map(in_digits, getattr(found, name).tolist()))
+
+        return answer
+
+    return {"median": decoder("median"), "expected": decoder("mean")}
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> Task:
@@ -124,16 +146,14 @@ def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> 
     answer = seq2seq_answers if is_seq2seq else causal_answers
     trainer: type[Trainer] = TokenTrainer
     arguments: dict[str, Any] = {}
-    if config.loss.name in ("number_level", GAUSSIAN):
-        if config.loss.name == GAUSSIAN:
-            added, weight = GaussianTarget(codec.numbers(None), config.loss), 1.0
-        else:
-            chosen = number_level_config(config.loss)
-            added, weight = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh), chosen.weight
+    if config.loss.name == "number_level":
+        chosen = number_level_config(config.loss)
+        added = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
-        trainer, arguments = AddedLossTrainer, {"added": added, "weight": weight, **measured}
+        trainer, arguments = AddedLossTrainer, {"added": added, "weight": chosen.weight, **measured}
     else:
-        numbers = codec.numbers(config.loss.get("group_by", "length"))
+        grouped = None if config.loss.name == GAUSSIAN else config.loss.get("group_by", "length")
+        numbers = codec.numbers(grouped)
         apply_ntl_to_model(model, numbers, ntl_config(config.loss))
         if config.loss.get("balance"):
             balanced = BalancedWeights([padded([answer_of(codec, pair) for pair in splits.train], IGNORE)], numbers)
@@ -163,7 +183,7 @@ def rating_task(task: Task, splits: Splits) -> Task:
         values = torch.tensor([float(score) for score in scores], dtype=torch.float64)
         return [f"{value:.6f}" for value in (rate(pairs) @ values).tolist()]
 
-    task.sample, task.expected = sample, expected
+    task.sample, task.decoders = sample, {"expected": expected}
     return task
 
 

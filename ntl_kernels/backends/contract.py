@@ -61,13 +61,13 @@ class Backend(Protocol):
         ...
 
 
-UNKNOWN = Statistics(-inf, 0.0, -inf, -inf, 0.0, 0.0, 0.0, 0.0)
+UNKNOWN = Statistics(-inf, 0.0, -inf, -inf, 0.0, 0.0, 0.0, 0.0, 0.0)
 """Where a rank has no columns, no number tokens or not the label's column."""
 
 
 def num_statistics(spec: LossSpec) -> int:
     """S, how many numbers a rank sends per row."""
-    return len(UNKNOWN) if spec.label_smoothing else len(UNKNOWN) - 1
+    return len(UNKNOWN) - (0 if spec.is_soft else 1 if spec.label_smoothing else 2)
 
 
 class ShardBackend(Protocol):
@@ -75,8 +75,8 @@ class ShardBackend(Protocol):
 
     Each rank reduces its columns to a few :class:`Statistics` per row. Those of all ranks determine the fields of a
     row, and these the gradient of every column (:meth:`Backend.row_gradients`), so one gather per forward pass is the
-    only communication. Only ``label_sigma``, which compares cumulative distributions, also needs the logit of every
-    number token.
+    only communication. Only a Wasserstein distance to a Gaussian (``label_sigma``), which compares cumulative
+    distributions, also needs the logit of every number token.
 
     ``problem`` describes the whole vocabulary and is the same on all ranks; ``first`` is the first column of the rank's
     logits [B, T, W], where W may be 0.
@@ -94,5 +94,5 @@ class ShardBackend(Protocol):
     def merge_shards(self, gathered: Tensor, number_logits: Tensor | None, problem: Problem) -> Tensor:
         """fields [NUM_FIELDS, N] from the statistics [R, S, N + 1] of all ranks with headers. All ranks get the same
         bits. Where a total is NaN, so are the row's loss and gradient. ``number_logits`` [N, K] is the sum of all
-        ranks' :meth:`number_columns`, passed only with ``label_sigma``."""
+        ranks' :meth:`number_columns`, passed only if the loss is cumulative."""
         ...

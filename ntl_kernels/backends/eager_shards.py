@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..formulas import costs
+from ..formulas import costs, divergence
 from ..problem import Header, Problem, RowResult, Statistics
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
 from .eager.labels import Labels, read_labels
-from .eager.numbers import mass_gradient_of, own
+from .eager.numbers import mass_gradient_of, own, soft_exponents
 from .eager.rows import as_fields, cross_entropy
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
@@ -45,17 +45,30 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
         offsets = numbers.values - labels.targets[:, None]
-        cost = costs(numbers.values, labels.targets, labels.spec_of_rows(spec).cost_line)
-        sums = (part.sum(-1, keepdim=True) for part in (powers, powers * offsets, powers * cost))
-        total, offset, cost = (part.masked_fill_(labels.is_other, 0) for part in sums)
-        number_peak.masked_fill_(labels.is_other, -torch.inf)
-        found = found._replace(number_peak=number_peak, number_total=total, offset=offset, cost=cost)
+        sums = {"number_total": powers, "offset": powers * offsets}
+        if spec.is_soft:
+            sums |= soft_statistics(number_x, number_peak, labels, numbers, problem)
+        else:
+            sums["cost"] = powers * costs(numbers.values, labels.targets, labels.spec_of_rows(spec).cost_line)
+        found = found._replace(
+            number_peak=number_peak.masked_fill(labels.is_other, -torch.inf),
+            **{name: part.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0) for name, part in sums.items()},
+        )
     label_logit = torch.where(is_here, x.gather(-1, column), -torch.inf)
     if spec.label_smoothing:
         logit_sum = torch.sub(x, anchor(peak), out=block.buffer("powers")).sum(-1, keepdim=True)
         found = found._replace(logit_sum=logit_sum)
     normaliser = normaliser_of(x, peak, block.buffer("powers") if x is block.logits else x)
     return found._replace(peak=peak, total=normaliser.total, label_logit=label_logit)
+
+
+def soft_statistics(
+    x: Tensor, peak: Tensor, labels: Labels, numbers: LocalNumbers, problem: Problem
+) -> dict[str, Tensor]:
+    """What a rank sends of soft labels before the sum over its number tokens, from their logits [n, k] and the peak."""
+    log_t = soft_exponents(labels, problem).log_softmax(-1)
+    log_t = log_t if numbers.places is None else log_t[:, numbers.places]
+    return {"cost": divergence(log_t, x, anchor(peak)), "target": log_t.exp()}
 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -89,7 +102,8 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         total=normaliser.total,
         **merged_numbers(sent, number_logits, labels, normaliser, problem),
     )
-    fields = as_fields(found, labels.is_other | (sent.number_total == 0).all(0))
+    is_unmeasured = labels.is_other | (sent.number_total == 0).all(0)
+    fields = as_fields(found, labels.is_other if spec.is_soft else is_unmeasured, is_unmeasured)
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
     return fields
@@ -104,7 +118,10 @@ def merged_numbers(
     if number_logits is not None:
         mean_dloss_dq = all_terms(number_logits, labels, problem).loss
     loss = mean_dloss_dq
-    if spec.kind != "wasserstein":
+    if spec.is_soft:
+        moved = sent.target * (whole.peak - anchor(sent.number_peak))
+        loss = (sent.cost + moved).sum(0) + whole.total.log()
+    elif spec.kind != "wasserstein":
         loss, mean_dloss_dq = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta), error
     mass = share_of(over_numbers, whole)
     ntl = labels.weighted_numbers(mass_gradient_of(loss, mass, spec) + spec.worst_loss if spec.reweigh else loss)

@@ -45,7 +45,7 @@ class NTLArgs(BaseModel):
 
     Args:
         ntl_weight: lambda, the factor of the NTL term.
-        ntl_kind, ntl_reweigh, ntl_squash_factor: as in :class:`NTLConfig`.
+        ntl_kind, ntl_reweigh, ntl_squash_factor, ntl_label_sigma, ntl_label_temperature, ntl_label_share: as in :class:`NTLConfig`.
         ntl_mean_over: what ``ntl_weight`` multiplies: the mean of NTL over the ``numbers`` or over all ``tokens``. The
             loss is that of ``NTLConfig(mean_over="tokens")`` in both cases, because Axolotl's Trainer averages over the
             tokens of each batch; ``numbers`` converts the weight with the tokens per number of the training labels.
@@ -56,6 +56,9 @@ class NTLArgs(BaseModel):
     ntl_kind: Literal[KINDS] = DEFAULT_CONFIG.kind  # type: ignore[valid-type]
     ntl_reweigh: bool = DEFAULT_CONFIG.reweigh
     ntl_squash_factor: float | None = None
+    ntl_label_sigma: float = DEFAULT_CONFIG.label_sigma
+    ntl_label_temperature: float = DEFAULT_CONFIG.label_temperature
+    ntl_label_share: float = DEFAULT_CONFIG.label_share
     ntl_mean_over: Literal[MEANS] = DEFAULT_CONFIG.mean_over  # type: ignore[valid-type]
     ntl_digits_only: bool = True
     ntl_space_prefixed: bool = False
@@ -120,6 +123,9 @@ def ntl_config(keys: Any, ratio: float = 1.0) -> NTLConfig:
         weight=keys.ntl_weight * ratio,
         reweigh=keys.ntl_reweigh,
         squash_factor=keys.ntl_squash_factor,
+        label_sigma=keys.ntl_label_sigma,
+        label_temperature=keys.ntl_label_temperature,
+        label_share=keys.ntl_label_share,
         mean_over="tokens",
     )
 

@@ -53,7 +53,7 @@ class Split:
             yield chunk, self.found(chunk, statistics, number_logits, is_wrong, needs_gradient)
 
     def exchanges(self, chunks: Iterator[Chunk], given: Problem) -> Iterator[tuple[Chunk, Tensor, Tensor | None]]:
-        """Start to send the statistics [R, S, N + 1] of each chunk and, with ``label_sigma``, its number logits
+        """Start to send the statistics [R, S, N + 1] of each chunk and, for a cumulative loss, its number logits
         [N, K]."""
         header = None
         for chunk in chunks:
@@ -61,7 +61,7 @@ class Split:
             header = steps.header(logits, self.first, given) if header is None else header
             statistics = gather_ranks(steps.shard_statistics(logits, self.first, header, problem), self.group)
             number_logits = None
-            if problem.spec.label_sigma > 0:
+            if problem.spec.is_cumulative:
                 number_logits = sum_ranks(steps.number_columns(logits, self.first, problem), self.group)
             yield chunk, statistics, number_logits
 

@@ -204,8 +204,11 @@ def test_ratings_are_also_expected_and_drawn(tmp_path: Path) -> None:
     assert found["loss"] == was(0.3, balance=True) == "CE + 0.3 NTL-WAS (balance=True)"
     assert all({"qwk", "within_one", "spearman", "mae"} <= metrics.keys() for metrics in found["metrics"].values())
     task = make_task(config, splits := load_splits(config))
-    assert task.sample is not None and task.expected is not None
-    (drawn,), (expected,) = task.sample(splits.tests["test"][:1], 9999), task.expected(splits.tests["test"][:1])
+    assert task.sample is not None and task.decoders
+    (drawn,), (expected,) = (
+        task.sample(splits.tests["test"][:1], 9999),
+        task.decoders["expected"](splits.tests["test"][:1]),
+    )
     assert set(drawn) == {"0", "1", "11"}
     assert statistics.fmean(map(float, drawn)) == pytest.approx(float(expected), abs=0.3)
     batch = task.collate(splits.train)

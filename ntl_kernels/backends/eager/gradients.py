@@ -12,7 +12,17 @@ from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
 from .labels import Labels, chosen, read_labels
-from .numbers import NumberLoss, NumberTerms, cumulative_terms, mass_gradient_of, number_gradient, own, value_terms
+from .numbers import (
+    NumberLoss,
+    NumberTerms,
+    cumulative_terms,
+    mass_gradient_of,
+    number_gradient,
+    own,
+    soft_exponents,
+    soft_gradient,
+    value_terms,
+)
 from .rows import cross_entropy_gradient, row_gradient
 from .softmax import Normaliser, share_of, transform_logits
 
@@ -81,7 +91,10 @@ def numbers_from_fields(
     """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
     spec, targets = labels.spec_of_rows(problem.spec), labels.targets
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
-    if spec.label_sigma > 0:
+    if spec.is_soft:
+        t = soft_exponents(labels, problem).softmax(-1)
+        return soft_gradient(t if numbers.places is None else t[:, numbers.places], labels)
+    if spec.is_cumulative:
         terms = all_terms(x if every_x is None else every_x, labels, problem)
         if numbers.places is not None:
             terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])

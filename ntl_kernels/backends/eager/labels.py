@@ -90,6 +90,8 @@ class Labels(NamedTuple):
         if problem.spec.reduction == "mean":
             assert problem.num_tokens is not None and problem.ntl_denominator is not None
             a, b = divide(a, number_of(problem.num_tokens)), divide(b, number_of(problem.ntl_denominator))
+        if problem.spec.label_share != 1:
+            a = a * self.is_other.to(self.targets.dtype).clamp_min_(problem.spec.label_share)
         return self._replace(a=self.weighted(a), b=self.weighted_numbers(b))
 
 

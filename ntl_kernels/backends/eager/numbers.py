@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import costs
+from ...formulas import costs, divergence, target_exponents
 from ...problem import Problem
 from ...spec import LossSpec
 from ...value_losses import VALUE_LOSSES
 from .labels import Factor, Labels
+from .softmax import Normaliser
 
 
 class NumberTerms(NamedTuple):
@@ -32,8 +33,8 @@ class NumberLoss(NamedTuple):
 
     number_gradient: Tensor  # [n, K]: the part of dNTL_i/dx_k that only number columns have; 0 outside number rows
     mass_gradient: Tensor | None = None
-    """[n, 1]: m dNTL_i/dm; ``-p_j`` times it is the part that every column has. 0 outside number rows; None without
-    reweigh."""
+    """[n, 1]: ``-p_j`` times it is the part that every column has: with reweigh m dNTL_i/dm, with soft labels -1. 0
+    outside number rows; None if no other column has a part."""
     ntl: Any = None  # [n, 1]: NTL_i; this and the next are arbitrary outside number rows, None if not computed
     mean_dloss_dq: Any = None  # [n, 1]: the mean of dloss_dq
 
@@ -53,7 +54,7 @@ def number_softmax(
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
-    needs_q = needs_q or not (problem.spec.reweigh and is_linear(problem.spec))
+    needs_q = needs_q or not (problem.spec.is_soft or (problem.spec.reweigh and is_linear(problem.spec)))
     return number_logits, number_logits.softmax(-1) if needs_q else None, labels
 
 
@@ -79,6 +80,28 @@ def solve_numbers(p: Tensor, q: Tensor | None, error: Tensor | None, labels: Lab
         return NumberLoss(of_columns, None, terms.loss, terms.mean_dloss_dq)
     mass_gradient = of_columns.sum(-1, keepdim=True)
     return NumberLoss(of_columns, mass_gradient, mass_gradient + spec.worst_loss, terms.mean_dloss_dq)  # eq. 15
+
+
+def soft_labels(number_x: Tensor, normaliser: Normaliser, labels: Labels, problem: Problem) -> NumberLoss:
+    """The NumberLoss KL(t || p), from the number logits [n, K] and the normaliser of all (eq. 37)."""
+    log_t = soft_exponents(labels, problem).log_softmax(-1)
+    loss = divergence(log_t, number_x, normaliser.peak).sum(-1, keepdim=True) + normaliser.total.log()
+    return soft_gradient(log_t.exp(), labels)._replace(ntl=loss)
+
+
+def soft_exponents(labels: Labels, problem: Problem) -> Tensor:
+    """The :func:`~ntl_kernels.formulas.target_exponents` [n, K] of soft labels."""
+    values, widths = (
+        problem.table.values.to(labels.targets.dtype),
+        (problem.spec.label_sigma, problem.spec.label_temperature),
+    )
+    return target_exponents(values, labels.targets, labels.others(problem.table), *widths)
+
+
+def soft_gradient(t: Tensor, labels: Labels) -> NumberLoss:
+    """The terms of the gradient p - t, from the target t [n, k]."""
+    of_row = labels.is_other.to(t.dtype).sub_(1)
+    return NumberLoss(t * of_row, of_row)
 
 
 def number_gradient(probabilities: Tensor, terms: NumberTerms, spec: LossSpec) -> Tensor:
@@ -107,7 +130,7 @@ def number_terms(
         dloss_dq = costs(values, targets, spec.cost_line)
         loss = None if q is None else (q * dloss_dq).sum(-1, keepdim=True)
         return NumberTerms(dloss_dq, loss, loss)
-    if spec.kind == "wasserstein":
+    if spec.is_cumulative:
         assert q is not None
         return cumulative_terms(q, targets, values, spec, others)
     assert error is not None
@@ -128,8 +151,7 @@ def expected_error(q: Tensor, targets: Tensor, values: Tensor) -> Tensor:
 
 def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None) -> NumberTerms:
     """The terms with ``label_sigma``: L is the distance between the running sums of q and of the Gaussian target."""
-    exponents = -(((values - targets[:, None]) / spec.label_sigma) ** 2) / 2
-    target = torch.softmax(own(exponents, others, -torch.inf), -1)
+    target = target_exponents(values, targets, others, spec.label_sigma, 0.0).softmax(-1)
     difference = q.cumsum(-1) - target.cumsum(-1)
     gaps = values.diff() if others is None else torch.where(others[:, 1:] | others[:, :-1], 0.0, values.diff())
     gaps = torch.nn.functional.pad(gaps, (0, 1))  # to the next value; 0 after the last of a group

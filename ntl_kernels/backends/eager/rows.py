@@ -8,12 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...problem import AT, NUM_FIELDS, Forward, Problem, RowResult, losses_of_rows, parts_of, reduced_terms
+from ...problem import (
+    AT,
+    NUM_FIELDS,
+    Forward,
+    Problem,
+    RowResult,
+    label_losses,
+    losses_of_rows,
+    parts_of,
+    reduced_terms,
+)
 from ...spec import LossSpec
+from ...value_losses import VALUE_LOSSES
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, number_of, read_labels
-from .numbers import NumberLoss, expected_error, number_softmax, own, solve_numbers
+from .numbers import NumberLoss, expected_error, number_softmax, own, soft_labels, solve_numbers
 from .softmax import Normaliser, chain_, normaliser_from, normaliser_of, rounded_up_, transform_logits
 
 
@@ -72,7 +83,8 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     sums = RowResult(*fields.sum(-1).tolist())
     num_tokens = sums.row_weight if problem.num_tokens is None else number_of(problem.num_tokens)
     num_numbers = sums.number_row_weight if problem.num_numbers is None else number_of(problem.num_numbers)
-    ce, ntl = reduced_terms(sums, num_tokens, num_numbers, problem)
+    of_labels = sums.cross_entropy if problem.spec.label_share == 1 else label_losses(fields, problem.spec).sum().item()
+    ce, ntl = reduced_terms(of_labels, sums.ntl, num_tokens, num_numbers, problem)
     # Not `full`, which refuses a number beyond the dtype instead of making it infinite.
     loss = torch.tensor(ce + number_of(problem.ntl_weight) * ntl, dtype=fields.dtype, device=fields.device)
     if not problem.wants_parts:
@@ -92,7 +104,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     is_later = block.gradient is None  # a later pass may compute the gradient, from the fields
     number_x, q, measured = number_softmax(x, labels, problem, problem.wants_parts or is_later)
     error = None
-    if q is not None and (problem.wants_parts or spec.kind != "wasserstein"):
+    if q is not None and (problem.wants_parts or spec.kind in VALUE_LOSSES):
         error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
     if is_later:
         p = block.buffer("powers") if x is block.logits else x
@@ -102,20 +114,24 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
         normaliser = normaliser_from(p, peak)
     number_p = numbers = None
-    if labels.has_numbers:
+    if number_x is not None:
         number_p = own(p.index_select(-1, ids), labels.others(problem.table), 0)
         if is_later:
             number_p.div_(normaliser.total)
-        numbers = solve_numbers(number_p, q, error, measured, problem)
+        if spec.is_soft:
+            numbers = soft_labels(number_x, normaliser, labels, problem)
+        else:
+            numbers = solve_numbers(number_p, q, error, measured, problem)
     if not is_later:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
     found: dict[str, Any] = {"cross_entropy": ce, "peak": peak, "total": normaliser.total}
+    if problem.wants_parts or spec.label_share != 1:
+        found["row_weight"], found["number_row_weight"] = labels.weights_like(ce)
     if problem.wants_parts:
         found["is_correct"] = (label_logits >= peak).to(ce.dtype)
-        found["row_weight"], found["number_row_weight"] = labels.weights_like(ce)
     if numbers is not None and number_p is not None:
         found["ntl"] = labels.weighted_numbers(numbers.ntl)
         if is_later and q is not None and number_x is not None:
@@ -124,15 +140,17 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         if problem.wants_parts and error is not None:
             found["absolute_error"] = error.abs() if labels.group is None else error.abs() * labels.group.unit
             found["mass"] = rounded_up_(number_p.sum(-1, keepdim=True))
-    return as_fields(RowResult(**found), measured.is_other)
+    return as_fields(RowResult(**found), labels.is_other if spec.is_soft else measured.is_other, measured.is_other)
 
 
-def as_fields(found: RowResult, is_unmeasured: Tensor) -> Tensor:
-    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros. Those of numbers may be arbitrary in rows
-    (bool [n, 1]) that are not number rows or have -inf for all number tokens."""
+def as_fields(found: RowResult, is_without_loss: Tensor, is_unmeasured: Tensor) -> Tensor:
+    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros. The NTL may be arbitrary in rows (bool
+    [n, 1]) without one, and the others of numbers in rows that are not number rows or have -inf for all number
+    tokens."""
     zeros = torch.zeros_like(found.cross_entropy)
     fields = torch.stack([zeros if part is None else part for part in found])
-    fields[AT.ntl :].masked_fill_(is_unmeasured, 0)
+    fields[AT.ntl].masked_fill_(is_without_loss, 0)
+    fields[AT.absolute_error :].masked_fill_(is_unmeasured, 0)
     return fields.squeeze(-1)
 
 
