@@ -158,7 +158,7 @@ def launch_row_losses(
 def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
     programs = programs_over(fields.shape[1])
     if programs > 1:
-        fields = sums_of_programs(fields, programs)
+        fields = sums_of_programs(fields, programs, problem.spec.label_share)
     loss, parts = fields.new_empty(()), fields.new_empty(NUM_PARTS)
     terms = readable(problem.num_tokens, problem.num_numbers, problem.ntl_weight)
     constants = {
@@ -167,15 +167,15 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         "ARE_SUMS": programs > 1,
         "BLOCK": TOTAL_BLOCK,
     }
-    arguments = fields, fields.shape[1], *terms, loss, parts
+    arguments = fields, fields.shape[1], *terms, problem.spec.label_share, loss, parts
     launch(finish_kernel, 1, fields.device, arguments, constants, num_warps=MOST_WARPS)
     return loss, parts
 
 
-def sums_of_programs(fields: Tensor, programs: int) -> Tensor:
+def sums_of_programs(fields: Tensor, programs: int, label_share: float) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
-    arguments = fields, fields.shape[1], sums
+    arguments = fields, fields.shape[1], label_share, sums
     launch(sum_kernel, programs, fields.device, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_WARPS)
     return sums
 
@@ -261,7 +261,7 @@ def options_of(spec: LossSpec, item: int, platform: str) -> Options:
     is_low = spec.softcap is not None and spec.softcap <= HIGHEST_FAST_SOFTCAP
     tanh = HARDWARE if item == 2 and platform == "cuda" and is_low else EXACT
     derived = {
-        "kind": "cumulative" if spec.label_sigma > 0 else spec.kind,
+        "kind": "cumulative" if spec.is_cumulative else spec.kind,
         "label_smoothing": spec.label_smoothing > 0,
         "softcap": 0 if spec.softcap is None else tanh.value,
     }

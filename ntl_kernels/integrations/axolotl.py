@@ -45,7 +45,8 @@ class NTLArgs(BaseModel):
 
     Args:
         ntl_weight: lambda, the factor of the NTL term.
-        ntl_kind, ntl_reweigh, ntl_squash_factor, ntl_label_sigma, ntl_label_temperature, ntl_label_share: as in :class:`NTLConfig`.
+        ntl_kind, ntl_reweigh, ntl_squash_factor, ntl_label_sigma, ntl_label_temperature, ntl_label_share: as in
+            :class:`NTLConfig`.
         ntl_mean_over: what ``ntl_weight`` multiplies: the mean of NTL over the ``numbers`` or over all ``tokens``. The
             loss is that of ``NTLConfig(mean_over="tokens")`` in both cases, because Axolotl's Trainer averages over the
             tokens of each batch; ``numbers`` converts the weight with the tokens per number of the training labels.

@@ -62,6 +62,8 @@ class Scalars(NamedTuple):
     z_loss: Any
     rise: Any  # squash_factor - 1, or 0 without one
     label_sigma: Any
+    label_temperature: Any
+    label_share: Any
     huber_delta: Any
 
 

@@ -5,9 +5,9 @@ import triton.language as tl
 
 from .arguments import VARYING
 from .groups import own_group
-from .losses import RESULTS, RowGradient, cross_entropy_gradient, number_row
+from .losses import RESULTS, RowGradient, cross_entropy_gradient, label_share, number_row
 from .normaliser import Normaliser, exponent_at, powers, share_of
-from .numbers import NumberTerms, costs, cumulative_terms, divisor, value_offsets, value_terms
+from .numbers import SOFT_LABELS, NumberTerms, costs, cumulative_terms, divisor, target, value_offsets, value_terms
 from .rows import coefficients, load_named, read_labels
 from .shards import column_in_shard, number_places, read_shard_numbers, smooth_terms
 from .softcap import transformed
@@ -67,7 +67,7 @@ def gradient_columns(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
     )
     exponent = exponent_at(normaliser.peak, scalars)
-    a, b = a * scalars.logit_scale, b * scalars.logit_scale
+    a, b = a * label_share(numbers.index >= 0, scalars) * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if numbers.index >= 0:
@@ -102,6 +102,10 @@ def terms_from_fields(
             terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
         else:
             terms = smooth_terms(number_logits, n, count, numbers, scalars, BLOCK)
+    elif KIND == SOFT_LABELS:
+        inside = columns.lanes < numbers.size  # t is that of all numbers of the group
+        t, _ = target(value_offsets(numbers, columns.lanes, inside, numbers.index), inside, scalars)
+        terms = NumberTerms(dloss_dq=t, mean_dloss_dq=0.0, slope=1.0, loss=0.0)
     elif KIND == "wasserstein":
         dloss_dq = costs(tl.abs(offsets), numbers)
         terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=mean_dloss_dq, slope=1.0, loss=mean_dloss_dq)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ..spec import WORST_FACTOR
 from ..tokens import Group
-from .numbers import value_loss
+from .numbers import SOFT_LABELS, value_loss
 from .rows import divide, load_named, names_in
 
 GROUP = tl.constexpr(Group._fields)
@@ -70,6 +70,8 @@ def costs_in(group, scalars, KIND: tl.constexpr):
     offset = tl.where(is_squashed, 1.0 - slope * group.nearest, 0.0)
     if (KIND == "wasserstein") | (KIND == "cumulative"):
         largest = tl.where(group.furthest > 0.0, offset + slope * group.furthest, 0.0)
+    elif KIND == SOFT_LABELS:
+        largest = 1.0
     else:
         largest, _ = value_loss(group.furthest, scalars, KIND)
     return offset, slope, WORST * largest

@@ -70,7 +70,7 @@ def label_terms(
     """
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 cannot pass a string from a tuple as an argument
     exponent = exponent_at(normaliser.peak, scalars)
-    a, b = a * scalars.logit_scale, b * scalars.logit_scale
+    a, b = a * label_share(numbers.index >= 0, scalars) * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, row.size, scalars, OPTIONS.label_smoothing)
     ntl, absolute_error, mass, number_peak, number_total, mean_dloss_dq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
@@ -78,8 +78,8 @@ def label_terms(
         q, number_normaliser = number_softmax(columns.u, scalars)
         absolute_error = tl.abs(dot(q, offsets)) * numbers.unit
         mass = share_of(number_normaliser, normaliser, scalars)
-        terms = number_terms(q, offsets, columns, numbers, scalars, KIND, BLOCK)
-        ntl = reweighed(terms.loss, mass, numbers, OPTIONS.reweigh)
+        terms = number_terms(q, offsets, columns, numbers, normaliser, scalars, KIND, BLOCK)
+        ntl = reweighed(terms.loss, mass, numbers, KIND, OPTIONS.reweigh)
         number_peak, number_total, mean_dloss_dq = number_normaliser.peak, number_normaliser.total, terms.mean_dloss_dq
         slope, number_gradients = number_row(columns, q, terms, mass, b, ce, normaliser, exponent, numbers, OPTIONS)
     else:
@@ -98,6 +98,12 @@ def label_terms(
 
 
 @triton.jit
+def label_share(is_number, scalars):
+    """The factor of cross-entropy in the loss of a row."""
+    return tl.where(is_number, scalars.label_share, 1.0)
+
+
+@triton.jit
 def cross_entropy_gradient(a, normaliser, vocab_size, scalars, SMOOTHING: tl.constexpr):
     """The CrossEntropyGradient of a row whose cross-entropy has the coefficient ``a``."""
     # a dCE/dx_j = a (1 + 2 z_loss lse) p_j - a eps / V - a (1 - eps) [j = y]
@@ -113,7 +119,8 @@ def cross_entropy_gradient(a, normaliser, vocab_size, scalars, SMOOTHING: tl.con
 @triton.jit
 def number_row(columns, q, terms, mass, b, ce, normaliser, exponent, numbers, OPTIONS: tl.constexpr):
     """(slope, [BLOCK] the number columns including the label's) of a number row's gradient."""
-    mass_gradient, number_pull = number_gradient(q, terms, mass, b, numbers, OPTIONS.reweigh)
+    KIND: tl.constexpr = OPTIONS.kind
+    mass_gradient, number_pull = number_gradient(q, terms, mass, b, numbers, KIND, OPTIONS.reweigh)
     slope = (ce.slope - mass_gradient) / normaliser.total
     number_pull += ce.every + tl.where(columns.lanes == numbers.index, ce.label, 0.0)
     return slope, column_gradient(columns.u, exponent, slope, number_pull, OPTIONS.softcap)
@@ -211,7 +218,10 @@ def row_losses_kernel(
         row_gradient, number = label_terms(row, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK)
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
-            tl.store(losses + n, label.row_weight * (ce + number_of(ntl_weight) * label.number_weight * number.ntl))
+            share = label_share(label.index >= 0, scalars)
+            of_label = tl.where(share == 0.0, 0.0, share * ce)
+            ntl = number_of(ntl_weight) * label.number_weight * number.ntl
+            tl.store(losses + n, label.row_weight * (of_label + ntl))
         if gradient is not None:
             target = row_of(gradient, gradient_batch, gradient_row, length, vocab_size, n, TILE)
             if TILE.threads <= 64:  # reductions in a single warp (32 or 64 threads) contain no barrier
@@ -269,6 +279,7 @@ class Sums(NamedTuple):
     ntl: Any
     absolute_error: Any
     number_row_weight: Any
+    of_labels: Any  # cross-entropy as it is in the loss, in number rows times ``label_share``
     token_count: Any  # rows whose weight is not 0
     number_count: Any  # rows whose mass is not 0
 
@@ -277,7 +288,7 @@ SUMS = tl.constexpr(Sums._fields)
 
 
 @triton.jit
-def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
+def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr):
     """The Sums [BLOCK] with one more row, or what :func:`sum_kernel` has stored for one more program, in every lane.
 
     Fields are loaded and added in turn; the assembler moves loads ahead as far as there are registers. If all loads
@@ -287,20 +298,24 @@ def added(sums, fields, row_count, rows, ARE_SUMS: tl.constexpr):
     inside = rows < row_count
     weight = load_named("row_weight", NAMES, fields, row_count, rows, inside)
     mass = load_named("mass", NAMES, fields, row_count, rows, inside)
+    ce = load_named("cross_entropy", NAMES, fields, row_count, rows, inside)
+    number_weight = load_named("number_row_weight", NAMES, fields, row_count, rows, inside)
     if ARE_SUMS:
+        of_labels = load_named("of_labels", NAMES, fields, row_count, rows, inside)
         tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
         numbers = load_named("number_count", NAMES, fields, row_count, rows, inside)
     else:
+        of_labels = tl.where(number_weight != 0.0, tl.where(share == 0.0, 0.0, share * ce), ce)
         tokens, numbers = weight != 0.0, mass != 0.0
     return Sums(
         row_weight=sums.row_weight + weight,
         mass=sums.mass + mass,
-        cross_entropy=sums.cross_entropy + load_named("cross_entropy", NAMES, fields, row_count, rows, inside),
+        cross_entropy=sums.cross_entropy + ce,
         is_correct=sums.is_correct + load_named("is_correct", NAMES, fields, row_count, rows, inside),
         ntl=sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside),
         absolute_error=sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside),
-        number_row_weight=sums.number_row_weight
-        + load_named("number_row_weight", NAMES, fields, row_count, rows, inside),
+        number_row_weight=sums.number_row_weight + number_weight,
+        of_labels=sums.of_labels + of_labels,
         token_count=sums.token_count + tokens.to(tl.int32),
         number_count=sums.number_count + numbers.to(tl.int32),
     )
@@ -316,14 +331,14 @@ def over_lanes(sums):
 
 
 @triton.jit
-def sums_over_rows(fields, row_count, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+def sums_over_rows(fields, row_count, share, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
     """The Sums of every P-th block of rows, from this program's on. The loads of several fields are in flight at once,
     which a walk for each field would serialise."""
     lanes = tl.arange(0, BLOCK)
     total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
-    sums = Sums(total, total, total, total, total, total, total, count, count)
+    sums = Sums(total, total, total, total, total, total, total, total, count, count)
     for start in tl.range(tl.program_id(0) * BLOCK, row_count, tl.num_programs(0) * BLOCK):
-        sums = added(sums, fields, row_count, start + lanes, ARE_SUMS)
+        sums = added(sums, fields, row_count, start + lanes, share, ARE_SUMS)
     return over_lanes(sums)
 
 
@@ -331,11 +346,12 @@ def sums_over_rows(fields, row_count, ARE_SUMS: tl.constexpr, BLOCK: tl.constexp
 def sum_kernel(
     fields,  # [F, N]
     row_count,
+    share,  # label_share
     sums,  # [S, P] for P programs
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The Sums of each program's share of the rows."""
-    found = sums_over_rows(fields, row_count, False, BLOCK)
+    found = sums_over_rows(fields, row_count, share, False, BLOCK)
     store_named(found, SUMS, sums, tl.num_programs(0), tl.program_id(0))
 
 
@@ -353,7 +369,7 @@ def finish_kernel(
     fields,  # [F, N], or the sums [S, N] of as many programs
     row_count,
     num_tokens, num_numbers,  # None means the sum of the weights
-    ntl_weight,
+    ntl_weight, share,
     loss,  # 0-d
     parts,  # [P]
     MEAN: tl.constexpr,
@@ -362,12 +378,13 @@ def finish_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts, in a single program."""
-    sums = sums_over_rows(fields, row_count, ARE_SUMS, BLOCK)
+    sums = sums_over_rows(fields, row_count, share, ARE_SUMS, BLOCK)
     tokens, numbers = given_or(num_tokens, sums.row_weight), given_or(num_numbers, sums.number_row_weight)
-    ce, ntl = sums.cross_entropy, sums.ntl
+    ce, of_labels, ntl = sums.cross_entropy, sums.of_labels, sums.ntl
     if MEAN:
-        ce, ntl = divide(ce, tokens), divide(ntl, tokens if OVER_TOKENS else numbers)
-    tl.store(loss, ce + number_of(ntl_weight) * ntl)
+        ce, of_labels = divide(ce, tokens), divide(of_labels, tokens)
+        ntl = divide(ntl, tokens if OVER_TOKENS else numbers)
+    tl.store(loss, of_labels + number_of(ntl_weight) * ntl)
     reduced = Parts(
         cross_entropy=ce,
         ntl=ntl,

@@ -5,8 +5,13 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .normaliser import Normaliser, dot, exponent_at, powers, product
+from ..config import SOFT
+from ..formulas import LEAST_EXPONENT
+from .normaliser import Normaliser, dot, exponent_at, log_total, powers, product
 from .softcap import transformed
+
+LEAST = tl.constexpr(LEAST_EXPONENT)
+SOFT_LABELS = tl.constexpr(SOFT)
 
 
 class NumberLogits(NamedTuple):
@@ -89,12 +94,22 @@ def value_loss(error, scalars, KIND: tl.constexpr):
 
 
 @triton.jit
-def gaussian_target(offsets, inside, sigma):
-    """t [BLOCK]: a Gaussian around the label's value over the number tokens, from their offsets to that value."""
+def target(offsets, inside, scalars):
+    """(t, log t) [BLOCK]: a target around the label's value over the number tokens, from their offsets to that value;
+    where t is 0, the logarithm is arbitrary."""
     # The label's own offset is 0, so the largest power is 1 and needs no shift.
-    deviations = offsets / sigma
-    t = tl.where(inside, tl.exp(-0.5 * deviations * deviations), 0.0)
-    return t / tl.sum(t, 0)
+    is_exponential = scalars.label_temperature > 0.0
+    deviations = offsets / tl.where(is_exponential, scalars.label_temperature, scalars.label_sigma)
+    exponents = tl.where(is_exponential, -tl.abs(deviations), -0.5 * deviations * deviations)
+    t = tl.where(inside & (exponents >= LEAST), tl.exp(exponents), 0.0)
+    total = tl.sum(t, 0)
+    return t / total, exponents - tl.log(total)
+
+
+@triton.jit
+def divergences(t, log_t, u, peak, scalars):
+    """t_k (log t_k + peak - x_k) [BLOCK], 0 where t is 0, from u and the u of the peak."""
+    return tl.where(t > 0.0, product(t, log_t + scalars.outer * (peak - u)), 0.0)
 
 
 @triton.jit
@@ -120,14 +135,16 @@ def gaps_after(numbers, lanes):
 
 
 @triton.jit
-def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """The terms of a number row from q [BLOCK] and the values' offsets [BLOCK] to the label's."""
+def number_terms(q, offsets, columns, numbers, normaliser, scalars, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """The terms of a number row from q [BLOCK], the values' offsets [BLOCK] to the label's and the row's normaliser."""
     if KIND == "wasserstein":
         dloss_dq = costs(tl.abs(offsets), numbers)
         loss = dot(q, dloss_dq)
         terms = NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=loss, slope=1.0, loss=loss)
     elif KIND == "cumulative":
         terms = cumulative_terms(q, offsets, columns.lanes, columns.inside, numbers, scalars, BLOCK)
+    elif KIND == SOFT_LABELS:
+        terms = soft_terms(columns.u, offsets, columns.inside, normaliser, scalars)
     else:
         terms = value_terms(offsets, dot(q, offsets), scalars, KIND)
     return terms
@@ -137,10 +154,19 @@ def number_terms(q, offsets, columns, numbers, scalars, KIND: tl.constexpr, BLOC
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
     """The terms with ``label_sigma``: L is the distance between the running sums of q and the target t."""
     # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
-    t, gaps = gaussian_target(offsets, inside, scalars.label_sigma), gaps_after(numbers, lanes)
+    t, _ = target(offsets, inside, scalars)
+    gaps = gaps_after(numbers, lanes)
     difference = running_sum(q - t, False, BLOCK)
     dloss_dq, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
     return NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=dot(q, dloss_dq), slope=1.0, loss=loss)
+
+
+@triton.jit
+def soft_terms(u, offsets, inside, normaliser, scalars):
+    """The terms of soft labels: L is KL(t || p), and ``dloss_dq`` stands for t."""
+    t, log_t = target(offsets, inside, scalars)
+    loss = tl.sum(divergences(t, log_t, u, normaliser.peak, scalars), 0) + log_total(normaliser, scalars)
+    return NumberTerms(dloss_dq=t, mean_dloss_dq=0.0, slope=1.0, loss=loss)
 
 
 @triton.jit
@@ -152,8 +178,18 @@ def value_terms(offsets, error, scalars, KIND: tl.constexpr):
 
 
 @triton.jit
-def number_gradient(q, terms, mass, b, numbers, REWEIGH: tl.constexpr):
+def number_gradient(q, terms, mass, b, numbers, KIND: tl.constexpr, REWEIGH: tl.constexpr):
     """(b m dNTL/dm, pull [BLOCK]): what NTL takes from the factor of p in every column, and adds to number columns."""
+    if KIND == SOFT_LABELS:  # b dNTL/dx_j = b (p_j - t_j)
+        mass_gradient, pull = -b, -b * terms.dloss_dq
+    else:
+        mass_gradient, pull = distance_gradient(q, terms, mass, b, numbers, REWEIGH)
+    return mass_gradient, pull
+
+
+@triton.jit
+def distance_gradient(q, terms, mass, b, numbers, REWEIGH: tl.constexpr):
+    """:func:`number_gradient` of a loss of the distribution over the number tokens alone."""
     # Without reweigh, b dNTL/dx_k = b f' q_k (e_k - sum_j q_j e_j). With it, NTL = L' + m (L - L') and
     # dm/dx_j = m (q_j - p_j), so that this is multiplied by m, and b m (L' - L) (p_j - q_j) is added.
     mass_gradient = 0.0
@@ -165,11 +201,11 @@ def number_gradient(q, terms, mass, b, numbers, REWEIGH: tl.constexpr):
 
 
 @triton.jit
-def reweighed(loss, mass, numbers, REWEIGH: tl.constexpr):
+def reweighed(loss, mass, numbers, KIND: tl.constexpr, REWEIGH: tl.constexpr):
     """NTL_i: L, or with reweigh an interpolation to the worst loss by the probability on other tokens.
 
-    It is 0 if the number tokens have no probability, and so no distribution.
+    It is 0 if the number tokens have no probability, and so no distribution, except with soft labels.
     """
     if REWEIGH:
         loss = numbers.worst_loss + mass * (loss - numbers.worst_loss)
-    return tl.where(mass == 0.0, 0.0, loss)
+    return loss if KIND == SOFT_LABELS else tl.where(mass == 0.0, 0.0, loss)

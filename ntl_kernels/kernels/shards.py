@@ -8,18 +8,22 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..config import SOFT
 from ..problem import Header, Statistics
 from .arguments import VARYING
 from .groups import own_group
 from .losses import RESULTS, NumberResult, cross_entropy, row_result
-from .normaliser import Normaliser, dot, exponent_at, moved_distance, rescale, share_of
+from .normaliser import Normaliser, anchor, dot, exponent_at, log_total, moved_distance, rescale, share_of
 from .numbers import (
+    SOFT_LABELS,
     costs,
     cumulative_terms,
+    divergences,
     gather_numbers,
     number_powers,
     number_softmax,
     reweighed,
+    target,
     value_loss,
     value_offsets,
 )
@@ -50,9 +54,10 @@ class Gathered(NamedTuple):
 
 
 @constexpr_function
-def sent(names, smoothing):
-    """The names of the statistics that are sent."""
-    return names if smoothing else names[:-1]
+def sent(names, options):
+    """The names of the statistics that are sent, as in ``num_statistics``."""
+    left = 0 if options.kind == SOFT else 1 if options.label_smoothing else 2
+    return names[: len(names) - left]
 
 
 @triton.jit
@@ -105,7 +110,7 @@ def shard_statistics_kernel(
     label = read_labels(labels, numbers, shard.vocab_size, n)
     KIND: tl.constexpr = OPTIONS.kind
     peak, total, label_u, distance = float("-inf"), 0.0, float("-inf"), 0.0
-    number_peak, number_total, offset, cost = float("-inf"), 0.0, 0.0, 0.0
+    number_peak, number_total, offset, cost, of_target = float("-inf"), 0.0, 0.0, 0.0, 0.0
     if label.counts:
         row = row_of(logits, logits_batch, logits_row, length, shard.width, n, TILE)
         front = walk_front(row, scalars, OPTIONS.softcap, OPTIONS.label_smoothing, "evict_first", TILE)
@@ -121,7 +126,10 @@ def shard_statistics_kernel(
             offsets = value_offsets(own, columns.lanes, columns.inside, own.index)
             powers, over_numbers = number_powers(columns.u, scalars)
             number_peak, number_total = over_numbers.peak, over_numbers.total
-            cost = dot(powers, costs(tl.abs(offsets), own))
+            if KIND == SOFT_LABELS:
+                cost, of_target = soft_statistics(columns, own, number_peak, scalars)
+            else:
+                cost = dot(powers, costs(tl.abs(offsets), own))
             offset = dot(powers, offsets)
     found_here = Statistics(
         peak=peak,
@@ -132,9 +140,19 @@ def shard_statistics_kernel(
         offset=offset,
         cost=cost,
         logit_sum=distance,
+        target=of_target,
     )
-    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS.label_smoothing)
+    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS)
     store_named(found_here, NAMES, statistics, row_count + 1, n)
+
+
+@triton.jit
+def soft_statistics(columns, numbers, peak, scalars):
+    """(sum(t_k (log t_k + number_peak - x_k)), sum(t_k)) over the number columns that are here."""
+    inside = columns.lanes < numbers.size
+    t, log_t = target(value_offsets(numbers, columns.lanes, inside, numbers.index), inside, scalars)
+    t = tl.where(columns.inside, t, 0.0)
+    return tl.sum(divergences(t, log_t, columns.u, anchor(peak), scalars), 0), tl.sum(t, 0)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -190,7 +208,7 @@ def merge_shards_kernel(
     inside = rows < row_count
     label = read_labels(labels, numbers, vocab_size, rows, inside)
     stride = row_count + 1
-    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS.label_smoothing)
+    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS)
     ranks = Gathered(pointer=gathered, stride=stride, rank_stride=names_in(NAMES) * stride, rank_count=rank_count)
     peak = largest("peak", ranks, rows, inside)
     total = summed_powers("total", "peak", ranks, exponent_at(peak, scalars), rows, inside)
@@ -202,7 +220,9 @@ def merge_shards_kernel(
     ce = cross_entropy(normaliser, distance, label_u, vocab_size, scalars, OPTIONS.label_smoothing)
 
     own = own_group(numbers, label, scalars, KIND, inside)
-    loss, mean_dloss_dq, error, over_numbers = merged_numbers(ranks, cumulative, scalars, rows, inside, KIND)
+    loss, mean_dloss_dq, error, over_numbers = merged_numbers(
+        ranks, cumulative, normaliser, scalars, rows, inside, KIND
+    )
     error *= own.unit
     mass = share_of(over_numbers, normaliser, scalars)
     counts, is_number = label.counts, own.index >= 0
@@ -212,7 +232,7 @@ def merge_shards_kernel(
         is_correct=(counts & (label_u >= peak)).to(tl.float32),
         normaliser=Normaliser(peak=tl.where(counts, peak, 0.0), total=tl.where(counts, total, 0.0)),
         number=NumberResult(
-            ntl=tl.where(is_number, reweighed(loss, mass, own, OPTIONS.reweigh), 0.0),
+            ntl=tl.where(is_number, reweighed(loss, mass, own, KIND, OPTIONS.reweigh), 0.0),
             absolute_error=tl.where(is_number, tl.abs(error), 0.0),
             mass=tl.where(is_number, mass, 0.0),
             normaliser=Normaliser(
@@ -225,7 +245,7 @@ def merge_shards_kernel(
 
 
 @triton.jit
-def merged_numbers(gathered, cumulative, scalars, rows, inside, KIND: tl.constexpr):
+def merged_numbers(gathered, cumulative, normaliser, scalars, rows, inside, KIND: tl.constexpr):
     """(L, mean_dloss_dq, yhat - v_y, the number tokens' normaliser) of a block of rows, from the statistics of all
     ranks."""
     peak = largest("number_peak", gathered, rows, inside)
@@ -238,6 +258,9 @@ def merged_numbers(gathered, cumulative, scalars, rows, inside, KIND: tl.constex
     elif KIND == "cumulative":
         mean_dloss_dq = tl.load(cumulative + rows, mask=inside, other=0.0)
         loss = mean_dloss_dq
+    elif KIND == SOFT_LABELS:
+        mean_dloss_dq = tl.zeros(rows.shape, tl.float32)
+        loss = summed_divergences(gathered, normaliser.peak, scalars, rows, inside) + log_total(normaliser, scalars)
     else:
         mean_dloss_dq = error
         loss, _ = value_loss(error, scalars, KIND)
@@ -265,6 +288,20 @@ def summed_distances(gathered, peak, rows, inside):
         rank_peak = load_named("peak", STATISTICS, pointer, stride, rows, inside)
         distance = load_named("logit_sum", STATISTICS, pointer, stride, rows, inside)
         total += moved_distance(distance, width, rank_peak, peak)
+        pointer += gathered.rank_stride
+    return total
+
+
+@triton.jit
+def summed_divergences(gathered, peak, scalars, rows, inside):
+    """sum(t_k (log t_k + peak - x_k)) over all ranks, in rank order, from each rank's sum relative to its own peak."""
+    total = tl.zeros(rows.shape, tl.float32)
+    pointer, stride = gathered.pointer, gathered.stride
+    for _ in tl.range(0, gathered.rank_count):
+        rank_peak = anchor(load_named("number_peak", STATISTICS, pointer, stride, rows, inside))
+        of_target = load_named("target", STATISTICS, pointer, stride, rows, inside)
+        total += load_named("cost", STATISTICS, pointer, stride, rows, inside)
+        total += of_target * (scalars.outer * (peak - rank_peak))
         pointer += gathered.rank_stride
     return total
 

@@ -62,7 +62,7 @@ def keys(plugin: Any, **given: Any) -> Any:
     [
         ({"ntl_weight": -1.0}, "ntl_weight"),
         ({"ntl_wieght": 0.1}, "unknown ntl_wieght: NTLPlugin's keys are ntl_weight"),
-        ({"ntl_kind": "l2"}, "ntl_kind\n.*'wasserstein', 'mse', 'mae' or 'huber'.*input_value='l2'"),
+        ({"ntl_kind": "l2"}, "ntl_kind\n.*'wasserstein', 'mse', 'mae', 'huber' or 'soft_labels'.*input_value='l2'"),
         ({"ntl_kind": "mse", "ntl_squash_factor": 2.0}, "squash_factor"),
         ({"ntl_squash_factor": 0.5}, "squash_factor"),
         ({"ntl_group_by": "value"}, "ntl_group_by\n.*'length'.*input_value='value'"),
