@@ -156,18 +156,25 @@ def make_model(options: DictConfig, codec: Codec, seed: int) -> Any:
     torch.manual_seed(seed)
     model = new_model(options, codec) if options.checkpoint is None else loaded_model(options, codec)
     model.config.codec = codec.kind
-    return adapted(model, options) if options.adapter else model
+    return adapted(model, options, codec.bin_ids) if options.adapter else model
 
 
-def adapted(model: Any, options: DictConfig) -> Any:
-    """The model with low-rank matrices, new or the checkpoint's. Only they and the head of a regression are trained."""
+def adapted(model: Any, options: DictConfig, new_tokens: list[int]) -> Any:
+    """The model with low-rank matrices, new or the checkpoint's. Only they, the head of a regression and the embeddings
+    of new tokens are trained."""
     from peft import LoraConfig, PeftModel, get_peft_model  # a second; nothing else here needs it
 
     if (folder := saved_model(options.checkpoint)).joinpath(ADAPTER).is_file():
         return PeftModel.from_pretrained(model, folder, is_trainable=True)
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    rows: dict[str, Any] = {}
+    if new_tokens:
+        layers = [model.get_input_embeddings()]
+        layers += [] if model.config.tie_word_embeddings else [model.get_output_embeddings()]
+        names = [name.rpartition(".")[2] for name, module in model.named_modules() if module in layers]
+        rows = {"trainable_token_indices": dict.fromkeys(names, new_tokens)}
     with naming("model.lora"):
-        lora = LoraConfig(task_type="SEQ_CLS" if options.head == "regression" else task, **plain(options.lora))
+        lora = LoraConfig(task_type="SEQ_CLS" if options.head == "regression" else task, **rows, **plain(options.lora))
         return get_peft_model(model, lora)
 
 

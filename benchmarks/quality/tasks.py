@@ -154,7 +154,10 @@ def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> 
     else:
         grouped = None if config.loss.name == GAUSSIAN else config.loss.get("group_by", "length")
         numbers = codec.numbers(grouped)
-        apply_ntl_to_model(model, numbers, ntl_config(config.loss))
+        if config.model.adapter and codec.bins is not None:  # PEFT ties the head to the rows that it trains
+            arguments = {"numbers": numbers, "ntl_config": ntl_config(config.loss)}
+        else:
+            apply_ntl_to_model(model, numbers, ntl_config(config.loss))
         if config.loss.get("balance"):
             balanced = BalancedWeights([padded([answer_of(codec, pair) for pair in splits.train], IGNORE)], numbers)
             collate = WithNumberWeights(collate, lambda batch: balanced(batch["labels"]))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import triton
-from ntl_kernels.formulas import cost_line
+from ntl_kernels.formulas import LEAST_EXPONENT, cost_line
 from ntl_kernels.spec import WORST_FACTOR, spec_of
 from ntl_kernels.tokens import Group
 
@@ -217,6 +217,8 @@ class Bounds:
         slope = exact(torch.ones_like(target))
         if config.kind == "wasserstein" and config.label_sigma > 0:
             loss, effects = self.cumulative(q, offsets, values)
+        elif config.kind == "soft_labels":
+            loss, effects = self.soft(u, offsets)
         elif config.kind == "wasserstein":
             offset, line = self.cost_line()
             cost = offsets.abs() * line + offset
@@ -227,6 +229,22 @@ class Bounds:
             error = (q * offsets).sum(self.number_additions)
             slope, loss = self.value_terms(error)
         return Number(loss, slope, effects, q, mass)
+
+    def soft(self, u: Rounded, offsets: Rounded) -> tuple[Rounded, Rounded]:
+        """(L, the target)"""
+        config = self.config
+        if config.label_temperature > 0:
+            exponents = -(offsets.abs() / rounded(config.label_temperature))
+        else:
+            steps = offsets / rounded(config.label_sigma)
+            exponents = steps * steps * exact(-0.5)
+        powers = (exponents * rounded(math.log2(math.e))).exp2()
+        powers = powers.where(self.is_own & (exponents.value >= LEAST_EXPONENT), exact(0.0))
+        total = powers.sum(self.number_additions)
+        target, has_target = powers / total, powers.value > 0
+        logs = exponents - total.log2() * rounded(math.log(2)) + (self.row.peak - u) * self.outer
+        terms = (target * logs).where(has_target, exact(0.0))
+        return terms.sum(self.number_additions) + self.log_total, target
 
     def cumulative(self, q: Rounded, offsets: Rounded, values: Tensor) -> tuple[Rounded, Rounded]:
         """(L, effects) with ``label_sigma``."""
@@ -299,7 +317,7 @@ class Bounds:
         options, number, p = self.options, self.number, self.row.p
         a, b = self.shares()
         scale = rounded(options.logit_scale)
-        a, b = a * scale, b * scale
+        a, b = (a * rounded(self.config.label_share)).where(self.rows.is_number[:, None], a) * scale, b * scale
         slope = a + a * self.lse * rounded(2 * options.z_loss) if options.z_loss else a
         pull = -a * rounded(options.label_smoothing) / exact(p.value.shape[-1])
         own = -a * rounded(1 - options.label_smoothing)
@@ -309,8 +327,11 @@ class Bounds:
         if self.config.reweigh:
             excess = (b * number.mass * (self.worst - number.loss)).where(is_number, nothing)
             number_slope = number_slope * number.mass
-        mean_effect = (number.q * number.effects).sum(self.number_additions)
-        number_pull = number.q * (number_slope * (number.effects - mean_effect) - excess)
+        if self.config.kind == "soft_labels":
+            excess, number_pull = b.where(is_number, nothing), -b * number.effects
+        else:
+            mean_effect = (number.q * number.effects).sum(self.number_additions)
+            number_pull = number.q * (number_slope * (number.effects - mean_effect) - excess)
         slope = slope + excess
         pulls = Rounded(*(part.expand(p.value.shape).clone() for part in (pull.value, pull.error)))
         columns = torch.zeros_like(p.value, dtype=torch.bool)
@@ -331,14 +352,16 @@ class Bounds:
         nothing = exact(torch.zeros_like(weight))
         ce = (self.cross_entropy() * exact(weight)).where(weight != 0, nothing)
         ntl = (self.number_loss() * rounded(rows.number_weights[:, None])).where(is_number, nothing)
+        of_labels = (ce * rounded(self.config.label_share)).where(is_number, ce)
         tokens, numbers = rows.denominators()
         if reduction != "none":
-            ce, ntl = self.over_rows(ce, tokens), self.over_rows(ntl, rows.ntl_denominator())
+            ce, of_labels = self.over_rows(ce, tokens), self.over_rows(of_labels, tokens)
+            ntl = self.over_rows(ntl, rows.ntl_denominator())
         values = self.problem.numbers.values.double()
         target = rows.target.nan_to_num(nan=float(values[0]))[:, None]
         error = (self.number.q * rounded(values - target)).sum(self.number_additions).abs() * exact(rows.group.unit)
         found = {
-            "loss": ce + ntl * rounded(float(self.config.weight)),
+            "loss": of_labels + ntl * rounded(float(self.config.weight)),
             "cross_entropy": ce,
             "ntl": ntl,
             "num_tokens": self.counted(tokens, rows.weights),

@@ -29,6 +29,8 @@ KINDS = {
     "mae": NTLConfig(kind="mae", reweigh=True),
     "huber": NTLConfig(kind="huber", huber_delta=1.5, reweigh=True),
     "huber, not reweighed": NTLConfig(kind="huber", huber_delta=3.0, reweigh=False),
+    "soft_labels": NTLConfig(kind="soft_labels", label_sigma=1.3),
+    "soft_labels alone": NTLConfig(kind="soft_labels", label_temperature=20.0, label_share=0.0),
 }
 assert set(KINDS) >= set(ALL_KINDS)
 
