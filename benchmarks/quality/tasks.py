@@ -112,7 +112,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
             codec.answer_with(Bins([float(pair.answer) for pair in splits.train], options.bins, options.scale))
         model = make_model(options, codec, config.seed)
     if isinstance(codec, OwnCodec):
-        codec.vocab_size = model.get_input_embeddings().num_embeddings  # which may be padded
+        codec.vocab_size = model.get_input_embeddings().weight.shape[0]  # which may be padded
     if options.head == "regression":
         return regression_task(model, codec, splits)
     if isinstance(codec, XValCodec):
