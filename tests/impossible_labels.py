@@ -99,3 +99,39 @@ def check_unmeasured(answer: Answer, problem: Problem) -> None:
     assert torch.equal(
         answer.output.loss.isinf(), loss.isinf() if loss.ndim == answer.output.loss.ndim else loss.sum().isinf()
     )
+
+
+def soft_problem(dtype: torch.dtype, reduction: str) -> Problem:
+    """Number labels whose target has probability on columns of -inf, on finite columns alone, or on none that is."""
+    torch.manual_seed(0)
+    logits, labels = (torch.randn(6, 203) * 3).to(dtype), torch.tensor([7, 5, 52, 30, -100, 12])
+    numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(40)}, 203)
+    logits[0, 8] = logits[1, 20:] = logits[2, 3:43] = -torch.inf  # row 1: more than 12 away, where the target is 0
+    logits[3, 3:43] = -torch.inf
+    config = NTLConfig("soft_labels", 0.7, label_sigma=1.0, label_share=0.5)
+    upstream = torch.linspace(0.5, 2.0, 6) if reduction == "none" else torch.tensor(1.5)
+    return Problem(logits, labels, numbers, {"config": config, "reduction": reduction}, upstream)
+
+
+def check_soft(answer: Answer, problem: Problem) -> None:
+    """Compare with torch's cross-entropy and a target of probabilities, whose loss is infinite where a column with
+    probability is at -inf, and whose gradient is finite."""
+    x, labels, config = problem.logits.detach().double().requires_grad_(), problem.labels, problem.options["config"]
+    reduction, is_number = problem.options["reduction"], problem.numbers.is_number(labels)
+    values = torch.arange(40.0, dtype=torch.float64, device=x.device)
+    target = (-((values - (labels[is_number, None] - 3)) ** 2) / 2).softmax(-1)
+    target = torch.where(target < 1e-30, 0.0, target)
+    log_p = x[is_number].log_softmax(-1)[:, 3:43]
+    soft = torch.xlogy(target, target).sum(-1) - torch.where(target > 0, target * log_p, 0.0).sum(-1)
+    share = torch.where(is_number, config.label_share, 1.0)
+    ce = share * F.cross_entropy(x, labels, reduction="none")
+    ntl = torch.zeros_like(ce).index_put((is_number.nonzero().squeeze(-1),), soft)
+    if reduction == "mean":
+        ce, ntl = ce / (labels >= 0).sum(), ntl / is_number.sum()
+    loss = ce + config.weight * ntl
+    loss = loss if reduction == "none" else loss.sum()
+    (gradient,) = torch.autograd.grad(loss, x, problem.upstream.to(loss))
+    assert loss.isinf().any() and gradient.isfinite().all()
+    torch.testing.assert_close(answer.output.loss.double().view_as(loss), loss, rtol=1e-5, atol=1e-5)
+    rounding = max(1e-6, 2 * torch.finfo(problem.logits.dtype).eps)
+    torch.testing.assert_close(answer.gradient.double().view_as(gradient), gradient, rtol=rounding, atol=rounding)

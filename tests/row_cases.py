@@ -14,8 +14,10 @@ from .impossible_labels import (
     SMOOTHINGS,
     UNMEASURED_CONFIGS,
     check_impossible,
+    check_soft,
     check_unmeasured,
     impossible_problem,
+    soft_problem,
     unmeasured_problem,
 )
 from .large_logits import (
@@ -131,3 +133,8 @@ class InfiniteRows(LargeRows):
             dtype, reduction = self.dtypes[i // 3 % len(self.dtypes)], REDUCTIONS[i % 3]
             problem = self.placed(unmeasured_problem(dtype, reduction, config, are_grouped))
             check_unmeasured(self.solve(problem), problem)
+
+    def test_soft_labels_of_impossible_numbers_have_an_infinite_loss_and_a_finite_gradient(self) -> None:
+        for i, reduction in enumerate(REDUCTIONS):
+            problem = self.placed(soft_problem(self.dtypes[i % len(self.dtypes)], reduction))
+            check_soft(self.solve(problem), problem)

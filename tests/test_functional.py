@@ -31,8 +31,8 @@ def backend(request: pytest.FixtureRequest) -> str:
 # The loss, against F.cross_entropy and the formulas of the paper
 
 
-def parts_of(logits: Tensor, labels: Tensor, **options: Any) -> NTLOutput:
-    output = cross_entropy_ntl(logits, labels, DIGITS, return_parts=True, **options)
+def parts_of(logits: Tensor, labels: Tensor, numbers: NumberTokens = DIGITS, **options: Any) -> NTLOutput:
+    output = cross_entropy_ntl(logits, labels, numbers, return_parts=True, **options)
     assert isinstance(output, NTLOutput)
     return output
 
@@ -91,6 +91,39 @@ def test_label_sigma_compares_with_a_gaussian_around_the_label(backend: str) -> 
     apart = (number_probabilities() - target).cumsum(-1).abs().sum(-1)
     output = parts_of(LOGITS, LABELS, config=NTLConfig(label_sigma=1.5), backend=backend)
     torch.testing.assert_close(output.ntl, apart.mean())
+
+
+@pytest.mark.parametrize("count", [2, 37, 1024, 4096])
+def test_soft_labels_are_cross_entropy_with_probabilities(count: int, backend: str) -> None:
+    """Less their entropy: torch's cross-entropy with a target over the label's group, in two groups of numbers."""
+    torch.manual_seed(count)
+    places = torch.arange(count, dtype=torch.float64)
+    bins = {7 + place: place / 4 for place in range(count)}
+    numbers = NumberTokens.from_groups([bins, {0: 1.0, 1: 2.0}], count + 20)
+    logits, labels = torch.randn(5, count + 20) * 3, torch.tensor([7, 6 + count, 7 + count // 2, 3, 8])
+    logits[:4] += 1e4
+    for name, share in (("label_sigma", 1.0), ("label_temperature", 0.0)):
+        for mean_over in ("numbers", "tokens"):
+            width = count / 4 / min(count, 40)
+            config = NTLConfig("soft_labels", 0.7, mean_over=mean_over, label_share=share, **{name: width})
+            x, y = (logits.double().requires_grad_() for _ in range(2))
+            distances = (places - (labels[:, None] - 7)).abs() / 4 / width
+            target = torch.zeros_like(x)
+            target[:, 7:-13] = (-distances if share == 0 else -(distances**2) / 2).softmax(-1)
+            target[3] = F.one_hot(labels[3], count + 20).double()
+            entropy = -torch.xlogy(target, target).sum(-1)
+            soft = F.cross_entropy(y, target, reduction="none") - entropy
+            is_number, hard = labels != 3, F.cross_entropy(y, labels, reduction="none")
+            denominator = 5 if mean_over == "tokens" else 4
+            expected = torch.where(is_number, share * hard, hard).sum() / 5 + 0.7 * soft[is_number].sum() / denominator
+            (gradient,) = torch.autograd.grad(expected, y)
+            for given, precision in ((x, 1e-9), (logits.clone().requires_grad_(), 2e-6)):
+                output = parts_of(given, labels, numbers=numbers, config=config, backend=backend)
+                (found,) = torch.autograd.grad(output.loss, given)
+                true = expected, soft[is_number].sum() / denominator, hard.mean(), gradient
+                parts = output.loss, output.ntl, output.cross_entropy, found
+                for part, right in zip(parts, true, strict=True):
+                    torch.testing.assert_close(part.double(), right.detach(), rtol=precision, atol=precision)
 
 
 def test_reweigh_makes_words_cost_more_than_any_number(backend: str) -> None:

@@ -1,13 +1,14 @@
-"""`number_statistics` against a softmax in float64, forward and backward."""
+"""`number_statistics` against a softmax in float64, forward and backward; `number_answers` against NumPy."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ntl_kernels import NumberTokens
-from ntl_kernels.statistics import number_statistics
+from ntl_kernels.statistics import number_answers, number_statistics
 
 from .large_logits import large_problem
 
@@ -118,3 +119,28 @@ def test_bad_input_is_named() -> None:
         number_statistics(torch.ones(2, 13, dtype=torch.long), NUMBERS)
     with pytest.raises(ValueError, match=r"13.*14"):
         number_statistics(torch.ones(2, 14), NUMBERS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])
+def test_answers_are_those_of_the_distribution(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """NumPy's weighted quantiles, in every group; the mean is the expected value."""
+    numbers, levels = NumberTokens.from_groups(GROUPS, 13), (0.05, 0.3, 0.95)
+    logits = (torch.randn(*shape, 13) * 2).to(dtype)
+    found = number_answers(logits, numbers, levels)
+    torch.testing.assert_close(found.mean, number_statistics(logits, numbers).expected_value, rtol=1e-5, atol=1e-5)
+    assert found.quantiles.shape == (*shape, 3, 3)
+    of_rows = found.most_likely.view(-1, 3), found.median.view(-1, 3), found.quantiles.view(-1, 3, 3)
+    for row, *answers in zip(logits.double().view(-1, 13), *of_rows, strict=True):
+        for i, group in enumerate(GROUPS):
+            values, share = np.array([*group.values()]), row[[*group]].softmax(-1).numpy()
+            assert answers[0][i] == values[share.argmax()]
+            right = np.quantile(values, (0.5, *levels), weights=share, method="inverted_cdf")
+            assert [answers[1][i].item(), *answers[2][i].tolist()] == pytest.approx(right.tolist())
+
+
+def test_answers_of_rows_without_a_number_are_nan_and_wrong_levels_are_named() -> None:
+    found = number_answers(torch.full((2, 13), -torch.inf), NUMBERS)
+    assert all(part.isnan().all() for part in found)
+    with pytest.raises(ValueError, match=r"a level must be .* at most 1; got 1\.5"):
+        number_answers(torch.zeros(13), NUMBERS, levels=[1.5])

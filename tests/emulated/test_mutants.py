@@ -78,6 +78,18 @@ def shards_of_groups() -> None:
     test_shards.check(problem, [(0, 100), (100, 200)], is_in_place=True)
 
 
+SOFT = NTLConfig("soft_labels", label_sigma=1.3, label_share=0.5)
+
+
+def row_losses_of_soft_labels() -> None:
+    check(problem_of(torch.float32, 6003, count=40, layout="odd", scale=2.0, config=SOFT), "in place")
+
+
+def shards_of_soft_labels() -> None:
+    problem = problem_of(torch.float32, 300, count=40, config=SOFT, reduction="sum")
+    test_shards.check(problem, [(0, 100), (100, 200)], is_in_place=True)
+
+
 def scale() -> None:
     test_contract.test_scaling("odd", torch.bfloat16)
 
@@ -107,6 +119,10 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
     (shards_of_groups, "number_columns_kernel"),
     (shards_of_groups, "merge_shards_kernel"),
     (shards_of_groups, "row_gradients_kernel"),
+    (row_losses_of_soft_labels, "row_losses_kernel"),
+    (shards_of_soft_labels, "shard_statistics_kernel"),
+    (shards_of_soft_labels, "merge_shards_kernel"),
+    (shards_of_soft_labels, "row_gradients_kernel"),
     (scale, "scale_kernel"),
     (totals, "count_kernel"),
     (totals, "finish_kernel"),
