@@ -34,6 +34,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "softcap-smoothing": {"softcap": 30.0, "label_smoothing": 0.1, "config": REWEIGHED},
     "label_sigma-smoothing": {"config": replace(REWEIGHED, label_sigma=1.0), "label_smoothing": 0.1},
     "huber": {"config": replace(REWEIGHED, kind="huber")},
+    "soft_labels": {"config": NTLConfig("soft_labels", label_sigma=1.0)},
     "groups": {"config": replace(REWEIGHED, squash_factor=9.0), "width": 1000},  # those of Llama 3, by length
 }
 """Options that compile to different kernels; combined with reweigh, which takes the most registers. ``width`` is the
@@ -111,7 +112,7 @@ LAUNCHES: dict[str, Any] = {
     "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, None, a.fields, None, a.fields[1], a.gradient),
     "scale": lambda b, a: b.scale_(a.gradient, meta()),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
-    "sum": lambda b, a: b.sums_of_programs(a.fields, b.TOTAL_PROGRAMS),
+    "sum": lambda b, a: b.sums_of_programs(a.fields, b.TOTAL_PROGRAMS, 1.0),
     "finish": lambda b, a: b.finish(a.fields, a.per_row),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
     "shard_gradients": lambda b, a: b.row_gradients(a.logits, a.mean, 0, a.fields, every_number(a), meta(), a.gradient),
@@ -134,8 +135,8 @@ def shards() -> Any:
 
 
 def every_number(arguments: Arguments) -> Tensor | None:
-    """The logits of all number tokens of all ranks, if there is ``label_sigma``."""
-    is_smooth = arguments.mean.spec.label_sigma > 0
+    """The logits of all number tokens of all ranks, for a cumulative loss."""
+    is_smooth = arguments.mean.spec.is_cumulative
     return meta(BATCH, arguments.mean.table.ids.numel()) if is_smooth else None
 
 

@@ -68,6 +68,13 @@ COLUMNS_TEXT = (
 )
 
 
+BINS_TEXT = (
+    "What NTL adds where every label is one of K ordered tokens with adjacent ids, bf16: bytes that the rows' kernels "
+    "read and write / PTX instructions, relative to the same kernels where no label is a number. The bytes include the "
+    "tables of ids and values, which all rows share and which a GPU reads from its caches."
+)
+
+
 class WrongResult(ArithmeticError):
     """A loss or a gradient that rounding does not explain."""
 
@@ -247,7 +254,8 @@ def is_view(overload: Any) -> bool:
 
 def counts_text(records: Records) -> str:
     """The table of what providers execute, with its explanation and source; empty if nothing was counted."""
-    found = [(record, name) for record in records.values() for name in with_status(record, "counted")]
+    plain = [record for record in records.values() if record["group"] != "bins"]
+    found = [(record, name) for record in plain for name in with_status(record, "counted")]
     if not found:
         return ""
     missing = not_timed(records)
@@ -256,7 +264,38 @@ def counts_text(records: Records) -> str:
     packages = [f"{name} {versions[package]}" for package, name in PEERS.items() if versions[package]]
     parts = [TEXT, COLUMNS_TEXT, Table(HEADER, starmap(counts_row, found)).markdown()]
     parts += [f"Not counted:\n\n{missing}"] if missing else []
-    return "\n\n".join([*parts, ", ".join([source_of(newest), *packages]) + "."])
+    return "\n\n".join([*parts, bins_text(records), ", ".join([source_of(newest), *packages]) + "."])
+
+
+def bins_text(records: Records) -> str:
+    """What NTL adds to a row whose label is one of K ordered tokens; empty if that was not counted."""
+    found = [record for record in records.values() if record["group"] == "bins"]
+    if not found:
+        return ""
+    losses = list(dict.fromkeys(record["loss"] for record in found))
+    totals = {
+        (record["vocab"], record["numbers"], record["loss"], name): totals_of(record, entry)
+        for record in found
+        for name, entry in with_status(record, "counted").items()
+    }
+    cells = {
+        (vocab, count, loss): " / ".join(
+            f"{more / less - 1:+.1%}" for more, less in zip(with_ntl, totals[vocab, 10, loss, "ours_off"], strict=True)
+        )
+        for (vocab, count, loss, name), with_ntl in totals.items()
+        if name == "ours_given" and (vocab, 10, loss, "ours_off") in totals
+    }
+    lines = [
+        [f"{vocab:,}", f"{count:,}", *(cells.get((vocab, count, loss), "") for loss in losses)]
+        for vocab, count in dict.fromkeys((record["vocab"], record["numbers"]) for record in found)
+    ]
+    return "\n\n".join([BINS_TEXT, Table(["V", "K", *losses], lines).markdown()])
+
+
+def totals_of(record: Record, entry: Record) -> tuple[float, float]:
+    """Bytes that the kernels of rows move, and instructions that they execute, for a row."""
+    moved = sum(bytes_of(accesses(record, entry, kind)) for kind in ("loads", "stores"))
+    return moved, sum(kernel["instructions"] for kernel in row_kernels(record, entry)) / record["rows"]
 
 
 def counts_row(record: Record, name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from ntl_kernels import NTLConfig, cross_entropy_ntl
 
 from .models import batch_of, class_loss, make_model, shifted
-from .workloads import NTL_WEIGHT, Case, Outcome
+from .workloads import CONFIGS, NTL_WEIGHT, Case, Outcome
 
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 """How many logits to process in float64 at a time."""
@@ -60,7 +60,7 @@ def truth_of(case: Case, objective: str) -> Outcome:
             return number_level_truth(case)
         config = NTLConfig(kind=kinds[case.workload.loss], weight=1.0, reweigh=True)  # the classes' default
         return rows_truth(case, config, without_ce=True)
-    config = NTLConfig(weight=ntl_weight(objective))
+    config = replace(CONFIGS.get(case.workload.loss, NTLConfig()), weight=ntl_weight(objective))
     return model_truth(case, config) if case.workload.family == "step" else rows_truth(case, config)
 
 

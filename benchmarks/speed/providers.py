@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
+from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
 from .models import class_loss, ntloss_loss, ours_logits_loss, patch, stock_loss, training
 from .peers import fla_cross_entropy, unsloth_cross_entropy
-from .workloads import IGNORED, NTL_WEIGHT, Case, Loss, Outcome, Step, Tensors
+from .workloads import CONFIGS, IGNORED, NTL_WEIGHT, Case, Loss, Outcome, Step, Tensors
 
 GPU = "a GPU"
 
@@ -79,7 +79,8 @@ def compiled(make: Callable[[Case], Loss]) -> Callable[[Case], Loss]:
 
 def ours(case: Case, **keywords: Any) -> Loss:
     loss = linear_cross_entropy_ntl if case.workload.hidden else cross_entropy_ntl
-    return lambda t: loss(*t.leaves, t.labels, case.numbers, **keywords)
+    config = CONFIGS.get(case.workload.loss, NTLConfig())
+    return lambda t: loss(*t.leaves, t.labels, case.numbers, config=config, **keywords)
 
 
 def ours_given(case: Case) -> Loss:
@@ -110,12 +111,12 @@ def ours_inplace(case: Case) -> Loss:
     return lambda t: cross_entropy_ntl(Computed.apply(t.logits), t.labels, case.numbers, inplace=True)
 
 
-def ours_off(case: Case) -> Loss:
+def ours_off(case: Case, make: Callable[[Case], Loss] = ours) -> Loss:
     """The same kernel without work for NTL: two number tokens that never occur as labels."""
     taken = set(case.sets[0].labels.tolist())
     free = [token for token in range(case.workload.vocab) if token not in taken][:2]
     numbers = NumberTokens.from_mapping({token: float(i) for i, token in enumerate(free)}, case.workload.vocab)
-    return ours(replace(case, numbers=numbers))
+    return make(replace(case, numbers=numbers, workload=replace(case.workload, loss="")))
 
 
 def torch_ce(case: Case) -> Loss:
@@ -291,6 +292,7 @@ counted = partial(of_loss, "counts")
 COUNTED = (
     counted("ours_given", "ours, both denominators given", BOTH, ours_given),
     counted("ours", "ours", BOTH, ours),
+    counted("ours_off", "ours, no label a number", CE, partial(ours_off, make=ours_given)),
     counted("liger_ce", "Liger", CE, liger_ce, LIGER),
     counted("unsloth_ce", "Unsloth", CE, unsloth_ce, "unsloth"),
     counted("fla_ce", "flash-linear-attention", CE, fla_ce, "fla"),

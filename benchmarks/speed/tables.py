@@ -31,6 +31,7 @@ GROUPS = {
     "vocabulary-fp32": "Vocabularies, fp32",
     "vocabulary-bf16": "Vocabularies, bf16",
     "labels": "Number tokens, shares of number labels, ignored rows",
+    "bins": "Ordered tokens: every label is one of K adjacent ids",
     "rows": "Number of rows",
     "threads": "Threads",
 }

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntl_kernels import NumberTokens
+from ntl_kernels import NTLConfig, NumberTokens
 
 FAMILIES = ("logits", "hidden", "ntl", "step")
 """The families that `run` measures; `host` and `counts` have one each."""
@@ -45,7 +45,7 @@ class Workload:
     hidden: int = 0
     """H, for losses of hidden states and the family "step"."""
     loss: str = "NTLoss"
-    """The loss class, for the family "ntl"."""
+    """The loss class, for the family "ntl"; in the group "bins", a key of :data:`CONFIGS`."""
     threads: int | None = None
     """CPU threads; None for those of the run."""
     clock: str = "device"
@@ -115,10 +115,23 @@ Step = Callable[[int], Any]
 Loss = Callable[[Tensors], Tensor]
 
 
+CONFIGS = {
+    "wasserstein": NTLConfig(),
+    "mse": NTLConfig(kind="mse"),
+    "huber": NTLConfig(kind="huber"),
+    "label_sigma": NTLConfig(label_sigma=8.0),
+    "soft_labels": NTLConfig("soft_labels", label_sigma=8.0),
+}
+"""Name -> the loss of ordered tokens. NTL-MAE does what NTL-Huber does."""
+
+
 def number_tokens(workload: Workload) -> NumberTokens:
-    """Ten adjacent digits, or K numbers from 0 to K - 1 spread over the whole vocabulary."""
+    """K numbers from 0 to K - 1: adjacent ids for ten digits and for ordered tokens, the last of the vocabulary;
+    otherwise spread over it."""
     count = workload.numbers
-    ids = range(FIRST_DIGIT, FIRST_DIGIT + 10) if count == 10 else [i * workload.vocab // count for i in range(count)]
+    ids: Any = range(FIRST_DIGIT, FIRST_DIGIT + count) if count == 10 else range(workload.vocab - count, workload.vocab)
+    if count != 10 and workload.group != "bins":
+        ids = [i * workload.vocab // count for i in range(count)]
     return NumberTokens.from_mapping(dict(zip(ids, map(float, range(count)), strict=True)), workload.vocab)
 
 
@@ -160,6 +173,18 @@ def make_labels(workload: Workload, numbers: NumberTokens, generator: torch.Gene
     labels[order[:ignored]] = IGNORED
     labels[chosen] = numbers.ids[torch.randint(len(numbers), (len(chosen),), generator=generator)]
     return labels
+
+
+def ordered_tokens(
+    family: str, rows: int, vocabs: tuple[int, ...], dtype: str, providers: tuple[str, ...]
+) -> list[Workload]:
+    """Every label is one of K tokens with adjacent ids."""
+    return [
+        Workload(f"bins-{vocab}-{k}-{loss}", family, "bins", rows, vocab, dtype, k, 1.0, loss=loss, providers=providers)
+        for vocab in vocabs
+        for k in (10, 256, 1024, 4096)
+        for loss in CONFIGS
+    ]
 
 
 def without_repeats(table: list[Workload]) -> list[Workload]:
@@ -234,6 +259,7 @@ def cpu_workloads() -> list[Workload]:
         Workload("step-fp32", "step", "step", 512, 32000, hidden=256),
         *vocabulary_sweep(2**26, BOUNDS, DTYPES),
         *label_sweep(1024, 32000, "float32", ("ours", "ours_off", "torch_ce")),
+        *ordered_tokens("logits", 1024, (32000,), "float32", ("ours", "ours_off", "torch_ce")),
         *(logits(f"rows-{rows}", "rows", rows, 32000, dtype, providers=few) for dtype, rows in sizes),
         *(logits("threads-1", "threads", 1024, 32000, d, threads=1, providers=("copy", *few)) for d in DTYPES),
     ]
@@ -270,6 +296,7 @@ def gpu_workloads(memory_bytes: int) -> list[Workload]:
         Workload("step-bf16", "step", "step", max(256, rows // 256 * 256), vocab, bf16, hidden=1024),
         *vocabulary_sweep(logits_bytes, (*peers, "torch_ce_ntloss"), dtypes),
         *label_sweep(rows, vocab, bf16, peers),
+        *ordered_tokens("logits", rows, (vocab,), bf16, ("ours", "ours_off", "torch_ce")),
     ]
     if memory_bytes >= 64 * 2**30:
         workloads.append(Workload("rows-beyond-2-31", "logits", "rows", huge, vocab, bf16, providers=BOUNDS))
@@ -301,6 +328,11 @@ def counted_workloads() -> list[Workload]:
         Workload(f"counts-{vocab}-{SHORT[dtype]}", "counts", "counts", 8, vocab, dtype, number_share=0.5, threads=1)
         for dtype in DTYPES[::-1]
         for vocab in (32000, 50257, 128256)
+    ] + [
+        replace(
+            workload, threads=1, providers=("ours_given", "ours_off") if workload.numbers == 10 else ("ours_given",)
+        )
+        for workload in ordered_tokens("counts", 2, (32000, 128256, 262144), "bfloat16", ())
     ]
 
 
