@@ -69,7 +69,7 @@ MEANS = [
 def finish_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     for tokens, weight, mean, offset in itertools.product(SCALARS, SCALARS[2:], MEANS, (0, 1)):
         tensors = at_offset(64, torch.float32, offset), at_offset(1, torch.float32, offset), torch.zeros(7)
-        yield (tensors[0], 8 + offset, tokens, 2.0, weight, *tensors[1:]), {**mean, "BLOCK": 16}
+        yield (tensors[0], 8 + offset, tokens, 2.0, weight, 1.0, *tensors[1:]), {**mean, "BLOCK": 16}
 
 
 def scale_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -129,12 +129,14 @@ def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(finish_kernel, "run", run)
     fields, loss, parts = torch.zeros(8, 8), torch.zeros(()), torch.zeros(7)
     for programs, weight in ((1, 0.3), (1, 0.5), (2, 0.7)):
-        arguments = (fields, 8, 2.0, None, weight, loss, parts)
+        arguments = (fields, 8, 2.0, None, weight, 1.0, loss, parts)
         launch(finish_kernel, programs, CPU, arguments, {**MEANS[0], "BLOCK": 16}, num_warps=4)
     assert len(bound) == 1 and [call[0] for call in launched] == [1, 2]
-    assert [call[-7] for call in launched] == [0.5, 0.7]
-    launch(finish_kernel, 1, CPU, (fields, 8, torch.tensor(2.0), None, 0.3, loss, parts), {**MEANS[0], "BLOCK": 16})
-    launch(finish_kernel, 1, CPU, (fields, 8, 2.0, None, 0.3, loss, parts), {**MEANS[2], "BLOCK": 16})
+    assert [call[-8] for call in launched] == [0.5, 0.7]
+    launch(
+        finish_kernel, 1, CPU, (fields, 8, torch.tensor(2.0), None, 0.3, 1.0, loss, parts), {**MEANS[0], "BLOCK": 16}
+    )
+    launch(finish_kernel, 1, CPU, (fields, 8, 2.0, None, 0.3, 1.0, loss, parts), {**MEANS[2], "BLOCK": 16})
     assert len(bound) == 3
 
 
@@ -142,7 +144,7 @@ def test_whoever_watches_launches_sees_them(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[Any] = []
     monkeypatch.setattr(finish_kernel, "run", lambda *arguments, **keywords: seen.append(keywords))
     monkeypatch.setattr(finish_kernel, "pre_run_hooks", [lambda *_, **__: None])
-    arguments = (torch.zeros(8, 8), 8, 2.0, None, 0.3, torch.zeros(()), torch.zeros(7))
+    arguments = (torch.zeros(8, 8), 8, 2.0, None, 0.3, 1.0, torch.zeros(()), torch.zeros(7))
     for _ in range(2):
         launch(finish_kernel, 1, CPU, arguments, {**MEANS[0], "BLOCK": 16})
     assert len(seen) == 2 and not module.COMPILED
