@@ -11,11 +11,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from statistics import fmean, median
 from typing import Any
 
 import torch
 
+from .tokens import NumberTokens
 from .tokens.texts import NUMBER, shortened
 from .tokens.values import is_integral
 
@@ -263,6 +265,8 @@ class NumberMetrics:
     Args:
         tokenizer: any object whose ``batch_decode(ids, skip_special_tokens=True)`` returns texts.
         find, behind: which number of a text to use, see :func:`number_in`.
+        numbers: for answers that are one token each (bins, locations, scores): a row counts as the value of its first
+            token among these, and is not decoded.
 
     Raises:
         TypeError, ValueError: the tokenizer has no ``batch_decode``, or ``find`` or ``behind`` is invalid. When
@@ -274,11 +278,22 @@ class NumberMetrics:
         >>> metrics = compute_metrics(EvalPrediction(predictions=[[3, 4]], label_ids=[[3, 5]]))
     """
 
-    def __init__(self, tokenizer: Any, find: str = "whole", behind: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        find: str = "whole",
+        behind: str | None = None,
+        numbers: NumberTokens | None = None,
+    ) -> None:
         check_reading(find, behind)
         if not callable(getattr(tokenizer, "batch_decode", None)):
             raise TypeError(f"tokenizer must have a batch_decode method; got {type(tokenizer).__name__}")
+        if numbers is not None and (find, behind) != ("whole", None):
+            raise ValueError(
+                "with numbers, an answer is a token, in which nothing is found: give neither find nor behind"
+            )
         self.tokenizer, self.find, self.behind = tokenizer, find, behind
+        self.values = None if numbers is None else dict(zip(numbers.ids.tolist(), numbers.values.tolist(), strict=True))
         self.predictions: list[str] = []
         self.references: list[str] = []
 
@@ -291,7 +306,7 @@ class NumberMetrics:
             compute_result: under ``batch_eval_metrics``, False for all batches but the last; the result is then empty.
         """
         given = [rows_of_ids(name, getattr(evaluated, name)) for name in ("predictions", "label_ids")]
-        predictions, references = (list(self.tokenizer.batch_decode(ids, skip_special_tokens=True)) for ids in given)
+        predictions, references = map(self.texts_of, given)
         self.predictions += predictions
         self.references += references
         if not compute_result:
@@ -299,6 +314,17 @@ class NumberMetrics:
         predictions, references = self.predictions, self.references
         self.predictions, self.references = [], []
         return number_metrics(predictions, references, self.find, self.behind)
+
+    def texts_of(self, rows: Any) -> list[str]:
+        """The texts of rows of ids; with ``numbers``, the value of the first one in a row, or nothing."""
+        if self.values is None:
+            return list(self.tokenizer.batch_decode(rows, skip_special_tokens=True))
+        return [next((written(self.values[id]) for id in row if id in self.values), "") for row in rows]
+
+
+def written(value: float) -> str:
+    """A float32 without an exponent."""
+    return format(Decimal(f"{value:.9g}"), "f")
 
 
 def written_numbers(text: str) -> Iterator[float]:

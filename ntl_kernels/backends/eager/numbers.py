@@ -12,7 +12,6 @@ from ...problem import Problem
 from ...spec import LossSpec
 from ...value_losses import VALUE_LOSSES
 from .labels import Factor, Labels
-from .softmax import Normaliser
 
 
 class NumberTerms(NamedTuple):
@@ -82,10 +81,10 @@ def solve_numbers(p: Tensor, q: Tensor | None, error: Tensor | None, labels: Lab
     return NumberLoss(of_columns, mass_gradient, mass_gradient + spec.worst_loss, terms.mean_dloss_dq)  # eq. 15
 
 
-def soft_labels(number_x: Tensor, normaliser: Normaliser, labels: Labels, problem: Problem) -> NumberLoss:
-    """The NumberLoss KL(t || p), from the number logits [n, K] and the normaliser of all (eq. 37)."""
+def soft_labels(number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Labels, problem: Problem) -> NumberLoss:
+    """The NumberLoss KL(t || p) (eq. 37), from the number logits [n, K] and the logsumexp of all, peak + log_total."""
     log_t = soft_exponents(labels, problem).log_softmax(-1)
-    loss = divergence(log_t, number_x, normaliser.peak).sum(-1, keepdim=True) + normaliser.total.log()
+    loss = divergence(log_t, number_x, peak).sum(-1, keepdim=True) + log_total
     return soft_gradient(log_t.exp(), labels)._replace(ntl=loss)
 
 

@@ -119,7 +119,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         if is_later:
             number_p.div_(normaliser.total)
         if spec.is_soft:
-            numbers = soft_labels(number_x, normaliser, labels, problem)
+            numbers = soft_labels(number_x, peak, normaliser.total.log(), labels, problem)
         else:
             numbers = solve_numbers(number_p, q, error, measured, problem)
     if not is_later:
