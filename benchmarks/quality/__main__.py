@@ -7,6 +7,7 @@ python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION      
 python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]           tables and plots over seeds
 python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 reference errors on a table
 python -m benchmarks.quality pretrained smollm2 [FOLDER]                               a checkpoint to fine-tune
+python -m benchmarks.quality boxes [loss=L...] [--pictures N] [--seed N]               boxes in generated pictures
 python -m benchmarks.quality time [OPTION=VALUE...] [--rounds N] [--out FILE]          a step with and without NTL
 """
 
@@ -24,6 +25,7 @@ COMMANDS = {
     "compare": "compare",
     "yardsticks": "yardsticks",
     "pretrained": "pretrained",
+    "boxes": "boxes",
 }
 """Command -> its module, imported when it runs, since some imports take seconds."""
 OPTIONS = """

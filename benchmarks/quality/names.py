@@ -81,6 +81,9 @@ METRICS = {
     "rouge1": "ROUGE-1",
     "rouge2": "ROUGE-2",
     "rougeL": "ROUGE-L",
+    "iou": "mean IoU",
+    "iou_50": "IoU ≥ 0.5",
+    "iou_75": "IoU ≥ 0.75",
 }
 
 

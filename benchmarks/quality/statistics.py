@@ -21,7 +21,7 @@ DECIMALS, PER_CENT_DECIMALS = 12, 6
 AS_RATIOS = ("mae", "median_error", "log_mae", "mse", "perplexity", "ce")
 """Metrics above 0: the difference of a pair is its ratio, as a change in per cent, which cannot be below −100%."""
 IN_POINTS = ("exact_match", "number_accuracy", "paper_accuracy", "token_accuracy", "within_one")
-IN_POINTS += ("no_number", "run_on", "too_short")
+IN_POINTS += ("no_number", "run_on", "too_short", "iou_50", "iou_75")
 """Shares: differences are in percentage points. For all other metrics they are plain differences."""
 
 
