@@ -11,7 +11,7 @@ from .. import published
 from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
-from . import headlines, paper, plots, records, several_digits
+from . import headlines, ordered, paper, plots, records, several_digits
 from .advice import ADVICE, CHOICE, Evidence
 from .losses import NTL
 from .names import A_TOKEN_EACH, FINETUNED, METRICS, OF_PAPER, SEVERAL, anchor, in_order, words
@@ -63,7 +63,7 @@ def report(
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
         parts += ["## What tables allow", YARDSTICKS, table]
-    parts += several_digits.section(runs) + paper.section(runs)
+    parts += ordered.section(runs) + several_digits.section(runs) + paper.section(runs)
     for dataset in in_order(datasets):
         parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"
@@ -71,7 +71,8 @@ def report(
 
 def without_sections(runs: Sequence[Record]) -> list[Record]:
     """The runs that no section of their own shows."""
-    return [run for run in runs if run["model"] not in SEVERAL and run["dataset"] not in OF_PAPER]
+    others = (run for run in runs if not ordered.is_ordered(run))
+    return [run for run in others if run["model"] not in SEVERAL and run["dataset"] not in OF_PAPER]
 
 
 COSTS = (

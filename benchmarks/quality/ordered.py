@@ -1,0 +1,103 @@
+"""Ordered tokens: answers of one token (a bin of a number, a corner of a box), and losses that know their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .names import DECODERS, METRICS, in_order, split_of, words
+from .records import Groups, Record, by_dataset, values_of
+from .tables import markdown, marked, settings, spread, to_baseline, told
+
+TITLE = "Ordered tokens"
+SPLIT = "test"
+WAYS = {"greedy": SPLIT, **{name.split()[0]: split_of(SPLIT, decoder) for decoder, name in DECODERS.items()}}
+"""Way to read an answer -> the split of its metrics: the likeliest bin, the median or the mean of the distribution."""
+SHOWN = [(metric, way) for metric in ("mae", "median_error", "log_mae") for way in WAYS] + [("ce", "greedy")]
+COMPARED = [(metric, way) for metric in ("mae", "median_error") for way in ("greedy", "median")] + [("ce", "greedy")]
+OF_BOXES = ("iou", "iou_50", "iou_75", "mae")
+READ = (
+    "A number is one token: one of 256 bins of its logarithm, or of as many as the model's name says. The values of the "
+    "bins go from 0 to 10, and `label_sigma`, `label_temperature` and the width of a Gaussian target are in that unit: "
+    "0.3 is about 8 bins of 256, 0.12 about 3. `greedy`: the centre of the likeliest bin; `median`, `mean`: of the "
+    "distribution over the bins. Cross-entropy is that of the bin. Beside them, the same rows with digits as tokens "
+    "(`llama`, `smollm2`) and with a regression head (`MSE`). The options of the losses were fixed on the validation "
+    "rows of seed 6, which is in no other table. Small models read their few rows many times; the best of eight "
+    "validations was tested."
+)
+BOXES = ("iou", "iou_50", "iou_75", "mae")
+READ = (
+    "A number is one token: one of 256 bins of its logarithm, unless the model's name says otherwise (`llama_bins_64`). "
+    "The values of the bins go from 0 to 10, and `label_sigma`, `label_temperature` and the width of a Gaussian target "
+    "are in that unit: 0.3 is about 8 bins of 256, 0.12 about 3. `greedy`: the centre of the likeliest bin; `median` and "
+    "`mean`: of the distribution over the bins. Cross-entropy is that of the bin. Beside them, the same rows with digits "
+    "as tokens (`llama`, `smollm2`) and with a regression head (`MSE`). The options of the losses were fixed on "
+    "validation rows of diamonds with seed 6, which is in no table. Small models trained on few rows, which they read "
+    "many times, and the best of eight validations was tested."
+)
+BOXES = (
+    "Pictures of 48 x 48 pixels with one ellipse among rectangles, generated; its box is four tokens of 128 places. "
+    "IoU is the overlap of a greedy answer with the true box; MAE is that of a corner, in pixels."
+)
+
+
+def is_ordered(run: Record) -> bool:
+    """Whether a run belongs to this section alone."""
+    return bool(run["config"]["model"].get("bins")) or run["dataset"].startswith(("bins_", "boxes_", "select_"))
+
+
+def section(runs: Sequence[Record]) -> list[str]:
+    """The section of the report; empty without such runs."""
+    datasets = with_ordered(runs)
+    if not datasets:
+        return []
+    parts = [f"## {TITLE}", READ]
+    for name in in_order(datasets):
+        groups = datasets[name]
+        if name.startswith("boxes_"):
+            parts.append(f"**{words(name)}**. {BOXES}\n\n{box_table(groups)}")
+            continue
+        parts.append(f"**{words(name)}**. {settings(groups)}\n\n{table(groups)}")
+        parts.append(f"Paired differences to CE with the same model:\n\n{differences(groups)}")
+    return parts
+
+
+def with_ordered(runs: Iterable[Record]) -> dict[str, Groups]:
+    """The data sets with such runs, and all runs on their rows."""
+    return {
+        name: groups
+        for name, groups in by_dataset(runs).items()
+        if any(is_ordered(run) for group in groups.values() for run in group)
+    }
+
+
+def table(groups: Groups) -> str:
+    """Means of every metric and way to read an answer, marked where the difference to CE is certain."""
+    rows = [
+        [*key, str(len(found)), *(marked(groups, key, WAYS[way], metric) for metric, way in SHOWN)]
+        for key, found in sorted(groups.items())
+    ]
+    return markdown(["model", "loss", "seeds", *(f"{METRICS[metric]}, {way}" for metric, way in SHOWN)], rows)
+
+
+def differences(groups: Groups) -> str:
+    """The same as differences."""
+    rows = []
+    for key in sorted(groups):
+        cells = [told(to_baseline(groups, key, WAYS[way], metric), metric) for metric, way in COMPARED]
+        if set(cells) != {"-"}:
+            rows.append([*key, *cells])
+    return markdown(["model", "loss", *(f"{METRICS[metric]}, {way}" for metric, way in COMPARED)], rows)
+
+
+def box_table(groups: Groups) -> str:
+    """Means of the overlap, and differences to CE in the mean overlap."""
+    rows = [
+        [
+            key[1],
+            str(len(found)),
+            *(spread(values_of(found, SPLIT, metric)) for metric in OF_BOXES),
+            told(to_baseline(groups, key, SPLIT, "iou"), "iou"),
+        ]
+        for key, found in sorted(groups.items())
+    ]
+    return markdown(["loss", "seeds", *(METRICS[metric] for metric in OF_BOXES), "mean IoU vs CE"], rows, words=1)
