@@ -17,12 +17,11 @@ COMPARED = [(metric, way) for metric in ("mae", "median_error") for way in ("gre
 OF_BOXES = ("iou", "iou_50", "iou_75", "mae")
 READ = (
     "A number is one token: one of 256 bins of its logarithm, or of as many as the model's name says. The values of "
-    "the bins go from 0 to 10, and `label_sigma`, `label_temperature` and the width of a Gaussian target are in that unit: "
-    "0.3 is about 8 bins of 256, 0.12 about 3. `greedy`: the centre of the likeliest bin; `median`, `mean`: of the "
-    "distribution over the bins. Cross-entropy is that of the bin. Beside them, the same rows with digits as tokens "
-    "(`llama`, `smollm2`) and with a regression head (`MSE`). The options of the losses were fixed on the validation "
-    "rows of seed 6, which is in no other table. Small models read their few rows many times; the best of eight "
-    "validations was tested."
+    "the bins go from 0 to 10, and the widths of targets are in that unit: 0.3 is about 8 bins of 256, 0.12 about 3. "
+    "`greedy`: the centre of the likeliest bin; `median`, `mean`: of the distribution over the bins. Cross-entropy is "
+    "that of the bin. Beside them, the same rows with digits as tokens (`llama`, `smollm2`) and with a regression head "
+    "(`MSE`). The options of the losses were fixed on the validation rows of seed 6, which is in no other table. Small "
+    "models read their few rows many times; the best of eight validations was tested."
 )
 BOXES = (
     "Pictures of 48 x 48 pixels with one ellipse among rectangles, generated; its box is four tokens of 128 places. "
