@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ntl_kernels import NumberTokens
 
+from .data.pairs import final_value
 from .metrics import in_digits
 
 SPECIAL = ("<pad>", "<eos>", "<answer>")
@@ -111,8 +112,8 @@ SPAN = 10.0
 class Bins:
     """Intervals of the range of answers, each of which is written as one token."""
 
-    def __init__(self, answers: Sequence[float], count: int, scale: str) -> None:
-        values = np.asarray(answers)
+    def __init__(self, answers: Sequence[str], count: int, scale: str) -> None:
+        values = np.asarray([self.value_of(answer) for answer in answers])
         if scale == "log" and not values.min() > 0:
             raise ValueError(f"scale=log needs answers above 0; got {values.min():g}")
         logs = np.log(values) if scale == "log" else values
@@ -123,9 +124,16 @@ class Bins:
         self.values = [SPAN * place / count for place in range(count)]
         self.names = [f"<bin{place}>" for place in range(count)]
 
-    def place(self, answer: float) -> int:
+    @staticmethod
+    def value_of(answer: str) -> float:
+        value = final_value(answer)
+        if value is None:
+            raise ValueError(f"bins need answers that are numbers; got {answer[:60]!r}")
+        return value
+
+    def place(self, answer: str) -> int:
         """The bin of an answer; what is beyond the range is in the first or the last one."""
-        return int(np.searchsorted(self.edges, answer, side="right"))
+        return int(np.searchsorted(self.edges, self.value_of(answer), side="right"))
 
 
 class Codec:
@@ -181,7 +189,7 @@ class Codec:
         """An answer, which with bins must be a number."""
         if self.bins is None:
             return self.encode(text)
-        return [self.bin_ids[self.bins.place(float(text))]]
+        return [self.bin_ids[self.bins.place(text)]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first end token; of a bin, its centre."""

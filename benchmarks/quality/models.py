@@ -213,7 +213,9 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
         model.get_submodule(name.rpartition(".")[0]).reset_parameters()  # a checkpoint from elsewhere gets a new head
     if (kind := getattr(model.config, "codec", codec.kind)) != codec.kind:
         raise ValueError(f"{folder} was trained with model.codec={kind}; got {codec.kind}")
-    if not isinstance(codec, OwnCodec) or codec.bins is not None:
+    if not isinstance(codec, OwnCodec):
+        model.resize_token_embeddings(codec.vocab_size)
+    elif codec.bins is not None:  # new tokens may fit into the padding
         model.resize_token_embeddings(max(codec.vocab_size, model.config.vocab_size))
     return model
 

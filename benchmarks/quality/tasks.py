@@ -109,7 +109,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         checkpoint = options.checkpoint and str(saved_model(options.checkpoint))
         codec = make_codec(options.codec, texts, options.vocabulary, checkpoint, options.longest_question)
         if options.bins:
-            codec.answer_with(Bins([float(pair.answer) for pair in splits.train], options.bins, options.scale))
+            codec.answer_with(Bins([pair.answer for pair in splits.train], options.bins, options.scale))
         model = make_model(options, codec, config.seed)
     if isinstance(codec, OwnCodec):
         codec.vocab_size = model.get_input_embeddings().weight.shape[0]  # which may be padded

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.quality import ratings
-from benchmarks.quality.codec import make_codec
+from benchmarks.quality.codec import SCALES, Bins, make_codec
 from benchmarks.quality.metrics import CORRELATIONS, agreement, answer_metrics, in_digits, too_short
 from ntl_kernels.evaluation import median_answer, value_metrics
 
@@ -196,3 +196,36 @@ def test_numbers_that_ended_too_early_are_counted() -> None:
     ended = [(2.0, 275.0), (-27.0, -275.0), (275.0, 2.0), (999.0, 998.5), (None, 275.0), (2.0, None)]
     assert too_short(ended) == {"too_short": 2 / 5}
     assert too_short([(2.0, None)]) == {}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_bins_cover_the_range_of_answers(scale: str) -> None:
+    """An answer comes back as the centre of its bin, near it; what is beyond the range as the nearest bin."""
+    torch.manual_seed(0)
+    values = (10 ** (4 * torch.rand(400, dtype=torch.float64))).tolist()
+    codec, answers = make_codec("digits", TEXTS, 300), [in_digits(value) for value in values]
+    codec.answer_with(bins := Bins(answers, 50, scale))
+    ids = [codec.encode_answer(answer) for answer in answers]
+    found = [float(codec.decode([*each, codec.eos])) for each in ids]
+    assert all(len(each) == 1 for each in ids) and sorted(bins.centres) == bins.centres
+    counts = torch.tensor(ids).unique(return_counts=True)[1]
+    widest = {"linear": 1e4 / 50 / 2, "log": 10 ** (4 / 50) - 1, "quantile": 9}[scale]
+    if scale == "quantile":
+        assert counts.min() >= 7 and counts.max() <= widest
+    else:
+        sizes = values if scale == "log" else [1.0] * 400
+        pairs = zip(found, values, sizes, strict=True)
+        assert max(abs(one - other) / size for one, other, size in pairs) <= 1.001 * widest
+    ends = codec.encode_answer("0.5"), codec.encode_answer("99999")
+    assert ends == ([codec.bin_ids[0]], [codec.bin_ids[-1]])
+    numbers, centres = codec.numbers(), codec.centres()
+    assert numbers.ids.tolist() == centres.ids.tolist() == codec.bin_ids
+    assert numbers.values[-1] == pytest.approx(9.8) and centres.values.tolist() == pytest.approx(bins.centres, rel=1e-6)
+    assert codec.decode(codec.encode("<bin3> 12")) == "<bin3> 12"
+
+
+def test_bins_need_numbers_and_logarithms_need_positive_ones() -> None:
+    with pytest.raises(ValueError, match="bins need answers that are numbers; got 'six'"):
+        Bins(["1", "six"], 4, "linear")
+    with pytest.raises(ValueError, match="scale=log needs answers above 0; got -2"):
+        Bins(["1", "-2"], 4, "log")

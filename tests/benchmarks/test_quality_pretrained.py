@@ -99,6 +99,25 @@ def test_a_run_saves_what_can_be_evaluated(adapter: str, options: list[str], tmp
 
 
 @pytest.mark.parametrize("adapter", ["lora", "null"])
+def test_bins_are_new_tokens_whose_rows_are_trained(adapter: str, options: list[str], tmp_path: Path) -> None:
+    """Of the embedding, nothing else is with LoRA; the model answers with the bins' centres."""
+    longer = ["trainer.arguments.max_steps=30", "trainer.arguments.learning_rate=0.02"]
+    bins = ["model.bins=6", "model.scale=linear", f"model.adapter={adapter}", "loss=soft_labels"]
+    config = configure([*options, *longer, *bins, "trainer.save_model=true"])
+    task = make_task(config, load_splits(config))
+    assert task.codec.bins is not None and task.codec.numbers().ids.tolist() == task.codec.bin_ids
+    if adapter == "lora":
+        rows = {tuple(each.shape) for name, each in task.model.named_parameters() if "trainable_tokens" in name}
+        assert rows == {(6, 16)}
+    result = run(config, tmp_path / "run")
+    assert set(result["metrics"]) == {"test", "test_median", "test_expected"}
+    losses = [entry["loss"] for entry in result["log"] if "loss" in entry]
+    assert losses[-1] < 0.7 * losses[0] and result["metrics"]["test"]["no_number"] == 0
+    answers = {json.loads(line)["answer"] for line in (tmp_path / "run/predictions-test.jsonl").open()}
+    assert {float(answer) for answer in answers} <= {round(centre, 6) for centre in task.codec.bins.centres}
+
+
+@pytest.mark.parametrize("adapter", ["lora", "null"])
 def test_a_linear_head_predicts_the_value(adapter: str, options: list[str], tmp_path: Path) -> None:
     options = [*options, f"model.adapter={adapter}", "model.head=regression", "loss=ce"]
     longer = ["trainer.arguments.max_steps=60", "trainer.arguments.learning_rate=0.03"]

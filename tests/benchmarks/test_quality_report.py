@@ -16,7 +16,7 @@ from benchmarks import published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, without_paths
 from benchmarks.published import SPACE
-from benchmarks.quality import advice, headlines, names, plots, records, report, several_digits, tables
+from benchmarks.quality import advice, headlines, names, ordered, plots, records, report, several_digits, tables
 from benchmarks.quality.compare import RECORDED, configurations
 from benchmarks.quality.configuration import WITHOUT_EFFECT, differences, plain
 from benchmarks.quality.losses import NTL, title, was
@@ -519,3 +519,24 @@ def test_pages_by_hand_tell_no_results() -> None:
     pages = {path.name: fenced.sub("", path.read_text()) for path in (ROOT / "docs" / "pages").glob("*.md")}
     found = {name: told.findall(prose) for name, prose in pages.items() if name not in ("kernels.md", "mathematics.md")}
     assert {name: results for name, results in found.items() if results} == {}
+
+
+def test_ordered_tokens_have_a_section_of_their_own(tmp_path: Path) -> None:
+    """With every way to read an answer beside the digits on the same rows; and boxes."""
+    for seed in (1, 2, 3):
+        for loss, model, mae in (("ce", "llama_bins", 10.0), ("ntl_was", "llama_bins", 7.0), ("ce", "llama", 12.0)):
+            run = run_of(loss, seed, mae + 0.1 * seed, 0.5, "bins_diamonds")
+            run["config"]["model"] = {"name": model, **({"bins": 256} if model == "llama_bins" else {})}
+            if model == "llama_bins":
+                run["metrics"] |= {"test_median": {"mae": mae / 2, "exact_match": 0.0}}
+            write_run(tmp_path / f"{loss}-{model}-{seed}", run)
+        box = run_of("ce", seed, 1.0, 0.5, "boxes_1000") | {
+            "metrics": {"test": {"iou": 0.5, "iou_50": 0.6, "mae": 2.0}}
+        }
+        write_run(tmp_path / f"boxes{seed}", box | {"config": {**box["config"], "model": {"name": "locator"}}})
+    found = records.read([tmp_path])
+    text = "\n".join(ordered.section(found))
+    assert "| llama_bins | CE + 0.3 NTL-WAS | 3 | 7.20 ± 0.10 ▼ | 3.50 ± 0 ▼ |" in text
+    assert "| llama | CE | 3 | 12.2 ± 0.10 | - |" in text and "| CE | 3 | 0.500 ± 0 | 0.600 ± 0 |" in text
+    assert not report.without_sections(found) and "## Ordered tokens" in report.report(found, {}, {}, False)
+    assert ordered.section([]) == []
