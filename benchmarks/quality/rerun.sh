@@ -121,6 +121,41 @@ reweighed="loss.reweigh=true"
   sweep $three dataset=mathematics_dataset dataset.name=paper_mathematics dataset.folder=$mathematics $small \
     dataset.limits.test=50 model=t5_ntl model.name=t5 loss=ce,ntl_was,ntl_mse $(steps 700 700)
 
+  # Answers of one token, beside digits on the same rows.
+  few="dataset=table dataset.limits.validation=200 dataset.limits.test=300 trainer.max_questions=600"
+  stones="$few dataset.file=$diamonds dataset.target=price dataset.columns=[carat,cut,color,clarity]"
+  told=longitude,latitude,median_income,ocean_proximity
+  houses="$few dataset.file=$housing dataset.target=median_house_value dataset.columns=[$told]"
+  ride=distance,pickup_borough,dropoff_borough,tolls
+  rides="$few dataset.file=$taxis dataset.target=fare dataset.columns=[$ride]"
+  one_token() { # SEEDS OVERRIDE...
+    sweep "$1" model=bins "${@:2}" loss=ce,ntl_was
+    sweep "$1" model=bins "${@:2}" loss=soft_labels loss.weight=4
+    sweep "$1" model=bins "${@:2}" loss=ce_gaussian loss.sigma=0.12
+  }
+  for table in diamonds housing taxis; do
+    case $table in diamonds) rows=$stones ;; housing) rows=$houses ;; taxis) rows=$rides ;; esac
+    rows="$rows dataset.name=bins_$table dataset.limits.train=2000"
+    one_token $five $rows
+    sweep $five $rows model=llama trainer=bins loss=ce,ntl_was
+    sweep $five $rows model=bins loss=soft_labels loss.label_sigma=0 loss.label_temperature=0.12 loss.label_share=0
+    sweep $five $rows model=bins loss=ntl_was loss.weight=1
+    sweep $five $rows model=bins loss=ntl_mse
+    sweep $five $rows model=regression_head trainer=bins loss=ce
+  done
+  for count in 500 8000; do
+    one_token $five $stones dataset.name=bins_diamonds_$count dataset.limits.train=$count
+    sweep $five $stones dataset.name=bins_diamonds_$count dataset.limits.train=$count model=llama trainer=bins loss=ce
+  done
+  for count in 64 1024; do
+    one_token $five $stones dataset.name=bins_diamonds dataset.limits.train=2000 model.bins=$count model.name=llama_bins_$count
+  done
+  for seed in 1 2 3 4 5; do
+    for loss in loss=ce loss=ntl_was "loss=soft_labels loss.label_sigma=0.4"; do
+      python -m benchmarks.quality boxes $loss --seed $seed
+    done
+  done
+
   # A pretrained model: a run takes a quarter to half an hour.
   python -m benchmarks.quality pretrained smollm2
   limits="dataset.limits.train=3840 dataset.limits.validation=100"

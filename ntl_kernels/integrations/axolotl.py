@@ -58,7 +58,7 @@ class NTLArgs(BaseModel):
     ntl_reweigh: bool = DEFAULT_CONFIG.reweigh
     ntl_squash_factor: float | None = None
     ntl_label_sigma: float = DEFAULT_CONFIG.label_sigma
-    ntl_label_temperature: float = DEFAULT_CONFIG.label_temperature
+    ntl_label_temperature: float | None = DEFAULT_CONFIG.label_temperature
     ntl_label_share: float = DEFAULT_CONFIG.label_share
     ntl_mean_over: Literal[MEANS] = DEFAULT_CONFIG.mean_over  # type: ignore[valid-type]
     ntl_digits_only: bool = True

@@ -233,7 +233,7 @@ class Bounds:
     def soft(self, u: Rounded, offsets: Rounded) -> tuple[Rounded, Rounded]:
         """(L, the target)"""
         config = self.config
-        if config.label_temperature > 0:
+        if config.label_temperature:
             exponents = -(offsets.abs() / rounded(config.label_temperature))
         else:
             steps = offsets / rounded(config.label_sigma)
