@@ -95,14 +95,15 @@ class NTLConfig:
         else:
             check_number("weight", self.weight, minimum=0.0)
         check_number("label_sigma", self.label_sigma, minimum=0.0)
-        check_number("label_temperature", self.label_temperature or 0.0, minimum=0.0)
         check_number("label_share", self.label_share, minimum=0.0, maximum=1.0)
         check_number("huber_delta", self.huber_delta, above=0.0)
         if self.squash_factor is not None:
             check_number("squash_factor", self.squash_factor, above=1.0)
+        if self.label_temperature is not None:
+            check_number("label_temperature", self.label_temperature, minimum=0.0)
         if self.kind == SOFT:
             self.check_soft_labels()
-        elif self.label_temperature or self.label_share != 1:
+        elif (self.label_temperature is not None and self.label_temperature > 0) or self.label_share != 1:
             raise ValueError(f"label_temperature and label_share need kind='soft_labels'; got kind={self.kind!r}")
         elif self.kind != "wasserstein" and (self.squash_factor is not None or self.label_sigma > 0):
             raise ValueError(f"squash_factor and label_sigma need kind='wasserstein'; got kind={self.kind!r}")
@@ -115,7 +116,9 @@ class NTLConfig:
             raise ValueError(
                 "kind='soft_labels' takes neither reweigh nor squash_factor, which change costs of numbers"
             )
-        if bool(self.label_sigma) == bool(self.label_temperature):
+        given = 1 if self.label_sigma > 0 else 0  # no sum of comparisons, which may be symbolic
+        given += 1 if self.label_temperature is not None and self.label_temperature > 0 else 0
+        if given != 1:
             raise ValueError(
                 "kind='soft_labels' needs either label_sigma or label_temperature, in the units of the values; "
                 f"got label_sigma={self.label_sigma!r} and label_temperature={self.label_temperature!r}"

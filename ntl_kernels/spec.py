@@ -143,7 +143,7 @@ def new_spec(
         mean_over=mean_over,
         squash_factor=None if squash_factor is None else float(squash_factor),
         label_sigma=float32_width(label_sigma, nearest),
-        label_temperature=float32_width(label_temperature or 0.0, nearest),
+        label_temperature=0.0 if label_temperature is None else float32_width(label_temperature, nearest),
         label_share=float(label_share),
         huber_delta=float(huber_delta),
         ignore_index=int(ignore_index),

@@ -36,10 +36,16 @@ def operands(
     return operands_of(problem, torch.float32)
 
 
-def test_operands_carry_the_whole_problem() -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5),
+        NTLConfig("soft_labels", mean_over="tokens", label_temperature=0.8, label_share=0.4),
+    ],
+)
+def test_operands_carry_the_whole_problem(config: NTLConfig) -> None:
     """Every field but ``wants_parts``, each different from its default and from every other."""
     rows, table = RowInputs(LABELS, *torch.rand(2, *LABELS.shape)), GROUPED.table("cpu")
-    config = NTLConfig("huber", reweigh=True, mean_over="tokens", label_sigma=0.0, huber_delta=0.5)
     options = {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 7.0, "logit_scale": 0.7, "reduction": "sum"}
     spec = spec_of(config, GROUPED, ignore_index=-7, has_cross_entropy=False, **options)
     problem = Problem(rows, torch.tensor(3.0), 2.0, 0.25, table, spec, "triton", wants_parts=False)
@@ -137,7 +143,13 @@ ROADS: dict[str, Any] = {
     "reference": partial(cross_entropy_ntl, LOGITS, LABELS, DIGITS, backend="reference"),
     "module": lambda **options: CrossEntropyNTLLoss(DIGITS, **options)(LOGITS, LABELS),
 }
-CONFIGURED = ("weight", "squash_factor", "label_sigma", "huber_delta")
+CONFIGURED: dict[str, dict[str, Any]] = {
+    **{key: {} for key in ("weight", "squash_factor", "label_sigma")},
+    "huber_delta": {"kind": "huber"},
+    "label_temperature": {"kind": "soft_labels"},
+    "label_share": {"kind": "soft_labels", "label_sigma": 2.0},
+}
+"""Option of NTLConfig -> what it needs besides."""
 NUMBERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "label_smoothing": ((0.1, 0.2, 0.3), (-0.5, 1.5, torch.nan)),
     "z_loss": ((0.1, 0.2, 0.3), (-1.0, torch.inf)),
@@ -147,6 +159,8 @@ NUMBERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "weight": ((0.1, 0.2, 0.3), (-1.0, 1e38)),
     "squash_factor": ((2.0, 3.0, 4.0), (0.5,)),
     "label_sigma": ((0.5, 1.0, 2.0), (-1.0,)),
+    "label_temperature": ((0.5, 1.0, 2.0), (-1.0,)),
+    "label_share": ((0.5, 0.25, 0.75), (-0.5, 1.5)),
     "huber_delta": ((1.0, 2.0, 3.0), (-1.0, 1e39)),
     "num_tokens": ((5, 6, 7), (-3, -0.5, torch.inf)),
     "num_numbers": ((5.5, 6.5, 7.5), (-1, 1e-45)),
@@ -162,7 +176,7 @@ def given(name: str, value: Any) -> dict[str, Any]:
         return {"num_tokens": 5, "num_numbers": 3, name: value}
     if name not in CONFIGURED:
         return {name: value}
-    return {"config": NTLConfig(kind="huber" if name == "huber_delta" else "wasserstein", **{name: value})}
+    return {"config": NTLConfig(**CONFIGURED[name], **{name: value})}
 
 
 @pytest.mark.parametrize(
