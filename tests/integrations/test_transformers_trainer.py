@@ -58,6 +58,10 @@ def assert_metrics(log: dict[str, float], parts: NTLOutput, prefix: str = "") ->
         assert log[prefix + name] == pytest.approx(getattr(parts, field).item(), rel=1e-5), name
 
 
+SOFT = NTLConfig("soft_labels", 0.7, label_sigma=1.5, label_share=0.25)
+"""The loss is not the sum of the cross-entropy that is logged and NTL."""
+
+
 def make_trainer(model: Any, folder: Path, batch: int = 2, steps: int = 4, **options: Any) -> NTLTrainer:
     keywords = {name: options.pop(name) for name in ("numbers", "ntl_config", "z_loss") if name in options}
     rows = options.pop("data", None) or to_rows(model)
@@ -76,6 +80,8 @@ def make_trainer(model: Any, folder: Path, batch: int = 2, steps: int = 4, **opt
         ("gpt2", True, OPTIONS, False),
         ("t5", True, {"config": OVER_TOKENS}, False),
         ("t5", False, OPTIONS, False),
+        ("llama", True, {"config": SOFT}, False),
+        ("t5", False, {"config": SOFT}, True),
         *((case, patched, {}, True) for case in ("llama-tied", "t5") for patched in (True, False)),
         *(("llama", patched, {"config": OVER_TOKENS}, True) for patched in (True, False)),
     ],

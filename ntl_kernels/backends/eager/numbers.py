@@ -90,11 +90,9 @@ def soft_labels(number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Label
 
 def soft_exponents(labels: Labels, problem: Problem) -> Tensor:
     """The :func:`~ntl_kernels.formulas.target_exponents` [n, K] of soft labels."""
-    values, widths = (
-        problem.table.values.to(labels.targets.dtype),
-        (problem.spec.label_sigma, problem.spec.label_temperature),
-    )
-    return target_exponents(values, labels.targets, labels.others(problem.table), *widths)
+    values, spec = problem.table.values.to(labels.targets.dtype), problem.spec
+    others = labels.others(problem.table)
+    return target_exponents(values, labels.targets, others, spec.label_sigma, spec.label_temperature)
 
 
 def soft_gradient(t: Tensor, labels: Labels) -> NumberLoss:

@@ -40,6 +40,8 @@ class Sums(NamedTuple):
     numbers: Any = 0.0
     """Number tokens with a weight other than 0."""
     cross_entropy: Any = 0.0
+    of_labels: Any = 0.0
+    """Cross-entropy as it is in the loss: in number rows times ``label_share``."""
     ntl: Any = 0.0
     weighted_ntl: Any = 0.0
     """NTL times the weight of its time."""
@@ -55,7 +57,7 @@ class Sums(NamedTuple):
 
     def loss(self) -> float:
         """The mean CE + NTL over at least one token."""
-        return float(self.cross_entropy / self.tokens + self.weighted_ntl / (self.ntl_count or 1))
+        return float(self.of_labels / self.tokens + self.weighted_ntl / (self.ntl_count or 1))
 
     def means(self) -> dict[str, float]:
         """The metrics over at least one token."""
@@ -77,10 +79,12 @@ def sums_of(parts: NTLOutput, targets: Targets, window: Window) -> Sums:
         numbers = number_tokens.count(targets.labels, targets.number_weights != 0).to(device)
     over_tokens = config.mean_over == "tokens"
     ntl = parts.ntl * (parts.num_tokens if over_tokens else parts.num_numbers)
+    of_labels = parts.cross_entropy if config.label_share == 1 else parts.loss.detach() - config.weight * parts.ntl
     return Sums(
         tokens=tokens,
         numbers=numbers,
         cross_entropy=parts.cross_entropy * parts.num_tokens,
+        of_labels=of_labels * parts.num_tokens,
         ntl=ntl,
         weighted_ntl=config.weight * ntl,
         ntl_count=tokens if over_tokens else weight,
