@@ -81,7 +81,7 @@ def make_trainer(model: Any, folder: Path, batch: int = 2, steps: int = 4, **opt
         ("t5", True, {"config": OVER_TOKENS}, False),
         ("t5", False, OPTIONS, False),
         ("llama", True, {"config": SOFT}, False),
-        ("t5", False, {"config": SOFT}, True),
+        ("t5", False, {"config": SOFT}, False),
         *((case, patched, {}, True) for case in ("llama-tied", "t5") for patched in (True, False)),
         *(("llama", patched, {"config": OVER_TOKENS}, True) for patched in (True, False)),
     ],
