@@ -11,8 +11,8 @@ from .tokens import Group
 
 Line: TypeAlias = "tuple[Any, Any]"
 """(offset, slope), numbers or tensors [n, 1]."""
-LEAST_EXPONENT = -80.0
-"""Where a target would be below exp(-80) of its largest value it is 0, in every precision."""
+LEAST_EXPONENT = -75.0
+"""Where a target would be below exp(-75) of its largest value it is 0, in every precision."""
 
 
 def cost_line(squash_factor: float | None, nearest: Any, furthest: Any) -> Line:
@@ -48,9 +48,13 @@ def target_exponents(
     return exponents.masked_fill(is_none if others is None else is_none | others, -torch.inf)
 
 
-def divergence(log_t: Tensor, x: Tensor, anchor: Tensor) -> Tensor:
-    """t_k (log t_k + anchor - x_k) [n, k]; with an anchor [n, 1] near the largest logit x, differences are small."""
-    return log_t.exp() * torch.where(log_t > -torch.inf, log_t + (anchor - x), 0.0)
+def divergence(exponents: Tensor, x: Tensor, anchor: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(t, t_k (log t_k + anchor - x_k)) [n, k], from the target's exponents [n, K] and the logits x [n, k] of all
+    number tokens or of those at ``places`` [k]; with an anchor [n, 1] near the largest logit, differences are small."""
+    t, log_t = exponents.softmax(-1), exponents.log_softmax(-1)
+    if places is not None:
+        t, log_t = t[:, places], log_t[:, places]
+    return t, t * torch.where(t > 0, log_t + (anchor - x), 0.0)
 
 
 def other_groups(group: Group, places: Tensor) -> Tensor:

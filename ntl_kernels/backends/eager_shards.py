@@ -11,7 +11,7 @@ from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
-from .eager.labels import Labels, read_labels
+from .eager.labels import Labels, picked, read_labels
 from .eager.numbers import mass_gradient_of, own, soft_exponents
 from .eager.rows import as_fields, cross_entropy
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
@@ -40,8 +40,8 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
     column, is_here = local_column(labels.tokens, first, x.shape[1])
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
-    if labels.has_numbers and numbers.columns.numel():
-        number_x = own(x.index_select(-1, numbers.columns), labels.others(problem.table, numbers.places), -torch.inf)
+    if labels.has_numbers and numbers.values.numel():
+        number_x = own(picked(x, numbers.columns), labels.others(problem.table, numbers.places), -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
         offsets = numbers.values - labels.targets[:, None]
@@ -66,9 +66,8 @@ def soft_statistics(
     x: Tensor, peak: Tensor, labels: Labels, numbers: LocalNumbers, problem: Problem
 ) -> dict[str, Tensor]:
     """What a rank sends of soft labels before the sum over its number tokens, from their logits [n, k] and the peak."""
-    log_t = soft_exponents(labels, problem).log_softmax(-1)
-    log_t = log_t if numbers.places is None else log_t[:, numbers.places]
-    return {"cost": divergence(log_t, x, anchor(peak)), "target": log_t.exp()}
+    t, terms = divergence(soft_exponents(labels, problem), x, anchor(peak), numbers.places)
+    return {"cost": terms, "target": t}
 
 
 def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
@@ -76,7 +75,7 @@ def number_columns(logits: Tensor, problem: Problem, first: int) -> Tensor:
     labels = read_labels(problem, problem.vocab_size, dtype)
     numbers = local_numbers(problem.table, first, logits.shape[-1], dtype)
     columns = numbers.values.new_zeros((labels.tokens.shape[0], problem.table.ids.numel()))
-    x = logits.index_select(-1, numbers.columns).flatten(0, 1).to(dtype)
+    x = picked(logits, numbers.columns).flatten(0, 1).to(dtype)
     columns[:, numbers.places] = transform_(x, problem.spec).masked_fill(labels.is_other, 0)
     return columns
 

@@ -11,7 +11,7 @@ from ...formulas import costs
 from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
-from .labels import Labels, chosen, read_labels
+from .labels import Labels, chosen, picked, read_labels
 from .numbers import (
     NumberLoss,
     NumberTerms,
@@ -31,14 +31,15 @@ class LocalNumbers(NamedTuple):
     """The number tokens among the columns that are here."""
 
     places: Tensor | None  # int64 [k]: their indices among all number tokens; None if all are here
-    columns: Tensor  # int64 [k]: their columns, from the first
+    columns: slice | Tensor  # their columns, from the first: a slice, or int64 [k]
     values: Tensor  # [k]
 
 
 def local_numbers(table: NumberTable, first: int | None, width: int, dtype: torch.dtype) -> LocalNumbers:
-    columns, values = table.ids.long(), table.values.to(dtype)
+    values = table.values.to(dtype)
     if first is None:
-        return LocalNumbers(None, columns, values)
+        return LocalNumbers(None, table.columns, values)
+    columns = table.ids.long()
     places = ((columns >= first) & (columns < first + width)).nonzero().squeeze(-1)
     return LocalNumbers(places, columns[places] - first, values[places])
 
@@ -76,7 +77,7 @@ def row_gradients(
             of_ce = of_ce._replace(label=of_ce.label * is_here.to(fields.dtype))
         if part.has_numbers:
             others = part.others(problem.table, numbers_here.places)
-            number_x = own(x.index_select(-1, numbers_here.columns), others, -torch.inf)
+            number_x = own(picked(x, numbers_here.columns), others, -torch.inf)
             every_x = None if number_logits is None else chosen(number_logits, block.rows)
             numbers = numbers_from_fields(number_x, known, every_x, part, numbers_here, problem)
         powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()

@@ -148,6 +148,11 @@ def chosen(tensor: Tensor, rows: Rows) -> Tensor:
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
 
 
+def picked(x: Tensor, columns: slice | Tensor) -> Tensor:
+    """A copy of some columns of x [..., V]."""
+    return x[..., columns].clone() if isinstance(columns, slice) else x.index_select(-1, columns)
+
+
 def count_true(mask: Tensor) -> int:
     """The number of true entries of a mask."""
     return int(mask.count_nonzero().item())

@@ -11,7 +11,7 @@ from ...formulas import costs, divergence, target_exponents
 from ...problem import Problem
 from ...spec import LossSpec
 from ...value_losses import VALUE_LOSSES
-from .labels import Factor, Labels
+from .labels import Factor, Labels, picked
 
 
 class NumberTerms(NamedTuple):
@@ -49,7 +49,7 @@ def number_softmax(
     """
     if not labels.has_numbers:
         return None, None, labels
-    number_logits = own(x.index_select(-1, problem.table.ids), labels.others(problem.table), -torch.inf)
+    number_logits = own(picked(x, problem.table.columns), labels.others(problem.table), -torch.inf)
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
@@ -83,9 +83,8 @@ def solve_numbers(p: Tensor, q: Tensor | None, error: Tensor | None, labels: Lab
 
 def soft_labels(number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Labels, problem: Problem) -> NumberLoss:
     """The NumberLoss KL(t || p) (eq. 37), from the number logits [n, K] and the logsumexp of all, peak + log_total."""
-    log_t = soft_exponents(labels, problem).log_softmax(-1)
-    loss = divergence(log_t, number_x, peak).sum(-1, keepdim=True) + log_total
-    return soft_gradient(log_t.exp(), labels)._replace(ntl=loss)
+    t, terms = divergence(soft_exponents(labels, problem), number_x, peak)
+    return soft_gradient(t, labels)._replace(ntl=terms.sum(-1, keepdim=True) + log_total)
 
 
 def soft_exponents(labels: Labels, problem: Problem) -> Tensor:

@@ -23,7 +23,7 @@ from ...spec import LossSpec
 from ...value_losses import VALUE_LOSSES
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
-from .labels import Factor, Labels, number_of, read_labels
+from .labels import Factor, Labels, number_of, picked, read_labels
 from .numbers import NumberLoss, expected_error, number_softmax, own, soft_labels, solve_numbers
 from .softmax import Normaliser, chain_, normaliser_from, normaliser_of, rounded_up_, transform_logits
 
@@ -95,7 +95,7 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
 
 def solve_block(block: Block, problem: Problem) -> Tensor:
     """The fields [NUM_FIELDS, n] of a block, all of whose rows count, and their gradient."""
-    spec, labels, ids = problem.spec, block.labels, problem.table.ids
+    spec, labels, columns = problem.spec, block.labels, problem.table.columns
     x = transform_logits(block, spec)
     label_logits, peak = x.gather(-1, labels.tokens), x.amax(-1, keepdim=True)
     distance = None
@@ -115,7 +115,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         normaliser = normaliser_from(p, peak)
     number_p = numbers = None
     if number_x is not None:
-        number_p = own(p.index_select(-1, ids), labels.others(problem.table), 0)
+        number_p = own(picked(p, columns), labels.others(problem.table), 0)
         if is_later:
             number_p.div_(normaliser.total)
         if spec.is_soft:
@@ -124,7 +124,7 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
             numbers = solve_numbers(number_p, q, error, measured, problem)
     if not is_later:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
-        block.write(row_gradient(x, p, None, of_ce, labels, numbers, ids, spec))
+        block.write(row_gradient(x, p, None, of_ce, labels, numbers, columns, spec))
 
     ce = labels.weighted(cross_entropy(normaliser, label_logits, distance, spec))
     found: dict[str, Any] = {"cross_entropy": ce, "peak": peak, "total": normaliser.total}
@@ -185,12 +185,12 @@ def row_gradient(
     of_ce: CrossEntropyGradient,
     labels: Labels,
     numbers: NumberLoss | None,
-    ids: Tensor,
+    columns: slice | Tensor,
     spec: LossSpec,
 ) -> Tensor:
     """The gradient [n, V] of a block (docs, Mathematics, eq. 28 to 32), in the memory of its probabilities p [n, V].
 
-    p may not be divided by ``total`` [n, 1] yet; ``ids`` [K] are the columns of the number tokens.
+    p may not be divided by ``total`` [n, 1] yet; ``columns`` are those of the number tokens.
     """
     slope = of_ce.slope
     if numbers is not None and numbers.mass_gradient is not None:
@@ -199,11 +199,12 @@ def row_gradient(
     if spec.label_smoothing:
         g.add_(of_ce.every)
     if numbers is not None:
-        ids = ids.long()  # index_add_ is several times slower with int32 indices
-        if isinstance(labels.b, Tensor):
-            g.index_add_(-1, ids, numbers.number_gradient * labels.b)
+        if isinstance(columns, slice):
+            g[:, columns].add_(numbers.number_gradient * labels.b)
+        elif isinstance(labels.b, Tensor):  # index_add_ is several times slower with int32 indices
+            g.index_add_(-1, columns.long(), numbers.number_gradient * labels.b)
         else:
-            g.index_add_(-1, ids, numbers.number_gradient, alpha=labels.b)
+            g.index_add_(-1, columns.long(), numbers.number_gradient, alpha=labels.b)
     if isinstance(of_ce.label, Tensor):
         g.scatter_add_(-1, labels.tokens, of_ce.label.expand(labels.tokens.shape))
     else:
