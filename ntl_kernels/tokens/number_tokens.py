@@ -446,7 +446,8 @@ class NumberTokens:
         if len(self._groups) > 1:
             rows = [group for group in self._groups for _ in range(group.size)]
             groups = torch.tensor(rows, dtype=torch.float32, device="cpu")
-        first = int(self.ids[0]) if bool((self.ids.diff() == 1).all()) else -1
+        ids = [token for token, _ in self._pairs]
+        first = ids[0] if ids == list(range(ids[0], ids[0] + len(ids))) else -1
         return NumberTable(self.ids.int(), self.values, self.lookup, groups, width, self._hash, first)
 
     def describe(self, most: int = 12) -> str:
