@@ -216,8 +216,19 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     if not isinstance(codec, OwnCodec):
         model.resize_token_embeddings(codec.vocab_size)
     elif codec.bins is not None:  # new tokens may fit into the padding
-        model.resize_token_embeddings(max(codec.vocab_size, model.config.vocab_size))
+        model.resize_token_embeddings(max(codec.vocab_size, model.config.vocab_size), mean_resizing=False)
+        start_like_digits(model, codec)
     return model
+
+
+@torch.no_grad()
+def start_like_digits(model: Any, codec: Codec) -> None:
+    """New tokens start at the mean of the digits' embeddings, with some noise: as probable as a digit is."""
+    digits = codec.encode("0123456789")
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        known = layer.weight[digits]
+        noise = 0.1 * known.std() * torch.randn(len(codec.bin_ids), known.shape[1])
+        layer.weight[codec.bin_ids] = known.mean(0) + noise
 
 
 def saved_model(checkpoint: str) -> Path:
