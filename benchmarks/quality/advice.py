@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .losses import NTL, was
+from .losses import NTL, soft, was
 from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, split_of, split_of_medians
 
 
@@ -62,6 +62,9 @@ STONES, HOUSES, RIDES = TUNED = tuple(
     {"dataset": f"finetuned_{name}", "model": PRETRAINED} for name in ("diamonds", "housing", "taxis")
 )
 RATED = {"dataset": "finetuned_rjokes", "model": PRETRAINED}
+BINS, BOXES = {"dataset": "bins_diamonds", "model": "llama_bins"}, {"dataset": "boxes_1000", "model": "locator"}
+SOFT, GAUSSIAN = soft(4, label_sigma=0.3), "CE, Gaussian target (0.12)"
+OF_BINS = split_of("test", "median")
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
 CHOICE = (
@@ -115,6 +118,32 @@ ADVICE = (
         "greedy answers or medians changed reliably, though the median error of greedy answers was smaller with NTL in "
         "all three. After 60 steps, run with one seed, greedy answers were no better than the mean price with either "
         "loss. No other data or pretrained model has been compared.",
+    ),
+    Advice(
+        "Where each number is one token (bins, locations), use soft labels. Small models trained on 2,000 rows wrote "
+        "the prices of diamonds as one of 256 bins: the MAE of greedy answers {0} with CE + 4 soft labels, {1} with "
+        "the soft label alone, and {2} with NTL-WAS. After training on 1,000 generated pictures, the mean IoU of boxes {3} "
+        "with soft labels and {4} with NTL-WAS.",
+        (
+            *about(**BINS, loss=SOFT, mae="lower"),
+            *about(**BINS, loss=GAUSSIAN, mae="lower"),
+            *about(**BINS, loss=NTL, mae="undecided"),
+            *about(**BOXES, loss=soft(1, label_sigma=0.4), iou="higher"),
+            *about(**BOXES, loss=NTL, iou="higher"),
+            *about(**BINS, loss=SOFT, median_error="lower", log_mae="lower", ce="lower"),
+            *about(**BINS, loss=GAUSSIAN, median_error="lower", log_mae="lower", ce="lower"),
+            *about(**BINS, loss=NTL, median_error="undecided", log_mae="undecided", ce="lower"),
+            *about(**BINS, loss=SOFT, split=OF_BINS, mae="lower", median_error="undecided", log_mae="lower"),
+            *about(**BINS, loss=GAUSSIAN, split=OF_BINS, mae="lower", median_error="lower", log_mae="lower"),
+            *about(**BINS, loss=NTL, split=OF_BINS, mae="undecided", median_error="undecided"),
+            *about(**BINS, loss="CE", split=OF_BINS, beside_split="test", mae="lower", median_error="lower"),
+            *about(**BINS, loss=SOFT, beside="CE", beside_split=OF_BINS, mae="undecided"),
+        ),
+        "Read such answers as the median of the distribution, which costs nothing: with CE alone, its MAE and median "
+        "error were lower than those of greedy answers, and its MAE was not reliably different from that of greedy "
+        "answers trained with soft labels. Soft labels also reduced the MAE of medians. The boxes were trained for 600 "
+        "steps, in which CE alone hardly began to find them. All these models are small and saw few rows or pictures. "
+        "More of both have not been measured, nor has a pretrained model.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "

@@ -92,5 +92,10 @@ def was(weight: float, codec: str = "digits", **options: Any) -> str:
     return title("ntl_was", {"weight": weight, **options}, codec)
 
 
+def soft(weight: float, **options: Any) -> str:
+    """The display name of runs with soft labels beside the label."""
+    return title(SOFT, {"weight": weight, **options})
+
+
 NTL = was(0.3)
 """The recommended setting, which headlines and targets use."""

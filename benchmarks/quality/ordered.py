@@ -25,7 +25,7 @@ READ = (
 )
 BOXES = (
     "Pictures of 48 x 48 pixels with one ellipse among rectangles, generated; its box is four tokens of 128 places. "
-    "IoU is the overlap of a greedy answer with the true box; MAE is that of a corner, in pixels."
+    "600 steps of 32 pictures. IoU is the overlap of a greedy answer with the true box; MAE: of a corner, in pixels."
 )
 
 
@@ -43,10 +43,10 @@ def section(runs: Sequence[Record]) -> list[str]:
     for name in in_order(datasets):
         groups = datasets[name]
         if name.startswith("boxes_"):
-            parts.append(f"**{words(name)}**. {BOXES}\n\n{box_table(groups)}")
+            parts += [f"### {words(name)}", BOXES, box_table(groups)]
             continue
-        parts.append(f"**{words(name)}**. {settings(groups)}\n\n{table(groups)}")
-        parts.append(f"Paired differences to CE with the same model:\n\n{differences(groups)}")
+        parts += [f"### {words(name)}", settings(groups), table(groups)]
+        parts += ["Paired differences to CE with the same model:", differences(groups)]
     return parts
 
 
