@@ -122,8 +122,8 @@ ADVICE = (
     Advice(
         "Where each number is one token (bins, locations), use soft labels. Small models trained on 2,000 rows wrote "
         "the prices of diamonds as one of 256 bins: the MAE of greedy answers {0} with CE + 4 soft labels, {1} with "
-        "the soft label alone, and {2} with NTL-WAS. After training on 1,000 generated pictures, the mean IoU of boxes {3} "
-        "with soft labels and {4} with NTL-WAS.",
+        "the soft label alone, and {2} with NTL-WAS. After training on 1,000 generated pictures, the mean IoU of boxes "
+        "{3} with soft labels and {4} with NTL-WAS.",
         (
             *about(**BINS, loss=SOFT, mae="lower"),
             *about(**BINS, loss=GAUSSIAN, mae="lower"),
