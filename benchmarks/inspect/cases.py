@@ -112,7 +112,7 @@ LAUNCHES: dict[str, Any] = {
     "gradients": lambda b, a: b.row_gradients(a.logits, a.per_row, None, a.fields, None, a.fields[1], a.gradient),
     "scale": lambda b, a: b.scale_(a.gradient, meta()),
     "count": lambda b, a: b.count(a.mean, a.logits.shape[-1], torch.float32),
-    "sum": lambda b, a: b.sums_of_programs(a.fields, b.TOTAL_PROGRAMS, 1.0),
+    "sum": lambda b, a: b.sums_of_programs(a.fields, b.TOTAL_PROGRAMS),
     "finish": lambda b, a: b.finish(a.fields, a.per_row),
     "shard_statistics": lambda b, a: shards().shard_statistics(a.logits, a.mean, 0),
     "shard_gradients": lambda b, a: b.row_gradients(a.logits, a.mean, 0, a.fields, every_number(a), meta(), a.gradient),

@@ -264,7 +264,8 @@ def counts_text(records: Records) -> str:
     packages = [f"{name} {versions[package]}" for package, name in PEERS.items() if versions[package]]
     parts = [TEXT, COLUMNS_TEXT, Table(HEADER, starmap(counts_row, found)).markdown()]
     parts += [f"Not counted:\n\n{missing}"] if missing else []
-    return "\n\n".join([*parts, bins_text(records), ", ".join([source_of(newest), *packages]) + "."])
+    parts += filter(None, [bins_text(records)])
+    return "\n\n".join([*parts, ", ".join([source_of(newest), *packages]) + "."])
 
 
 def bins_text(records: Records) -> str:

@@ -338,9 +338,11 @@ def counted_workloads() -> list[Workload]:
 
 def shrink(workload: Workload) -> Workload:
     """The same workload at a tiny size, for a dry run."""
+    vocab = min(workload.vocab, 2048 + workload.vocab % 64)
     return replace(
         workload,
         rows=min(workload.rows, 24),
-        vocab=min(workload.vocab, 2048 + workload.vocab % 64),
+        vocab=vocab,
+        numbers=min(workload.numbers, vocab // 2) if workload.group == "bins" else workload.numbers,
         hidden=min(workload.hidden, 32),
     )

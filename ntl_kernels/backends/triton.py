@@ -165,19 +165,24 @@ def finish(fields: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
         "MEAN": problem.spec.reduction == "mean",
         "OVER_TOKENS": problem.spec.mean_over == "tokens",
         "ARE_SUMS": programs > 1,
-        "BLOCK": TOTAL_BLOCK,
+        **sharing(problem.spec.label_share),
     }
     arguments = fields, fields.shape[1], *terms, problem.spec.label_share, loss, parts
     launch(finish_kernel, 1, fields.device, arguments, constants, num_warps=MOST_WARPS)
     return loss, parts
 
 
-def sums_of_programs(fields: Tensor, programs: int, label_share: float) -> Tensor:
+def sums_of_programs(fields: Tensor, programs: int, label_share: float = 1.0) -> Tensor:
     """The Sums [S, P] of the rows of each program."""
     sums = fields.new_empty((len(Sums._fields), programs))
     arguments = fields, fields.shape[1], label_share, sums
-    launch(sum_kernel, programs, fields.device, arguments, {"BLOCK": TOTAL_BLOCK}, num_warps=MOST_WARPS)
+    launch(sum_kernel, programs, fields.device, arguments, sharing(label_share), num_warps=MOST_WARPS)
     return sums
+
+
+def sharing(label_share: float) -> dict[str, Any]:
+    """The constants of kernels over all rows: one more sum takes registers, and so half of the rows at a time."""
+    return {"SHARED": label_share != 1, "BLOCK": TOTAL_BLOCK if label_share == 1 else TOTAL_BLOCK // 2}
 
 
 def programs_over(row_count: int) -> int:

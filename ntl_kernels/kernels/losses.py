@@ -279,7 +279,7 @@ class Sums(NamedTuple):
     ntl: Any
     absolute_error: Any
     number_row_weight: Any
-    of_labels: Any  # cross-entropy as it is in the loss, in number rows times ``label_share``
+    of_labels: Any  # cross-entropy as it is in the loss, in number rows times ``label_share``; 0 if that is 1
     token_count: Any  # rows whose weight is not 0
     number_count: Any  # rows whose mass is not 0
 
@@ -288,7 +288,7 @@ SUMS = tl.constexpr(Sums._fields)
 
 
 @triton.jit
-def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr):
+def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr, SHARED: tl.constexpr):
     """The Sums [BLOCK] with one more row, or what :func:`sum_kernel` has stored for one more program, in every lane.
 
     Fields are loaded and added in turn; the assembler moves loads ahead as far as there are registers. If all loads
@@ -298,15 +298,18 @@ def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr):
     inside = rows < row_count
     weight = load_named("row_weight", NAMES, fields, row_count, rows, inside)
     mass = load_named("mass", NAMES, fields, row_count, rows, inside)
-    ce = load_named("cross_entropy", NAMES, fields, row_count, rows, inside)
-    number_weight = load_named("number_row_weight", NAMES, fields, row_count, rows, inside)
     if ARE_SUMS:
-        of_labels = load_named("of_labels", NAMES, fields, row_count, rows, inside)
         tokens = load_named("token_count", NAMES, fields, row_count, rows, inside)
         numbers = load_named("number_count", NAMES, fields, row_count, rows, inside)
     else:
-        of_labels = tl.where(number_weight != 0.0, tl.where(share == 0.0, 0.0, share * ce), ce)
         tokens, numbers = weight != 0.0, mass != 0.0
+    ce = load_named("cross_entropy", NAMES, fields, row_count, rows, inside)
+    number_weight = load_named("number_row_weight", NAMES, fields, row_count, rows, inside)
+    of_labels = sums.of_labels
+    if SHARED and ARE_SUMS:
+        of_labels += load_named("of_labels", NAMES, fields, row_count, rows, inside)
+    elif SHARED:
+        of_labels += tl.where(number_weight != 0.0, tl.where(share == 0.0, 0.0, share * ce), ce)
     return Sums(
         row_weight=sums.row_weight + weight,
         mass=sums.mass + mass,
@@ -315,7 +318,7 @@ def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr):
         ntl=sums.ntl + load_named("ntl", NAMES, fields, row_count, rows, inside),
         absolute_error=sums.absolute_error + load_named("absolute_error", NAMES, fields, row_count, rows, inside),
         number_row_weight=sums.number_row_weight + number_weight,
-        of_labels=sums.of_labels + of_labels,
+        of_labels=of_labels,
         token_count=sums.token_count + tokens.to(tl.int32),
         number_count=sums.number_count + numbers.to(tl.int32),
     )
@@ -331,14 +334,14 @@ def over_lanes(sums):
 
 
 @triton.jit
-def sums_over_rows(fields, row_count, share, ARE_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+def sums_over_rows(fields, row_count, share, ARE_SUMS: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr):
     """The Sums of every P-th block of rows, from this program's on. The loads of several fields are in flight at once,
     which a walk for each field would serialise."""
     lanes = tl.arange(0, BLOCK)
     total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
     sums = Sums(total, total, total, total, total, total, total, total, count, count)
     for start in tl.range(tl.program_id(0) * BLOCK, row_count, tl.num_programs(0) * BLOCK):
-        sums = added(sums, fields, row_count, start + lanes, share, ARE_SUMS)
+        sums = added(sums, fields, row_count, start + lanes, share, ARE_SUMS, SHARED)
     return over_lanes(sums)
 
 
@@ -348,10 +351,11 @@ def sum_kernel(
     row_count,
     share,  # label_share
     sums,  # [S, P] for P programs
+    SHARED: tl.constexpr,  # whether the share is not 1
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The Sums of each program's share of the rows."""
-    found = sums_over_rows(fields, row_count, share, False, BLOCK)
+    found = sums_over_rows(fields, row_count, share, False, SHARED, BLOCK)
     store_named(found, SUMS, sums, tl.num_programs(0), tl.program_id(0))
 
 
@@ -375,12 +379,14 @@ def finish_kernel(
     MEAN: tl.constexpr,
     OVER_TOKENS: tl.constexpr,  # whether a mean divides both CE and NTL by the tokens
     ARE_SUMS: tl.constexpr,
+    SHARED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Reduce the fields to the loss and its Parts, in a single program."""
-    sums = sums_over_rows(fields, row_count, share, ARE_SUMS, BLOCK)
+    sums = sums_over_rows(fields, row_count, share, ARE_SUMS, SHARED, BLOCK)
     tokens, numbers = given_or(num_tokens, sums.row_weight), given_or(num_numbers, sums.number_row_weight)
-    ce, of_labels, ntl = sums.cross_entropy, sums.of_labels, sums.ntl
+    ce, ntl = sums.cross_entropy, sums.ntl
+    of_labels = sums.of_labels if SHARED else ce
     if MEAN:
         ce, of_labels = divide(ce, tokens), divide(of_labels, tokens)
         ntl = divide(ntl, tokens if OVER_TOKENS else numbers)

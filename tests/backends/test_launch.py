@@ -61,7 +61,7 @@ def count_calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 MEANS = [
-    {"MEAN": mean, "OVER_TOKENS": over_tokens, "ARE_SUMS": False}
+    {"MEAN": mean, "OVER_TOKENS": over_tokens, "ARE_SUMS": False, "SHARED": False}
     for mean, over_tokens in ((True, False), (True, True), (False, False))
 ]
 
@@ -132,7 +132,7 @@ def test_only_the_first_call_of_a_layout_is_bound(monkeypatch: pytest.MonkeyPatc
         arguments = (fields, 8, 2.0, None, weight, 1.0, loss, parts)
         launch(finish_kernel, programs, CPU, arguments, {**MEANS[0], "BLOCK": 16}, num_warps=4)
     assert len(bound) == 1 and [call[0] for call in launched] == [1, 2]
-    assert [call[-8] for call in launched] == [0.5, 0.7]
+    assert [call[-9] for call in launched] == [0.5, 0.7]
     launch(
         finish_kernel, 1, CPU, (fields, 8, torch.tensor(2.0), None, 0.3, 1.0, loss, parts), {**MEANS[0], "BLOCK": 16}
     )

@@ -39,7 +39,7 @@ def test_suites_cover_vocabularies_and_labels(suite: str) -> None:
     for dtype in ("float32", "bfloat16"):
         in_sweep = [w for w in logits if any(group.startswith("vocabulary") for group in (w.group, *w.also))]
         assert sorted(w.vocab for w in in_sweep if w.dtype == dtype) == sorted(VOCAB_SIZES)
-    assert {workload.numbers for workload in logits} == {10, 1110}
+    assert {workload.numbers for workload in logits} == {10, 256, 1024, 1110, 4096}
     assert {workload.number_share for workload in logits} >= {0.0, 0.2, 1.0}
     assert {workload.ignored_share for workload in logits} >= {0.0, 0.5, 0.9}
 
