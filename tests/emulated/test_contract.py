@@ -13,7 +13,7 @@ from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
 from ntl_kernels.backends.layout import gradient_like
 from ntl_kernels.formulas import divide
-from ntl_kernels.problem import AT, NUM_FIELDS, Parts, RowInputs, RowResult
+from ntl_kernels.problem import AT, NUM_FIELDS, Parts, RowInputs, RowResult, label_losses
 from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import spec_of
 from ntl_kernels.tokens import NumberTable
@@ -97,6 +97,12 @@ def test_sums_over_rows(rows: int) -> None:
     )
     torch.testing.assert_close(loss, expected.cross_entropy + 0.7 * expected.ntl)
     torch.testing.assert_close(parts, torch.stack(expected))
+    for share in (0.0, 0.25):  # of cross-entropy in number rows, which is reported without it
+        spec = replace(contract.spec, kind="soft_labels", label_share=share)
+        loss, shared = backend.finish(fields, contract._replace(ntl_weight=torch.tensor(0.7), spec=spec))
+        of_labels = divide(label_losses(fields, spec).sum(), total.row_weight)
+        torch.testing.assert_close(loss, of_labels + 0.7 * expected.ntl)
+        torch.testing.assert_close(shared, parts)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
