@@ -101,7 +101,7 @@ def totals() -> None:
 
 def shared_totals() -> None:
     """Each program has one or two smaller blocks."""
-    with mock.patch.multiple(backend, TOTAL_BLOCK=1024, TOTAL_PROGRAMS=5, MOST_ROWS_OF_A_PROGRAM=9000):
+    with mock.patch.multiple(backend, TOTAL_BLOCK=2048, TOTAL_PROGRAMS=3, MOST_ROWS_OF_A_PROGRAM=9000):
         test_contract.test_sums_over_rows(9001)
 
 
