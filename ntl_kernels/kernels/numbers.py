@@ -154,8 +154,9 @@ def number_terms(q, offsets, columns, numbers, normaliser, scalars, KIND: tl.con
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
     """The terms with ``label_sigma``: L is the distance between the running sums of q and the target t."""
     # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
-    t, _ = target(offsets, inside, scalars)
-    gaps = gaps_after(numbers, lanes)
+    deviations = offsets / scalars.label_sigma  # as in `target`, which takes more registers
+    t = tl.where(inside, tl.exp(-0.5 * deviations * deviations), 0.0)
+    t, gaps = t / tl.sum(t, 0), gaps_after(numbers, lanes)
     difference = running_sum(q - t, False, BLOCK)
     dloss_dq, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
     return NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=dot(q, dloss_dq), slope=1.0, loss=loss)
