@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
+from .config import SOFT
 from .formulas import divide
 from .spec import LossSpec
 from .tokens import NumberTable
@@ -194,6 +195,13 @@ class Statistics(NamedTuple):
     cost: Any  # the sum of e_k c_k; with soft labels, of t_k (log t_k + number_peak - x_k)
     logit_sum: Any = None  # the sum of x - peak, or of x without a peak; sent with label smoothing or soft labels only
     target: Any = None  # the sum of t_k over the rank's columns; sent with soft labels only
+
+
+def sent_statistics(options: Any) -> tuple[str, ...]:
+    """The names of the statistics that a rank sends, from a LossSpec or what a kernel has of one."""
+    if options.kind == SOFT:
+        return Statistics._fields
+    return Statistics._fields[: -1 if options.label_smoothing else -2]
 
 
 class Header(NamedTuple):

@@ -170,12 +170,15 @@ class Codec:
     def centres(self) -> NumberTokens:
         """The bins with their centres as values."""
         assert self.bins is not None
-        return NumberTokens.from_mapping(dict(zip(self.bin_ids, self.bins.centres, strict=True)), self.vocab_size)
+        return self.bins_with(self.bins.centres)
+
+    def bins_with(self, values: Sequence[float]) -> NumberTokens:
+        return NumberTokens.from_mapping(dict(zip(self.bin_ids, values, strict=True)), self.vocab_size)
 
     def numbers(self, group_by: str | None = "length") -> NumberTokens:
         """The number tokens for the Number Token Loss. Scores and bins are all compared with each other."""
         if self.bins is not None:
-            return NumberTokens.from_mapping(dict(zip(self.bin_ids, self.bins.values, strict=True)), self.vocab_size)
+            return self.bins_with(self.bins.values)
         if self.kind == "scores":
             return NumberTokens.from_texts(SCORES, self.tokenizer, self.vocab_size)
         digits_only = self.kind == "digits"

@@ -74,13 +74,15 @@ def title(trained_by: str, loss: Mapping[str, Any], codec: str = "digits") -> st
     if trained_by == GAUSSIAN:
         return f"CE, Gaussian target ({loss['sigma']:g})"
     name = f"CE + {loss['weight']:g} {TITLES[trained_by]}"
-    if loss.get("label_share", 1) == 0:
+    is_alone = loss.get("label_share", 1) == 0
+    if is_alone:
         name = f"{loss['weight']:g} {TITLES[trained_by]} alone"
     if trained_by in KINDS and codec not in ("digits", "scores", "rt"):
         same = "" if codec == "own" else ", same length"
         name += same if loss.get("group_by", "length") else ", all number tokens compared"
-    hidden = {"label_share"} if loss.get("label_share", 1) == 0 else set()
-    changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual and key not in hidden}
+    changed = {key: loss[key] for key, usual in EXTRAS.items() if loss.get(key, usual) != usual}
+    if is_alone:  # the name says so
+        del changed["label_share"]
     extras = ", ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()
     )

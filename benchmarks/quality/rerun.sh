@@ -25,6 +25,14 @@ steps() { # STEPS EVAL_STEPS
   echo "trainer.arguments.max_steps=$1 trainer.arguments.eval_steps=$2"
 }
 
+tables_of_four() { # OVERRIDE...; sets stones, houses and rides: each table with four columns
+  local table="dataset=table $*" told=longitude,latitude,median_income,ocean_proximity
+  local ride=distance,pickup_borough,dropoff_borough,tolls
+  stones="$table dataset.file=$diamonds dataset.target=price dataset.columns=[carat,cut,color,clarity]"
+  houses="$table dataset.file=$housing dataset.target=median_house_value dataset.columns=[$told]"
+  rides="$table dataset.file=$taxis dataset.target=fare dataset.columns=[$ride]"
+}
+
 three=1,2,3
 five=$three,4,5
 eight=$five,6,7,8
@@ -122,12 +130,7 @@ reweighed="loss.reweigh=true"
     dataset.limits.test=50 model=t5_ntl model.name=t5 loss=ce,ntl_was,ntl_mse $(steps 700 700)
 
   # Answers of one token, beside digits on the same rows.
-  few="dataset=table dataset.limits.validation=200 dataset.limits.test=300 trainer.max_questions=600"
-  stones="$few dataset.file=$diamonds dataset.target=price dataset.columns=[carat,cut,color,clarity]"
-  told=longitude,latitude,median_income,ocean_proximity
-  houses="$few dataset.file=$housing dataset.target=median_house_value dataset.columns=[$told]"
-  ride=distance,pickup_borough,dropoff_borough,tolls
-  rides="$few dataset.file=$taxis dataset.target=fare dataset.columns=[$ride]"
+  tables_of_four dataset.limits.validation=200 dataset.limits.test=300 trainer.max_questions=600
   one_token() { # SEEDS OVERRIDE...
     sweep "$1" model=bins "${@:2}" loss=ce,ntl_was
     sweep "$1" model=bins "${@:2}" loss=soft_labels loss.weight=4
@@ -159,12 +162,7 @@ reweighed="loss.reweigh=true"
   # A pretrained model: a run takes a quarter to half an hour.
   python -m benchmarks.quality pretrained smollm2
   limits="dataset.limits.train=3840 dataset.limits.validation=100"
-  rows="model=smollm2 dataset=table $limits dataset.limits.test=300"
-  stones="$rows dataset.file=$diamonds dataset.target=price dataset.columns=[carat,cut,color,clarity]"
-  told=longitude,latitude,median_income,ocean_proximity
-  houses="$rows dataset.file=$housing dataset.target=median_house_value dataset.columns=[$told]"
-  ride=distance,pickup_borough,dropoff_borough,tolls
-  rides="$rows dataset.file=$taxis dataset.target=fare dataset.columns=[$ride]"
+  tables_of_four model=smollm2 $limits dataset.limits.test=300
   jokes="model=smollm2 dataset=rjokes dataset.folder=$rjokes $limits dataset.limits.test=1000 model.longest_question=64"
   jokes="$jokes trainer.max_questions=1000"
   untrained="trainer=eval trainer.max_questions=300 trainer.arguments.per_device_eval_batch_size=50 loss=ce"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, dtype, inf
 
-from ..problem import Forward, Problem, Statistics
+from ..problem import Forward, Problem, Statistics, sent_statistics
 from ..spec import LossSpec
 
 
@@ -67,7 +67,7 @@ UNKNOWN = Statistics(-inf, 0.0, -inf, -inf, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def num_statistics(spec: LossSpec) -> int:
     """S, how many numbers a rank sends per row."""
-    return len(UNKNOWN) - (0 if spec.is_soft else 1 if spec.label_smoothing else 2)
+    return len(sent_statistics(spec))
 
 
 class ShardBackend(Protocol):

@@ -102,7 +102,7 @@ def merge_shards(gathered: Tensor, number_logits: Tensor | None, problem: Proble
         **merged_numbers(sent, number_logits, labels, normaliser, problem),
     )
     is_unmeasured = labels.is_other | (sent.number_total == 0).all(0)
-    fields = as_fields(found, labels.is_other if spec.is_soft else is_unmeasured, is_unmeasured)
+    fields = as_fields(found, labels.is_other, is_unmeasured, spec)
     if labels.counts is not None:
         fields.masked_fill_(~labels.counts, 0.0)
     return fields

@@ -67,7 +67,7 @@ def gradient_columns(
         peak=load_named("peak", RESULTS, fields, row_count, n), total=load_named("total", RESULTS, fields, row_count, n)
     )
     exponent = exponent_at(normaliser.peak, scalars)
-    a, b = a * label_share(numbers.index >= 0, scalars) * scalars.logit_scale, b * scalars.logit_scale
+    a, b = a * label_share(numbers.index >= 0, scalars, KIND) * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, shard.vocab_size, scalars, OPTIONS.label_smoothing)
     number_gradients = tl.zeros([BLOCK], tl.float32)
     if numbers.index >= 0:

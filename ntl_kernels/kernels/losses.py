@@ -10,7 +10,15 @@ from ..problem import Parts, RowResult
 from .arguments import VARYING
 from .groups import own_group
 from .normaliser import Normaliser, dot, exponent_at, log_total, share_of
-from .numbers import gather_numbers, number_gradient, number_softmax, number_terms, reweighed, value_offsets
+from .numbers import (
+    SOFT_LABELS,
+    gather_numbers,
+    number_gradient,
+    number_softmax,
+    number_terms,
+    reweighed,
+    value_offsets,
+)
 from .rows import coefficients, divide, load_named, looked_up, names_in, number_of, read_ids, read_labels, store_named
 from .softcap import transformed
 from .walk import clear_row, column_gradient, read_kept, row_of, scale_row, walk_front, walk_kept, write_gradient
@@ -70,7 +78,7 @@ def label_terms(
     """
     KIND: tl.constexpr = OPTIONS.kind  # Triton 3.6 cannot pass a string from a tuple as an argument
     exponent = exponent_at(normaliser.peak, scalars)
-    a, b = a * label_share(numbers.index >= 0, scalars) * scalars.logit_scale, b * scalars.logit_scale
+    a, b = a * label_share(numbers.index >= 0, scalars, KIND) * scalars.logit_scale, b * scalars.logit_scale
     ce = cross_entropy_gradient(a, normaliser, row.size, scalars, OPTIONS.label_smoothing)
     ntl, absolute_error, mass, number_peak, number_total, mean_dloss_dq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     number_gradients = tl.zeros([BLOCK], tl.float32)
@@ -98,9 +106,18 @@ def label_terms(
 
 
 @triton.jit
-def label_share(is_number, scalars):
+def label_share(is_number, scalars, KIND: tl.constexpr):
     """The factor of cross-entropy in the loss of a row."""
-    return tl.where(is_number, scalars.label_share, 1.0)
+    share = 1.0
+    if KIND == SOFT_LABELS:
+        share = tl.where(is_number, scalars.label_share, 1.0)
+    return share
+
+
+@triton.jit
+def label_loss(ce, is_number, share):
+    """CE as it is in the loss, in number rows times ``label_share``: 0 for a share of 0, even if CE is infinite."""
+    return tl.where(is_number, tl.where(share == 0.0, 0.0, share * ce), ce)
 
 
 @triton.jit
@@ -218,8 +235,7 @@ def row_losses_kernel(
         row_gradient, number = label_terms(row, u, columns, offsets, own, scalars, normaliser, a, b, OPTIONS, BLOCK)
         store_named(row_result(label, ce, is_correct, normaliser, number), RESULTS, fields, row_count, n)
         if losses is not None:
-            share = label_share(label.index >= 0, scalars)
-            of_label = tl.where(share == 0.0, 0.0, share * ce)
+            of_label = label_loss(ce, label.index >= 0, scalars.label_share)
             ntl = number_of(ntl_weight) * label.number_weight * number.ntl
             tl.store(losses + n, label.row_weight * (of_label + ntl))
         if gradient is not None:
@@ -309,7 +325,7 @@ def added(sums, fields, row_count, rows, share, ARE_SUMS: tl.constexpr, SHARED: 
     if SHARED and ARE_SUMS:
         of_labels += load_named("of_labels", NAMES, fields, row_count, rows, inside)
     elif SHARED:
-        of_labels += tl.where(number_weight != 0.0, tl.where(share == 0.0, 0.0, share * ce), ce)
+        of_labels += label_loss(ce, number_weight != 0.0, share)
     return Sums(
         row_weight=sums.row_weight + weight,
         mass=sums.mass + mass,

@@ -101,7 +101,8 @@ def target(offsets, inside, scalars):
     is_exponential = scalars.label_temperature > 0.0
     deviations = offsets / tl.where(is_exponential, scalars.label_temperature, scalars.label_sigma)
     exponents = tl.where(is_exponential, -tl.abs(deviations), -0.5 * deviations * deviations)
-    t = tl.where(inside & (exponents >= LEAST), tl.exp(exponents), 0.0)
+    exponents = tl.where(inside & (exponents >= LEAST), exponents, float("-inf"))
+    t = tl.exp(exponents)  # 0 at -inf; a choice after it would take more registers
     total = tl.sum(t, 0)
     return t / total, exponents - tl.log(total)
 
@@ -154,9 +155,8 @@ def number_terms(q, offsets, columns, numbers, normaliser, scalars, KIND: tl.con
 def cumulative_terms(q, offsets, lanes, inside, numbers, scalars, BLOCK: tl.constexpr):
     """The terms with ``label_sigma``: L is the distance between the running sums of q and the target t."""
     # L = sum_k |F_q(k) - F_t(k)| (v_{k+1} - v_k),  e_k = sum_{j >= k} sign(F_q(j) - F_t(j)) (v_{j+1} - v_j)
-    deviations = offsets / scalars.label_sigma  # as in `target`, which takes more registers
-    t = tl.where(inside, tl.exp(-0.5 * deviations * deviations), 0.0)
-    t, gaps = t / tl.sum(t, 0), gaps_after(numbers, lanes)
+    t, _ = target(offsets, inside, scalars)
+    gaps = gaps_after(numbers, lanes)
     difference = running_sum(q - t, False, BLOCK)
     dloss_dq, loss = running_sum(product(sign(difference), gaps), True, BLOCK), dot(tl.abs(difference), gaps)
     return NumberTerms(dloss_dq=dloss_dq, mean_dloss_dq=dot(q, dloss_dq), slope=1.0, loss=loss)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..config import SOFT
-from ..problem import Header, Statistics
+from ..problem import Header, Statistics, sent_statistics
 from .arguments import VARYING
 from .groups import own_group
 from .losses import RESULTS, NumberResult, cross_entropy, row_result
@@ -42,6 +41,7 @@ class Shard(NamedTuple):
 
 STATISTICS = tl.constexpr(Statistics._fields)
 HEADER = tl.constexpr(Header._fields)
+sent = constexpr_function(sent_statistics)
 
 
 class Gathered(NamedTuple):
@@ -51,13 +51,6 @@ class Gathered(NamedTuple):
     stride: Any  # the distance between statistics: N + 1
     rank_stride: Any
     rank_count: Any  # R
-
-
-@constexpr_function
-def sent(names, options):
-    """The names of the statistics that are sent, as in ``num_statistics``."""
-    left = 0 if options.kind == SOFT else 1 if options.label_smoothing else 2
-    return names[: len(names) - left]
 
 
 @triton.jit
@@ -142,7 +135,7 @@ def shard_statistics_kernel(
         logit_sum=distance,
         target=of_target,
     )
-    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS)
+    NAMES: tl.constexpr = sent(OPTIONS)
     store_named(found_here, NAMES, statistics, row_count + 1, n)
 
 
@@ -208,7 +201,7 @@ def merge_shards_kernel(
     inside = rows < row_count
     label = read_labels(labels, numbers, vocab_size, rows, inside)
     stride = row_count + 1
-    NAMES: tl.constexpr = sent(STATISTICS, OPTIONS)
+    NAMES: tl.constexpr = sent(OPTIONS)
     ranks = Gathered(pointer=gathered, stride=stride, rank_stride=names_in(NAMES) * stride, rank_count=rank_count)
     peak = largest("peak", ranks, rows, inside)
     total = summed_powers("total", "peak", ranks, exponent_at(peak, scalars), rows, inside)

@@ -51,12 +51,12 @@ class NumberTable(NamedTuple):
     groups: Tensor | None  # float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group
     width: int  # the size of the largest group
     key: int = 0  # a hash of the number tokens, equal in all processes
-    first: int = -1  # the first of ``ids`` if they are consecutive and ascending, as bins usually are; else -1
+    first_id: int = -1  # the first of ``ids`` if they are consecutive and ascending, as bins usually are; else -1
 
     @property
     def columns(self) -> slice | Tensor:
         """The columns of the number tokens: a slice costs less than their ids."""
-        return self.ids if self.first < 0 else slice(self.first, self.first + self.ids.shape[0])
+        return self.ids if self.first_id < 0 else slice(self.first_id, self.first_id + self.ids.shape[0])
 
     def groups_of(self, index: Tensor, dtype: torch.dtype) -> Group | None:
         """The groups of the number tokens ``index`` [n], with fields [n, 1]; None if there is one group."""

@@ -140,16 +140,16 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         if problem.wants_parts and error is not None:
             found["absolute_error"] = error.abs() if labels.group is None else error.abs() * labels.group.unit
             found["mass"] = rounded_up_(number_p.sum(-1, keepdim=True))
-    return as_fields(RowResult(**found), labels.is_other if spec.is_soft else measured.is_other, measured.is_other)
+    return as_fields(RowResult(**found), labels.is_other, measured.is_other, spec)
 
 
-def as_fields(found: RowResult, is_without_loss: Tensor, is_unmeasured: Tensor) -> Tensor:
-    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros. The NTL may be arbitrary in rows (bool
-    [n, 1]) without one, and the others of numbers in rows that are not number rows or have -inf for all number
-    tokens."""
+def as_fields(found: RowResult, is_other: Tensor, is_unmeasured: Tensor, spec: LossSpec) -> Tensor:
+    """The fields [NUM_FIELDS, n] of results [n, 1]; None stands for zeros. What belongs to numbers may be
+    arbitrary outside number rows (bool [n, 1]), and in those that are unmeasured, with -inf for all number tokens:
+    they have no distribution, and so no NTL unless it compares all probabilities."""
     zeros = torch.zeros_like(found.cross_entropy)
     fields = torch.stack([zeros if part is None else part for part in found])
-    fields[AT.ntl].masked_fill_(is_without_loss, 0)
+    fields[AT.ntl].masked_fill_(is_other if spec.is_soft else is_unmeasured, 0)
     fields[AT.absolute_error :].masked_fill_(is_unmeasured, 0)
     return fields.squeeze(-1)
 
