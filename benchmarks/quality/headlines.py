@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..commands import InputError
 from . import plots
-from .advice import REWEIGHED
+from .advice import GAUSSIAN, REWEIGHED, SOFT
 from .losses import NTL
 from .names import (
     BOOSTED,
@@ -24,6 +24,7 @@ from .names import (
     SHORT,
     UNITS,
     UNTRAINED,
+    WITH_BINS,
     in_order,
     models_of,
     subject,
@@ -43,8 +44,11 @@ class Headline(NamedTuple):
     split: str = "test"
 
 
+OF_BINS = {SOFT: "soft labels beside the label", GAUSSIAN: "soft labels alone"}
+"""Losses that the rows of the model with bins compare with CE -> how their names end."""
 HEADLINES = (
     *(Headline(dataset, model=PRETRAINED) for dataset in FINETUNED),
+    *(Headline(FINETUNED[0], loss, WITH_BINS) for loss in OF_BINS),
     Headline(SHORT),
     Headline(RENTS),
     Headline(LONG),
@@ -85,9 +89,10 @@ def in_table(runs: Sequence[Record], datasets: Sequence[str]) -> list[Pair]:
 
 def table(runs: Sequence[Record], datasets: Sequence[str] = FROM_SCRATCH) -> str:
     """A row per task: the median error with CE and with CE + NTL, and how it and the mean error change."""
-    header = ["task", "CE", NTL, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
-    rows = [table_row(*pair) for pair in in_table(runs, datasets)]
-    return markdown(header, rows, words=1)
+    found = in_table(runs, datasets)
+    ours = NTL if {row.loss for row, _, _ in found} <= {NTL} else "CE + NTL"
+    header = ["task", "CE", ours, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
+    return markdown(header, [table_row(*pair) for pair in found], words=1)
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
@@ -96,7 +101,7 @@ def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[st
     found, mae = (compare(ours, plain, row.split, metric) for metric in (SHOWN, "mae"))
     equal = sum(map(eq, *(values_of(side, row.split, SHOWN) for side in (ours, plain))))
     seeds = f"{found.lower} of {found.pairs}" + f" ({equal} equal)" * (equal > 0) if found else ""
-    name = subject(row.dataset) + unit + CHOSEN * (row.dataset in BUDGETS)
+    name = subject(row.dataset) + variant(row) + unit + CHOSEN * (row.dataset in BUDGETS)
     return [name, *means, marked(found, SHOWN), seeds, marked(mae, "mae")]
 
 
@@ -176,8 +181,13 @@ def errors(runs: Sequence[Record]) -> dict[str, dict[str, Difference | None]]:
 
 
 def task(row: Headline) -> str:
-    """The display name of the row's data set, with any option in which its loss differs from the usual one."""
-    return words(row.dataset) + row.loss.removeprefix(NTL)
+    """The display name of the row."""
+    return words(row.dataset) + variant(row)
+
+
+def variant(row: Headline) -> str:
+    """How the row's model or loss differs from the usual one."""
+    return f" in 256 bins, {OF_BINS[row.loss]}" if row.model == WITH_BINS else row.loss.removeprefix(NTL)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:
@@ -197,9 +207,8 @@ def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
 
 def training(runs: Sequence[Record]) -> dict[str, list[tuple[int, Difference]]]:
     """Data set -> (step, difference in MAE to CE on the validation split) at each evaluation."""
-    return {
-        words(row.dataset): list(differences(ours, plain)) for row, ours, plain in pairs(runs) if row.dataset in TRAINED
-    }
+    shown = [pair for pair in pairs(runs) if pair[0].dataset in TRAINED and pair[0].loss == NTL]
+    return {words(row.dataset): list(differences(ours, plain)) for row, ours, plain in shown}
 
 
 def differences(ours: list[Record], plain: list[Record]) -> Iterator[tuple[int, Difference]]:

@@ -55,6 +55,8 @@ TOKENIZERS = {"llama_plain": "GPT-2-like", "llama_triples": "Llama-3-like", "lla
 """Model -> how its tokenizer writes numbers, in the order of reports."""
 PRETRAINED, UNTRAINED = "smollm2", "smollm2_untrained"
 """The pretrained model, and the same before it is fine-tuned."""
+WITH_BINS = "smollm2_bins"
+"""The pretrained model with a new token for each of 256 bins."""
 A_TOKEN_EACH = "llama_scores"
 """The model with a token for each score."""
 SEVERAL = ("llama_plain", "llama_triples")

@@ -12,9 +12,9 @@ from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
 from . import headlines, ordered, paper, plots, records, several_digits
-from .advice import ADVICE, CHOICE, Evidence
+from .advice import ADVICE, CHOICE, SOFT, Evidence
 from .losses import NTL
-from .names import A_TOKEN_EACH, FINETUNED, METRICS, OF_PAPER, SEVERAL, anchor, in_order, words
+from .names import A_TOKEN_EACH, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -164,7 +164,8 @@ def headline_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
 def finetuned_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
     """What was fine-tuned, the table and its caption; nothing without such runs."""
     told = headlines.finetuning(runs, yardsticks)
-    return [told, headlines.table(runs, FINETUNED), CAPTION] if told else []
+    caption = f"{CAPTION} {OF_BINS}" if any(run["model"] == WITH_BINS for run in runs) else CAPTION
+    return [told, headlines.table(runs, FINETUNED), caption] if told else []
 
 
 def advice(runs: Sequence[Record], yardsticks: Record) -> str:
@@ -187,6 +188,9 @@ ALT = "Change in error with CE + NTL, relative to CE"
 CAPTION = (
     f"Median absolute error of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. Change: "
     f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
+)
+OF_BINS = (
+    f"In 256 bins: each answer is one new token, and the loss is {SOFT}, or the soft label alone (label_sigma=0.12)."
 )
 CHOSEN = f"{headlines.CHOSEN}: 0.3 was chosen on the test answers of this task, after 800 steps."
 SHRINKS = (
