@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .names import DECODERS, METRICS, in_order, split_of, words
+from .names import DECODERS, FINETUNED, METRICS, in_order, split_of, words
 from .records import Groups, Record, by_dataset, values_of
 from .tables import markdown, marked, settings, spread, to_baseline, told
 
@@ -45,7 +45,8 @@ def section(runs: Sequence[Record]) -> list[str]:
         if name.startswith("boxes_"):
             parts += [f"### {words(name)}", BOXES, box_table(groups)]
             continue
-        parts += [f"### {words(name)}", settings(groups), table(groups)]
+        heading = f"### {words(name)}" + ", bins beside digits" * (name in FINETUNED)
+        parts += [heading, settings(groups), table(groups)]
         parts += ["Paired differences to CE with the same model:", differences(groups)]
     return parts
 

@@ -214,7 +214,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     rows = []
     for each in evidence:
         task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
-        task += ", a token per score" * (each.model == A_TOKEN_EACH)
+        task += ", a token per score" * (each.model == A_TOKEN_EACH) + ", in 256 bins" * (each.model == WITH_BINS)
         beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
         found = told(evidence_of(by_dataset(runs), each), each.metric)
         rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])

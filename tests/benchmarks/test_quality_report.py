@@ -502,6 +502,21 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
     assert f"median of {advice.SAMPLES} sampled answers: its MAE was {where}" in told
 
 
+def test_table_of_the_page_on_ordered_tokens() -> None:
+    datasets = by_dataset(records.read([report.FOLDER]))
+    of_rows = {"small model, 2,000 house values": ("bins_housing", "llama_bins")}
+    of_rows["small model, 2,000 prices of diamonds"] = "bins_diamonds", "llama_bins"
+    of_rows["SmolLM2, 3,840 prices of diamonds"] = "finetuned_diamonds", names.WITH_BINS
+    losses, expected = ("CE", NTL, advice.SOFT, advice.GAUSSIAN), []
+    for name, (dataset, model) in of_rows.items():
+        for way in ("greedy", "median"):
+            found = [values_of(datasets[dataset].get((model, loss), []), ordered.WAYS[way], "mae") for loss in losses]
+            expected.append([f"{name}, {way}", *(tables.rounded(np.mean(each), 3) if each else "-" for each in found)])
+    page = (ROOT / "docs" / "pages" / "ordered-tokens.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| small", "| SmolLM2"))]
+    assert rows == expected
+
+
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
     """What the main job does is what was recorded, and the sign of its difference is that of nine seeds in ten."""
     groups = by_dataset(records.read([report.FOLDER]))["rents_quick"]
