@@ -59,7 +59,7 @@ HEADLINES = (
     Headline("expressions", REWEIGHED, split="interpolate"),
     Headline("arithmetic", model="llama_pretrained", split="interpolate"),
 )
-"""The rows of the plot of differences."""
+"""The rows of tables and plots."""
 FROM_SCRATCH = (SHORT, LONG, "housing", "taxis", "diamonds", "arithmetic")
 """The data sets of the second table's rows; the first is about fine-tuning."""
 CHOSEN = "†"
@@ -174,10 +174,15 @@ def draw_differences(runs: Sequence[Record], path: Path, source: str) -> None:
 def errors(runs: Sequence[Record]) -> dict[str, dict[str, Difference | None]]:
     """Row -> metric -> the relative change."""
     rows = {}
-    for row, ours, plain in pairs(runs):
+    for row, ours, plain in plotted(runs):
         metrics = ("log_mae",) if row.dataset in EXACT else ("median_error", "mae", "log_mae")
         rows[task(row)] = {METRICS[metric]: compare(ours, plain, row.split, metric) for metric in metrics}
     return rows
+
+
+def plotted(runs: Sequence[Record]) -> list[Pair]:
+    """The rows for plots: without bins, whose differences are of another size."""
+    return [pair for pair in pairs(runs) if pair[0].model != WITH_BINS]
 
 
 def task(row: Headline) -> str:
@@ -207,7 +212,7 @@ def budgets(runs: Sequence[Record]) -> list[tuple[int, Difference]]:
 
 def training(runs: Sequence[Record]) -> dict[str, list[tuple[int, Difference]]]:
     """Data set -> (step, difference in MAE to CE on the validation split) at each evaluation."""
-    shown = [pair for pair in pairs(runs) if pair[0].dataset in TRAINED and pair[0].loss == NTL]
+    shown = [pair for pair in plotted(runs) if pair[0].dataset in TRAINED]
     return {words(row.dataset): list(differences(ours, plain)) for row, ours, plain in shown}
 
 
