@@ -185,7 +185,7 @@ reweighed="loss.reweigh=true"
   sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_mse
   sweep $three $stones dataset.name=diamonds_480_steps dataset.limits.train=7680 samples=16 loss=ce,ntl_was \
     $(steps 480 480)
-  one_token $three $stones dataset.name=finetuned_diamonds model.name=smollm2_bins model.bins=256 model.scale=log
+  one_token $five $stones dataset.name=finetuned_diamonds model.name=smollm2_bins model.bins=256 model.scale=log
   sweep 1 $stones dataset.name=diamonds_60_steps dataset.limits.train=960 samples=16 loss=ce,ntl_was $(steps 60 60)
 }
 
