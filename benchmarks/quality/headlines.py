@@ -44,11 +44,11 @@ class Headline(NamedTuple):
     split: str = "test"
 
 
-OF_BINS = {SOFT: "soft labels beside the label", GAUSSIAN: "soft labels alone"}
+FOR_BINS = {SOFT: "soft labels beside the label", GAUSSIAN: "soft labels alone"}
 """Losses that the rows of the model with bins compare with CE -> how their names end."""
 HEADLINES = (
     *(Headline(dataset, model=PRETRAINED) for dataset in FINETUNED),
-    *(Headline(FINETUNED[0], loss, WITH_BINS) for loss in OF_BINS),
+    *(Headline(FINETUNED[0], loss, WITH_BINS) for loss in FOR_BINS),
     Headline(SHORT),
     Headline(RENTS),
     Headline(LONG),
@@ -192,7 +192,7 @@ def task(row: Headline) -> str:
 
 def variant(row: Headline) -> str:
     """How the row's model or loss differs from the usual one."""
-    return f" in 256 bins, {OF_BINS[row.loss]}" if row.model == WITH_BINS else row.loss.removeprefix(NTL)
+    return f" in 256 bins, {FOR_BINS[row.loss]}" if row.model == WITH_BINS else row.loss.removeprefix(NTL)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:

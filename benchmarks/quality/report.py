@@ -164,7 +164,7 @@ def headline_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
 def finetuned_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
     """What was fine-tuned, the table and its caption; nothing without such runs."""
     told = headlines.finetuning(runs, yardsticks)
-    caption = f"{CAPTION} {OF_BINS}" if any(run["model"] == WITH_BINS for run in runs) else CAPTION
+    caption = f"{CAPTION} {IN_BINS}" if any(run["model"] == WITH_BINS for run in runs) else CAPTION
     return [told, headlines.table(runs, FINETUNED), caption] if told else []
 
 
@@ -189,7 +189,7 @@ CAPTION = (
     f"Median absolute error of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. Change: "
     f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
 )
-OF_BINS = (
+IN_BINS = (
     f"In 256 bins: each answer is one new token, and the loss is {SOFT}, or the soft label alone (label_sigma=0.12)."
 )
 CHOSEN = f"{headlines.CHOSEN}: 0.3 was chosen on the test answers of this task, after 800 steps."

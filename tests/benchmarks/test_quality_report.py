@@ -414,7 +414,7 @@ def test_plots_over_training_use_the_runs_that_there_are() -> None:
 def test_rows_with_bins_name_their_loss_and_are_not_plotted() -> None:
     runs = fine_tuned("finetuned_diamonds") + both("finetuned_diamonds", names.WITH_BINS, advice.GAUSSIAN)
     _, table, caption = report.finetuned_parts(runs, {})
-    assert "| CE + NTL | " in table and caption.endswith(report.OF_BINS)
+    assert "| CE + NTL | " in table and caption.endswith(report.IN_BINS)
     assert "| prices of diamonds in 256 bins, soft labels alone, dollars | " in table
     assert len(headlines.training(runs)) == len(headlines.errors(runs)) == 1
 
@@ -504,10 +504,12 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
 
 def test_table_of_the_page_on_ordered_tokens() -> None:
     datasets = by_dataset(records.read([report.FOLDER]))
-    of_rows = {"small model, 2,000 house values": ("bins_housing", "llama_bins")}
-    of_rows["small model, 2,000 prices of diamonds"] = "bins_diamonds", "llama_bins"
-    of_rows["SmolLM2, 3,840 prices of diamonds"] = "finetuned_diamonds", names.WITH_BINS
-    of_rows["SmolLM2, digits on these rows"] = "finetuned_diamonds", names.PRETRAINED
+    of_rows = {
+        "small model, 2,000 house values": ("bins_housing", "llama_bins"),
+        "small model, 2,000 prices of diamonds": ("bins_diamonds", "llama_bins"),
+        "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
+        "SmolLM2, digits on these rows": ("finetuned_diamonds", names.PRETRAINED),
+    }
     losses, expected = ("CE", NTL, advice.SOFT, advice.GAUSSIAN), []
     for name, (dataset, model) in of_rows.items():
         for way in ("greedy", "median")[: 1 if model == names.PRETRAINED else 2]:
