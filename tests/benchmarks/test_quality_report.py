@@ -507,6 +507,7 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     of_rows = {
         "small model, 2,000 house values": ("bins_housing", "llama_bins"),
         "small model, 2,000 prices of diamonds": ("bins_diamonds", "llama_bins"),
+        "small model, 2,000 taxi fares": ("bins_taxis", "llama_bins"),
         "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
         "SmolLM2, digits on these rows": ("finetuned_diamonds", names.PRETRAINED),
     }
