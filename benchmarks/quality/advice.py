@@ -62,9 +62,7 @@ STONES, HOUSES, RIDES = TUNED = tuple(
     {"dataset": f"finetuned_{name}", "model": PRETRAINED} for name in ("diamonds", "housing", "taxis")
 )
 RATED = {"dataset": "finetuned_rjokes", "model": PRETRAINED}
-BINS, HOMES, FARES = (
-    {"dataset": f"bins_{name}", "model": "llama_bins"} for name in ("diamonds", "housing", "taxis")
-)
+BINS, HOMES, FARES = ({"dataset": f"bins_{name}", "model": "llama_bins"} for name in ("diamonds", "housing", "taxis"))
 NEW_TOKENS, BOXES = STONES | {"model": WITH_BINS}, {"dataset": "boxes_1000", "model": "locator"}
 SOFT, GAUSSIAN = soft(4, label_sigma=0.3), "CE, Gaussian target (0.12)"
 OF_BINS = split_of("test", "median")
