@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .names import DECODERS, FINETUNED, METRICS, in_order, split_of, words
 from .records import Groups, Record, by_dataset, values_of
-from .tables import markdown, marked, settings, spread, to_baseline, told
+from .tables import markdown, marked, rounded, settings, spread, to_baseline, told
 
 TITLE = "Ordered tokens"
 SPLIT = "test"
@@ -19,8 +19,9 @@ READ = (
     "A number is one token: one of 256 bins of its logarithm, or of as many as the model's name says. The values of "
     "the bins go from 0 to 10, and the widths of targets are in that unit: 0.3 is about 8 bins of 256, 0.12 about 3. "
     "`greedy`: the centre of the likeliest bin; `median`, `mean`: of the distribution over the bins. Cross-entropy is "
-    "that of the bin. Beside them, the same rows with digits as tokens (`llama`, `smollm2`) and with a regression head "
-    "(`MSE`). The options of the losses were fixed on the validation rows of seed 6, which is in no other table. Small "
+    "that of the bin. Beside them, the same rows with digits as tokens (`llama`, `smollm2`), with a regression head "
+    "(`MSE`), and with the methods of [What tables allow](#what-tables-allow), in the columns of greedy answers. The "
+    "options of the losses were fixed on the validation rows of seed 6, which is in no other table. Small "
     "models read their few rows many times; the best of eight validations was tested."
 )
 BOXES = (
@@ -34,7 +35,7 @@ def is_ordered(run: Record) -> bool:
     return bool(run["config"]["model"].get("bins")) or run["dataset"].startswith(("bins_", "boxes_", "select_"))
 
 
-def section(runs: Sequence[Record]) -> list[str]:
+def section(runs: Sequence[Record], yardsticks: Record) -> list[str]:
     """The section of the report; empty without such runs."""
     datasets = with_ordered(runs)
     if not datasets:
@@ -46,7 +47,8 @@ def section(runs: Sequence[Record]) -> list[str]:
             parts += [f"### {words(name)}", BOXES, box_table(groups)]
             continue
         heading = f"### {words(name)}" + ", bins beside digits" * (name in FINETUNED)
-        parts += [heading, settings(groups), table(groups)]
+        others = yardsticks[name]["metrics"] if name in yardsticks else {}
+        parts += [heading, settings(groups), table(groups, others)]
         parts += ["Paired differences to CE with the same model:", differences(groups)]
     return parts
 
@@ -60,12 +62,16 @@ def with_ordered(runs: Iterable[Record]) -> dict[str, Groups]:
     }
 
 
-def table(groups: Groups) -> str:
-    """Means of every metric and way to read an answer, marked where the difference to CE is certain."""
+def table(groups: Groups, others: Record) -> str:
+    """Means of every metric and way to read an answer, marked where the difference to CE is certain; and the metrics of
+    ``others``, methods without a language model."""
     rows = [
         [*key, str(len(found)), *(marked(groups, key, WAYS[way], metric) for metric, way in SHOWN)]
         for key, found in sorted(groups.items())
     ]
+    for name, metrics in others.items():
+        cells = (rounded(metrics[metric], 3) if way == "greedy" and metric in metrics else "-" for metric, way in SHOWN)
+        rows.append([name, "-", "-", *cells])
     return markdown(["model", "loss", "seeds", *(f"{METRICS[metric]}, {way}" for metric, way in SHOWN)], rows)
 
 

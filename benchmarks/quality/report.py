@@ -63,7 +63,7 @@ def report(
         parts += ["## What decoding does", DECODING, table]
     if table := yardstick_table(datasets, yardsticks):
         parts += ["## What tables allow", YARDSTICKS, table]
-    parts += ordered.section(runs) + several_digits.section(runs) + paper.section(runs)
+    parts += ordered.section(runs, yardsticks) + several_digits.section(runs) + paper.section(runs)
     for dataset in in_order(datasets):
         parts += tables_of(dataset, datasets[dataset])
     return "\n\n".join(parts) + "\n"

@@ -197,10 +197,15 @@ measured() { # FILE TARGET COLUMNS
 measured "$housing" median_house_value longitude,latitude,housing_median_age,median_income,ocean_proximity
 measured "$taxis" fare distance,pickup_zone,dropoff_zone
 measured "$diamonds" price carat,cut,color,clarity,depth,table,x,y,z
-same_rows() { # NAME FILE TARGET COLUMNS
-  python -m benchmarks.quality yardsticks model=smollm2 dataset.limits.train=3840 dataset.limits.validation=100 \
-    dataset.limits.test=300 "dataset.name=finetuned_$1" "dataset.file=$2" "dataset.target=$3" "dataset.columns=[$4]" \
-    --out benchmarks/results/quality
+same_rows() { # NAME FILE TARGET COLUMNS: those of the pretrained model, and those of the small one with bins
+  local columns="dataset.file=$2 dataset.target=$3 dataset.columns=[$4] dataset.limits.test=300"
+  # shellcheck disable=SC2086
+  {
+    python -m benchmarks.quality yardsticks model=smollm2 dataset.limits.train=3840 dataset.limits.validation=100 \
+      "dataset.name=finetuned_$1" $columns --out benchmarks/results/quality
+    python -m benchmarks.quality yardsticks model=bins dataset.limits.train=2000 dataset.limits.validation=200 \
+      trainer.max_questions=600 "dataset.name=bins_$1" $columns --out benchmarks/results/quality
+  }
 }
 same_rows diamonds "$diamonds" price carat,cut,color,clarity
 same_rows housing "$housing" median_house_value longitude,latitude,median_income,ocean_proximity

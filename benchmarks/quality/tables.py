@@ -193,8 +193,8 @@ def decoding_rows(dataset: str, groups: Groups) -> Iterator[list[str]]:
 def yardstick_table(datasets: dict[str, Groups], yardsticks: Record) -> str:
     """Errors of models with CE and the recommended loss, and of methods without a language model; may be empty."""
     rows = []
-    for dataset in in_order(yardsticks):
-        groups, (model, head) = datasets.get(dataset, {}), models_of(dataset)
+    for dataset in in_order(set(yardsticks) & set(datasets)):
+        groups, (model, head) = datasets[dataset], models_of(dataset)
         for key in ((model, "CE"), (model, NTL), (head, "MSE")):
             if key in groups:
                 cells = [spread(values_of(groups[key], "test", metric)) for metric in DECODED]

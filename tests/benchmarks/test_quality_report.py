@@ -519,6 +519,13 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     page = (ROOT / "docs" / "pages" / "ordered-tokens.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| small", "| SmolLM2"))]
     assert rows == expected
+    yardsticks = json.loads((report.FOLDER / records.YARDSTICKS).read_text())
+    ratios = {}
+    for name in ("diamonds", "housing", "taxis"):
+        group = datasets[f"bins_{name}"][("llama_bins", advice.SOFT)]
+        boosted = yardsticks[f"bins_{name}"]["metrics"]["gradient boosting"]["mae"]
+        ratios[name] = np.mean(values_of(group, ordered.WAYS["median"], "mae")) / boosted
+    assert ratios["diamonds"] < 1 < ratios["taxis"] < 1.1 < ratios["housing"]
 
 
 def test_ten_recorded_seeds_of_the_main_job_agree() -> None:
@@ -562,8 +569,10 @@ def test_ordered_tokens_have_a_section_of_their_own(tmp_path: Path) -> None:
         }
         write_run(tmp_path / f"boxes{seed}", box | {"config": {**box["config"], "model": {"name": "locator"}}})
     found = records.read([tmp_path])
-    text = "\n".join(ordered.section(found))
+    yardsticks = {"bins_diamonds": {"metrics": {"gradient boosting": {"mae": 9.0, "median_error": 4.0}}}}
+    text = "\n".join(ordered.section(found, yardsticks))
+    assert "| gradient boosting | - | - | 9.00 | - | - | 4.00 | - |" in text
     assert "| llama_bins | CE + 0.3 NTL-WAS | 3 | 7.20 ± 0.10 ▼ | 3.50 ± 0 ▼ |" in text
     assert "| llama | CE | 3 | 12.2 ± 0.10 | - |" in text and "| CE | 3 | 0.500 ± 0 | 0.600 ± 0 |" in text
     assert not report.without_sections(found) and "## Ordered tokens" in report.report(found, {}, {}, False)
-    assert ordered.section([]) == []
+    assert ordered.section([], yardsticks) == []
