@@ -506,7 +506,9 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     datasets = by_dataset(records.read([report.FOLDER]))
     of_rows = {
         "small model, 2,000 house values": ("bins_housing", "llama_bins"),
+        "small model, 500 prices of diamonds": ("bins_diamonds_500", "llama_bins"),
         "small model, 2,000 prices of diamonds": ("bins_diamonds", "llama_bins"),
+        "small model, 8,000 prices of diamonds": ("bins_diamonds_8000", "llama_bins"),
         "small model, 2,000 taxi fares": ("bins_taxis", "llama_bins"),
         "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
         "SmolLM2, digits on these rows": ("finetuned_diamonds", names.PRETRAINED),
