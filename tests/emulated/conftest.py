@@ -21,8 +21,8 @@ collect_ignore_glob = ["test_*"] if missing() else []
 WAYS = ((0, 0), (1, 7), (5, 11))
 """(order of warps and programs, errors of approximate instructions): see `Emulator.schedule` and `Emulator.noise`."""
 IS_WIDE = "NTL_KERNELS_EMULATE_ALL" in os.environ
-"""Whether every test runs in every way instead of one, and with all of its cases. Mutants are
-judged in one: every way finds enough of them alone, and takes 7 minutes."""
+"""Whether every test runs in every way instead of one, and with all of its cases. Mutants are tried in
+one: each way alone finds enough of them, and they are slow."""
 
 
 def some(every: int, *axes: Iterable[Any]) -> list[Any]:
