@@ -96,7 +96,8 @@ def number_answers(logits: Tensor, numbers: NumberTokens, levels: Sequence[float
         values, at = values.to(x.dtype), x.new_tensor([0.5, *levels], dtype=torch.float64)
         share = x.double().softmax(-1)
         mean = (share * values).sum(-1).to(x.dtype)
-        place = torch.searchsorted(share.cumsum(-1), at.expand(len(x), -1).contiguous()).clamp_max_(len(ids) - 1)
+        total = share.cumsum(-1)  # of which the last may round to another number than 1
+        place = torch.searchsorted(total / total[:, -1:], at.expand(len(x), -1).contiguous()).clamp_max_(len(ids) - 1)
         has_number = (x != -torch.inf).any(-1, keepdim=True)
         found = torch.where(has_number, values[torch.cat([x.argmax(-1, keepdim=True), place], -1)], torch.nan)
         return found[:, 0], found[:, 1], mean, found[:, 2:]

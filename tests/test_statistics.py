@@ -144,3 +144,10 @@ def test_answers_of_rows_without_a_number_are_nan_and_wrong_levels_are_named() -
     assert all(part.isnan().all() for part in found)
     with pytest.raises(ValueError, match=r"a level must be .* at most 1; got 1\.5"):
         number_answers(torch.zeros(13), NUMBERS, levels=[1.5])
+
+
+def test_all_probability_lies_between_its_ends() -> None:
+    """However it is rounded: never beyond the last number that has any."""
+    numbers = NumberTokens.from_mapping({token: float(token) for token in range(100)}, 100)
+    logits = torch.randn(400, 100).index_fill(1, torch.arange(90, 100), -torch.inf)
+    assert (number_answers(logits, numbers, [1.0]).quantiles == 89).all()

@@ -164,6 +164,9 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         metrics |= evaluate_answers(trainer, medians, partial(split_of_medians, samples=config.samples), splits, folder)
     for decoder, answer in task.decoders.items():
         metrics |= evaluate_answers(trainer, answer, partial(split_of, decoder=decoder), splits, folder)
+    for split, pairs in splits.tests.items() if task.covers else ():
+        covered = trainer.ask(pairs, task.covers, f"{split}, intervals")
+        metrics[split_of(split, "median")]["coverage"] = sum(covered) / len(covered)
     result = {
         "config": plain(config),
         "loss": task.loss,

@@ -75,6 +75,7 @@ METRICS = {
     "mae": "MAE",
     "median_error": "median error",
     "log_mae": "log MAE",
+    "coverage": "90% intervals",
     "r2": "R2",
     "pearson": "Pearson",
     "spearman": "Spearman",

@@ -56,6 +56,8 @@ class Task:
     decoders: dict[str, Answer] = field(default_factory=dict)
     """Other answers than greedy ones that follow from the probabilities of ratings or bins: their median, their
     mean."""
+    covers: Callable[[Sequence[Pair]], list[bool]] | None = None
+    """Whether the true bin of each answer is among those with 90 % of the probability, between two quantiles."""
 
 
 def question_of(codec: Codec, pair: Pair) -> list[int]:
@@ -121,7 +123,7 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         add_number_embeddings(model, codec)
     task = token_task(config, model, codec, splits)
     if codec.bins is not None:
-        task.decoders = bin_decoders(model, codec)
+        task.decoders, task.covers = bin_decoders(model, codec), partial(in_intervals, model, codec)
     return rating_task(task, splits) if config.dataset.get("ratings") else task
 
 
@@ -137,6 +139,14 @@ def bin_decoders(model: Any, codec: Codec) -> dict[str, Answer]:
         return answer
 
     return {"median": decoder("median"), "expected": decoder("mean")}
+
+
+def in_intervals(model: Any, codec: Codec, pairs: Sequence[Pair]) -> list[bool]:
+    """Whether the bin of each true number is between the quantiles 0.05 and 0.95, or one of them."""
+    assert codec.bins is not None
+    true = torch.tensor([codec.bins.centres[codec.bins.place(pair.answer)] for pair in pairs])
+    lower, upper = number_answers(next_logits(model, codec, pairs, []), codec.centres()).quantiles.unbind(-1)
+    return ((lower <= true) & (true <= upper)).tolist()
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> Task:

@@ -82,19 +82,19 @@ class Answering:
         self.state = state_of(checkpoint)
 
     @torch.no_grad()
-    def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[str]], split: str) -> list[str]:
+    def ask(self, pairs: Sequence[Pair], answer: Callable[[Sequence[Pair]], list[Any]], split: str) -> list[Any]:
         """The answers to all questions of a split; each process answers every ``world_size``-th."""
         args = self.args  # type: ignore[attr-defined]
         processes, size = args.world_size, args.per_device_eval_batch_size
         questions = pairs[args.process_index :: processes]
         is_silent = args.disable_tqdm or not self.is_world_process_zero()  # type: ignore[attr-defined]
-        given: list[str] = []
+        given: list[Any] = []
         name = f"answers, {split}"
         with tqdm(total=len(questions), desc=name, unit="question", leave=False, disable=is_silent) as bar:
             for start in range(0, len(questions), size):
                 given += answer(questions[start : start + size])
                 bar.update(len(given) - bar.n)
-        answers = [""] * len(pairs)
+        answers: list[Any] = [None] * len(pairs)
         for rank, theirs in enumerate(gather_object([given])):
             answers[rank::processes] = theirs
         return answers

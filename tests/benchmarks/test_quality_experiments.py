@@ -26,6 +26,7 @@ from benchmarks.quality.configuration import configure as configured
 from benchmarks.quality.data import Pair, Splits
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import was
+from benchmarks.quality.metrics import in_digits
 from benchmarks.quality.models import make_model
 from benchmarks.quality.names import split_of_medians
 from benchmarks.quality.tasks import make_task, next_logits
@@ -142,7 +143,7 @@ def test_experiments_train_evaluate_and_evaluate_again(
     expected = {"exact_match", "bleu", "rougeL"} if dataset == "multirc" else {"exact_match", "mae", "r2", "no_number"}
     assert {f"eval_{name}" for name in expected} <= point.keys()
     for split, metrics in result["metrics"].items():
-        assert expected <= metrics.keys()
+        assert expected <= metrics.keys() and ("coverage" in metrics) == split.endswith("_median")
         if "/" not in split and model != "regression_head" and not split.endswith(("_expected", "_median")):
             assert metrics["perplexity"] == pytest.approx(math.exp(metrics["ce"]))
             assert model == "xval" or 0 <= metrics["token_accuracy"] <= 1
@@ -215,6 +216,18 @@ def test_ratings_are_also_expected_and_drawn(tmp_path: Path) -> None:
     batch = task.collate(splits.train)
     weights = batch["number_weights"][task.codec.numbers().is_number(batch["labels"])]
     assert sorted(weights.tolist()) == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3]), "as much for 0 as for 1 and for 11"
+
+
+def test_intervals_of_bins_cover_what_their_quantiles_enclose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bins 1 to 3 of 5 have all the probability: of answers that are spread over all bins, three fifths."""
+    config = configure(*SMALL, "dataset=rents", "model=bins", "model.bins=5")
+    task = make_task(config, splits := load_splits(config))
+    bins, logits = task.codec.bins, torch.zeros(5, task.codec.vocab_size)
+    assert bins is not None and task.covers is not None
+    logits[:, [task.codec.bin_ids[0], task.codec.bin_ids[4]]] = -20
+    monkeypatch.setattr(tasks, "next_logits", lambda *args: logits)
+    pairs = [Pair(splits.train[0].question, in_digits(centre)) for centre in bins.centres]
+    assert task.covers(pairs) == [False, True, True, True, False]
 
 
 def test_every_choice_is_tried() -> None:

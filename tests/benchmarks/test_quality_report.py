@@ -569,7 +569,7 @@ def test_ordered_tokens_have_a_section_of_their_own(tmp_path: Path) -> None:
             run = run_of(loss, seed, mae + 0.1 * seed, 0.5, "bins_diamonds")
             run["config"]["model"] = {"name": model, **({"bins": 256} if model == "llama_bins" else {})}
             if model == "llama_bins":
-                run["metrics"] |= {"test_median": {"mae": mae / 2, "exact_match": 0.0}}
+                run["metrics"] |= {"test_median": {"mae": mae / 2, "coverage": 0.8}}
             write_run(tmp_path / f"{loss}-{model}-{seed}", run)
         box = run_of("ce", seed, 1.0, 0.5, "boxes_1000") | {
             "metrics": {"test": {"iou": 0.5, "iou_50": 0.6, "mae": 2.0}}
@@ -580,6 +580,7 @@ def test_ordered_tokens_have_a_section_of_their_own(tmp_path: Path) -> None:
     text = "\n".join(ordered.section(found, yardsticks))
     assert "| gradient boosting | - | - | 9.00 | - | - | 4.00 | - |" in text
     assert "| llama_bins | CE + 0.3 NTL-WAS | 3 | 7.20 ± 0.10 ▼ | 3.50 ± 0 ▼ |" in text
+    assert text.count(" | 0.800 ± 0 |") == 2
     assert "| llama | CE | 3 | 12.2 ± 0.10 | - |" in text and "| CE | 3 | 0.500 ± 0 | 0.600 ± 0 |" in text
     assert not report.without_sections(found) and "## Ordered tokens" in report.report(found, {}, {}, False)
     assert ordered.section([], yardsticks) == []
