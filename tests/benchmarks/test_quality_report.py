@@ -517,7 +517,8 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     for name, (dataset, model) in of_rows.items():
         for way in ("greedy", "median")[: 1 if model == names.PRETRAINED else 2]:
             found = [values_of(datasets[dataset].get((model, loss), []), ordered.WAYS[way], "mae") for loss in losses]
-            expected.append([f"{name}, {way}", *(tables.rounded(np.mean(each), 3) if each else "-" for each in found)])
+            cells = (tables.rounded(np.mean(each), 3) if len(each) > 2 else "-" for each in found)
+            expected.append([f"{name}, {way}", *cells])
     page = (ROOT / "docs" / "pages" / "ordered-tokens.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| small", "| SmolLM2"))]
     assert rows == expected
