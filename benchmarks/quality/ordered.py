@@ -21,10 +21,10 @@ READ = (
     "`greedy`: the centre of the likeliest bin; `median`, `mean`: of the distribution over the bins. Cross-entropy is "
     "that of the bin. `90% intervals`: the share of true bins from the quantile 0.05 to the quantile 0.95 of the "
     "distribution; 0.9 is right, more is too cautious, less too sure. Beside them, the same rows with digits as tokens "
-    "(`llama`, `smollm2`), with a regression head (`MSE`), and with the methods of [What tables allow](#what-tables- "
-    "allow), in the columns of greedy answers. The options of the losses were fixed on the validation rows of seed 6, "
-    "which is in no other table. Small models read their few rows many times; the best of eight validations was "
-    "tested."
+    "(`llama`, `smollm2`), with a regression head (`MSE`), and with the methods of [What tables "
+    "allow](#what-tables-allow), in the columns of greedy answers. The options of the losses were fixed on the "
+    "validation rows of seed 6, which is in no other table. Small models read their few rows many times; the best of "
+    "eight validations was tested."
 )
 BOXES = (
     "Pictures of 48 x 48 pixels with one ellipse among rectangles, generated; its box is four tokens of 128 places. "

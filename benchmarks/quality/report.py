@@ -215,7 +215,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     for each in evidence:
         task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
         task += ", a token per score" * (each.model == A_TOKEN_EACH) + ", in 256 bins" * (each.model == WITH_BINS)
-        beside = each.beside + (f", {each.beside_split}" if each.beside_split else "")
+        beside = ", ".join(filter(None, (each.beside, each.beside_split, each.beside_model)))
         found = told(evidence_of(by_dataset(runs), each), each.metric)
         rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])
     return markdown(["task", "loss", "metric", "paired difference"], rows)
@@ -224,8 +224,9 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
 def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
     """The recorded difference that a claim is about."""
     groups = datasets.get(evidence.dataset, {})
-    runs, others = (groups.get((evidence.model, loss), []) for loss in (evidence.loss, evidence.beside))
-    found = compare(runs, others, evidence.split, evidence.metric, evidence.beside_split)
+    model = evidence.beside_model or evidence.model
+    runs, others = groups.get((evidence.model, evidence.loss), []), groups.get((model, evidence.beside), [])
+    found = compare(runs, others, evidence.split, evidence.metric, evidence.beside_split, model == evidence.model)
     if found is None:
         raise InputError(f"no pairs of {evidence.dataset}, {evidence.model}, {evidence.loss} for the advice")
     return found
