@@ -59,6 +59,13 @@ WITH_BINS = "smollm2_bins"
 """The pretrained model with a new token for each of 256 bins."""
 A_TOKEN_EACH = "llama_scores"
 """The model with a token for each score."""
+ANSWERS = {
+    A_TOKEN_EACH: "a token per score",
+    WITH_BINS: "in 256 bins",
+    "llama_bins_64": "in 64 bins",
+    "llama_bins_1024": "in 1,024 bins",
+}
+"""How some models write answers on data sets that others write as well."""
 SEVERAL = ("llama_plain", "llama_triples")
 """Models whose tokens have several digits; they have a section of their own."""
 CONTESTANTS = {

@@ -14,7 +14,7 @@ from ..published import README, Draw, Pages, digest
 from . import headlines, ordered, paper, plots, records, several_digits
 from .advice import ADVICE, CHOICE, SOFT, Evidence
 from .losses import NTL
-from .names import A_TOKEN_EACH, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, in_order, words
+from .names import ANSWERS, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -214,7 +214,7 @@ def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
     rows = []
     for each in evidence:
         task = f"[{words(each.dataset)}]({TEXT}#{anchor(words(each.dataset))}), {each.split}"
-        task += ", a token per score" * (each.model == A_TOKEN_EACH) + ", in 256 bins" * (each.model == WITH_BINS)
+        task += f", {ANSWERS[each.model]}" if each.model in ANSWERS else ""
         beside = ", ".join(filter(None, (each.beside, each.beside_split, each.beside_model)))
         found = told(evidence_of(by_dataset(runs), each), each.metric)
         rows.append([task, f"{each.loss} vs {beside}", METRICS[each.metric], found])

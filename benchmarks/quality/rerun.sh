@@ -141,19 +141,18 @@ reweighed="loss.reweigh=true"
     case $table in diamonds) rows=$stones ;; housing) rows=$houses ;; taxis) rows=$rides ;; esac
     rows="$rows dataset.name=bins_$table dataset.limits.train=2000"
     one_token $five $rows model=bins
-    sweep $five $rows model=llama trainer=bins loss=ce,ntl_was
-    sweep $five $rows model=bins loss=soft_labels loss.label_sigma=0 loss.label_temperature=0.12 loss.label_share=0
-    sweep $five $rows model=bins loss=ntl_was loss.weight=1
-    sweep $five $rows model=bins loss=ntl_mse
-    sweep $five $rows model=regression_head trainer=bins loss=ce
+    sweep $three $rows model=llama trainer=bins loss=ce,ntl_was
+    sweep $three $rows model=bins loss=soft_labels loss.label_sigma=0 loss.label_temperature=0.12 loss.label_share=0
+    sweep $three $rows model=bins loss=ntl_was loss.weight=1
+    sweep $three $rows model=bins loss=ntl_mse
+    sweep $three $rows model=regression_head trainer=bins loss=ce
   done
   for count in 500 8000; do
-    one_token $five $stones dataset.name=bins_diamonds_$count dataset.limits.train=$count model=bins
-    sweep $five $stones dataset.name=bins_diamonds_$count dataset.limits.train=$count model=llama trainer=bins loss=ce
+    one_token $three,4 $stones dataset.name=bins_diamonds_$count dataset.limits.train=$count model=bins
   done
   for count in 64 1024; do
     bins="model=bins model.bins=$count model.name=llama_bins_$count"
-    one_token $five $stones dataset.name=bins_diamonds dataset.limits.train=2000 $bins
+    one_token $three $stones dataset.name=bins_diamonds dataset.limits.train=2000 $bins
   done
   for seed in 1 2 3 4 5; do
     for loss in loss=ce loss=ntl_was "loss=soft_labels loss.label_sigma=0.4"; do
@@ -186,7 +185,9 @@ reweighed="loss.reweigh=true"
   sweep 1,2,3,4 $stones dataset.name=finetuned_diamonds samples=16 loss=ntl_mse
   sweep $three $stones dataset.name=diamonds_480_steps dataset.limits.train=7680 samples=16 loss=ce,ntl_was \
     $(steps 480 480)
-  one_token $five $stones dataset.name=finetuned_diamonds model.name=smollm2_bins model.bins=256 model.scale=log
+  bins="model.name=smollm2_bins model.bins=256 model.scale=log"
+  one_token $five $stones dataset.name=finetuned_diamonds $bins
+  one_token $three $houses dataset.name=finetuned_housing $bins
   sweep 1 $stones dataset.name=diamonds_60_steps dataset.limits.train=960 samples=16 loss=ce,ntl_was $(steps 60 60)
 }
 

@@ -509,6 +509,8 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
         "small model, 500 prices of diamonds": ("bins_diamonds_500", "llama_bins"),
         "small model, 2,000 prices of diamonds": ("bins_diamonds", "llama_bins"),
         "small model, 8,000 prices of diamonds": ("bins_diamonds_8000", "llama_bins"),
+        "small model, 2,000 prices of diamonds, 64 bins": ("bins_diamonds", "llama_bins_64"),
+        "small model, 2,000 prices of diamonds, 1,024 bins": ("bins_diamonds", "llama_bins_1024"),
         "small model, 2,000 taxi fares": ("bins_taxis", "llama_bins"),
         "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
         "SmolLM2, digits on these rows": ("finetuned_diamonds", names.PRETRAINED),
@@ -524,15 +526,16 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     assert rows == expected
 
 
-def test_intervals_of_bins_are_a_little_too_wide() -> None:
-    datasets = by_dataset(records.read([report.FOLDER]))
-    shares = [
-        np.mean(found)
-        for name in datasets
-        for group in datasets[name].values()
+def test_intervals_of_bins_are_far_too_narrow_only_with_few_rows_and_the_soft_label_alone() -> None:
+    shares = {
+        (dataset, loss): np.mean(found)
+        for dataset, groups in by_dataset(records.read([report.FOLDER])).items()
+        for (_, loss), group in groups.items()
         if (found := values_of(group, ordered.WAYS["median"], "coverage"))
-    ]
-    assert len(shares) >= 14 and min(shares) > 0.9 and max(shares) <= 0.99
+    }
+    assert len(shares) >= 14
+    assert [key for key, share in shares.items() if share < 0.89] == [("bins_diamonds_500", advice.GAUSSIAN)]
+    assert np.mean([share > 0.9 for share in shares.values()]) > 0.9, "usually a little too wide"
 
 
 def test_gradient_boosting_on_the_page_on_ordered_tokens() -> None:
