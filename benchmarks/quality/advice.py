@@ -157,7 +157,7 @@ ADVICE = (
             *about_each((HOMES, BINS), loss=GAUSSIAN, mae="lower", median_error="lower", log_mae="lower", ce="lower"),
             *about_each((HOMES, BINS), loss=NTL, median_error="undecided", log_mae="undecided", ce="lower"),
             *about(**FEW_ROWS, loss=NTL, mae="lower", median_error="undecided"),
-            *about(**MANY_BINS, loss=NTL, mae="lower", median_error="lower"),
+            *about_each((MANY_BINS | {"loss": loss} for loss in (GAUSSIAN, NTL)), mae="lower", median_error="lower"),
             *about_each((FEW_BINS | {"loss": loss} for loss in (SOFT, GAUSSIAN, NTL)), median_error="undecided"),
             *about_each((FEW_BINS | {"loss": loss} for loss in (GAUSSIAN, NTL)), mae="undecided"),
             *about(**MANY_ROWS, loss=NTL, mae="undecided", median_error="undecided"),
@@ -212,7 +212,10 @@ ADVICE = (
             *about(**MANY_ROWS, loss=NTL, split=OF_BINS, mae="lower", median_error="undecided"),
             *about(**FEW_BINS, loss="CE", split=OF_BINS, beside=SOFT, beside_model="llama_bins", mae="undecided"),
             *about_each(
-                (MANY_BINS | {"loss": loss} for loss in (SOFT, NTL)), split=OF_BINS, mae="lower", median_error="lower"
+                (MANY_BINS | {"loss": loss} for loss in (SOFT, GAUSSIAN, NTL)),
+                split=OF_BINS,
+                mae="lower",
+                median_error="lower",
             ),
             *about_each(
                 (FEW_BINS | {"loss": loss} for loss in (SOFT, GAUSSIAN, NTL)),

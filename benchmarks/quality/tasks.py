@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EvalPrediction, Trainer
 
-from ntl_kernels import NTLConfig, number_answers
+from ntl_kernels import NTLConfig, NumberTokens, number_answers
 from ntl_kernels.integrations.transformers import apply_ntl_to_model
 from ntl_kernels.ntloss import NumberLevelLoss
 from ntl_kernels.number_weights import BalancedWeights, WithNumberWeights
@@ -123,13 +123,13 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         add_number_embeddings(model, codec)
     task = token_task(config, model, codec, splits)
     if codec.bins is not None:
-        task.decoders, task.covers = bin_decoders(model, codec), partial(in_intervals, model, codec)
+        centres = codec.centres()
+        task.decoders, task.covers = bin_decoders(model, codec, centres), partial(in_intervals, model, codec, centres)
     return rating_task(task, splits) if config.dataset.get("ratings") else task
 
 
-def bin_decoders(model: Any, codec: Codec) -> dict[str, Answer]:
+def bin_decoders(model: Any, codec: Codec, centres: NumberTokens) -> dict[str, Answer]:
     """Answers from the distribution over the bins."""
-    centres = codec.centres()
 
     def decoder(name: str) -> Answer:
         def answer(pairs: Sequence[Pair]) -> list[str]:
@@ -141,11 +141,11 @@ def bin_decoders(model: Any, codec: Codec) -> dict[str, Answer]:
     return {"median": decoder("median"), "expected": decoder("mean")}
 
 
-def in_intervals(model: Any, codec: Codec, pairs: Sequence[Pair]) -> list[bool]:
+def in_intervals(model: Any, codec: Codec, centres: NumberTokens, pairs: Sequence[Pair]) -> list[bool]:
     """Whether the bin of each true number is between the quantiles 0.05 and 0.95, or one of them."""
     assert codec.bins is not None
     true = torch.tensor([codec.bins.centres[codec.bins.place(pair.answer)] for pair in pairs])
-    lower, upper = number_answers(next_logits(model, codec, pairs, []), codec.centres()).quantiles.unbind(-1)
+    lower, upper = number_answers(next_logits(model, codec, pairs, []), centres).quantiles.unbind(-1)
     return ((lower <= true) & (true <= upper)).tolist()
 
 
