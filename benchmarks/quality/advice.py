@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .losses import NTL, soft, was
-from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, WITH_BINS, split_of, split_of_medians
+from .names import A_TOKEN_EACH, LONG, PRETRAINED, RENTS, SHORT, WITH_BINS, median_of, split_of
 
 
 class Evidence(NamedTuple):
@@ -62,7 +62,7 @@ REWEIGHED = was(0.3, reweigh=True)
 STRONG, STRONG_REWEIGHED, STRONGEST = was(1), was(1, reweigh=True), was(3)
 BLURRED = was(0.3, reweigh=True, label_sigma=1)
 SAMPLES = 16
-MEDIANS = split_of_medians("test", SAMPLES)
+MEDIANS = split_of("test", median_of(SAMPLES))
 UNDECIDED = dict.fromkeys(("mae", "median_error", "log_mae"), "undecided")
 EXPECTED = split_of("test", "expected")
 JOKES, SCORES = "rjokes", {"dataset": "rjokes", "model": A_TOKEN_EACH}

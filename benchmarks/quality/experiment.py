@@ -7,8 +7,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differ
 from .data import Pair, Splits, load
 from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
-from .names import split_of, split_of_medians
-from .tasks import Answer, Sample, make_task
+from .names import median_of, split_of
+from .tasks import Decode, Decoded, Sample, make_task
 from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
 
 TIMINGS = ("model_preparation_time", "runtime", "samples_per_second", "steps_per_second")
@@ -69,27 +68,30 @@ def metrics_of_parts(split: str, splits: Splits, answers: Sequence[str]) -> dict
     return {name: answer_metrics(*zip(*both, strict=True)) for name, both in parts.items()}
 
 
-def medians_of(sample: Sample, count: int, seed: int) -> Answer:
-    """Answers with the median of ``count`` sampled answers."""
+def medians_of(sample: Sample, count: int, seed: int) -> Decode:
+    """The median of ``count`` sampled answers to each question."""
 
-    def answer(pairs: Sequence[Pair]) -> list[str]:
+    def decode(pairs: Sequence[Pair]) -> list[Decoded]:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return [in_digits(median_answer(sampled, behind=FINAL)) for sampled in sample(pairs, count)]
+            answers = sample(pairs, count)
+        return [Decoded({median_of(count): in_digits(median_answer(each, behind=FINAL))}) for each in answers]
 
-    return answer
+    return decode
 
 
-def evaluate_answers(
-    trainer: Answering, answer: Answer, name_of: Callable[[str], str], splits: Splits, folder: Path
-) -> dict[str, dict[str, float]]:
-    """The same for other answers than greedy ones, as separate splits."""
-    results = {}
+def evaluate_decoded(trainer: Answering, decode: Decode, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
+    """The same for other answers than greedy ones, as separate splits; of a median with an interval, its coverage."""
+    results: dict[str, dict[str, float]] = {}
     for split, pairs in splits.tests.items():
-        name = name_of(split)
-        answers = trainer.ask(pairs, answer, name)
-        results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
-        write_answers(trainer, pairs, answers, folder / f"predictions-{name}.jsonl")
+        decoded = trainer.ask(pairs, decode, f"{split}, decoded")
+        for decoder in decoded[0].answers:
+            name, answers = split_of(split, decoder), [row.answers[decoder] for row in decoded]
+            results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
+            write_answers(trainer, pairs, answers, folder / f"predictions-{name}.jsonl")
+        covered = [row.is_covered for row in decoded if row.is_covered is not None]
+        if covered:
+            results[split_of(split, "median")]["coverage"] = sum(covered) / len(covered)
     return results
 
 
@@ -160,13 +162,9 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         trainer.save_model(str(folder / "model"))
     metrics = evaluate(trainer, splits, folder)
     if config.samples:
-        medians = medians_of(task.sample, config.samples, config.seed)
-        metrics |= evaluate_answers(trainer, medians, partial(split_of_medians, samples=config.samples), splits, folder)
-    for decoder, answer in task.decoders.items():
-        metrics |= evaluate_answers(trainer, answer, partial(split_of, decoder=decoder), splits, folder)
-    for split, pairs in splits.tests.items() if task.covers else ():
-        covered = trainer.ask(pairs, task.covers, f"{split}, intervals")
-        metrics[split_of(split, "median")]["coverage"] = sum(covered) / len(covered)
+        metrics |= evaluate_decoded(trainer, medians_of(task.sample, config.samples, config.seed), splits, folder)
+    if task.decode is not None:
+        metrics |= evaluate_decoded(trainer, task.decode, splits, folder)
     result = {
         "config": plain(config),
         "loss": task.loss,

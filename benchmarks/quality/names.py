@@ -105,17 +105,17 @@ METRICS = {
 }
 
 
-def split_of_medians(split: str, samples: int) -> str:
-    """The name under which the metrics of median answers to a split's questions are stored."""
-    return f"{split}_median_of_{samples}"
-
-
 DECODERS = {"median": "median of the distribution", "expected": "mean of the distribution"}
 """Answers that follow from the probabilities of ratings or bins -> display name."""
 
 
+def median_of(samples: int) -> str:
+    """The decoder that takes the median of this many sampled answers."""
+    return f"median_of_{samples}"
+
+
 def split_of(split: str, decoder: str) -> str:
-    """The name under which the metrics of such answers to a split's questions are stored."""
+    """The name under which the metrics of a decoder's answers to a split's questions are stored."""
     return f"{split}_{decoder}"
 
 

@@ -22,7 +22,7 @@ from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .losses import title
 from .metrics import agreement, too_short
-from .names import DECODERS, split_of, split_of_medians
+from .names import DECODERS, median_of, split_of
 
 FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
@@ -166,7 +166,7 @@ def median_splits(groups: Groups) -> dict[str, str]:
     runs = [run for group in groups.values() for run in group]
     found = {split for run in runs for split in run["metrics"]}
     samples = {run["config"].get("samples", 0) for run in runs}
-    pairs = [(split, split_of_medians(split, count)) for split in sorted(found) for count in sorted(samples)]
+    pairs = [(split, split_of(split, median_of(count))) for split in sorted(found) for count in sorted(samples)]
     return {split: median for split, median in pairs if median in found}
 
 

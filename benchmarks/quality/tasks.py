@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -35,9 +35,20 @@ LONGEST_ANSWER = 256
 VOCABULARY_TEXTS = 20_000
 """How many training pairs a tokenizer is trained on."""
 Collate = Callable[[Sequence[Pair]], dict[str, Tensor]]
-Answer = Callable[[Sequence[Pair]], list[str]]
 Sample = Callable[[Sequence[Pair], int], list[list[str]]]
 """Samples this many answers to each question."""
+
+
+class Decoded(NamedTuple):
+    """Other answers to a question than the greedy one."""
+
+    answers: dict[str, str]
+    """Decoder -> answer."""
+    is_covered: bool | None = None
+    """Whether the true bin is among those with 90 % of the probability, between two quantiles."""
+
+
+Decode = Callable[[Sequence[Pair]], list[Decoded]]
 
 
 @dataclass
@@ -53,11 +64,8 @@ class Task:
     collate: Collate
     sample: Sample | None = None
     """None for a head that predicts a value."""
-    decoders: dict[str, Answer] = field(default_factory=dict)
-    """Other answers than greedy ones that follow from the probabilities of ratings or bins: their median, their
-    mean."""
-    covers: Callable[[Sequence[Pair]], list[bool]] | None = None
-    """Whether the true bin of each answer is among those with 90 % of the probability, between two quantiles."""
+    decode: Decode | None = None
+    """Of ratings and bins, from their probabilities."""
 
 
 def question_of(codec: Codec, pair: Pair) -> list[int]:
@@ -123,30 +131,20 @@ def make_task(config: DictConfig, splits: Splits) -> Task:
         add_number_embeddings(model, codec)
     task = token_task(config, model, codec, splits)
     if codec.bins is not None:
-        centres = codec.centres()
-        task.decoders, task.covers = bin_decoders(model, codec, centres), partial(in_intervals, model, codec, centres)
+        task.decode = partial(decoded_bins, model, codec, codec.centres())
     return rating_task(task, splits) if config.dataset.get("ratings") else task
 
 
-def bin_decoders(model: Any, codec: Codec, centres: NumberTokens) -> dict[str, Answer]:
-    """Answers from the distribution over the bins."""
-
-    def decoder(name: str) -> Answer:
-        def answer(pairs: Sequence[Pair]) -> list[str]:
-            found = number_answers(next_logits(model, codec, pairs, []), centres)
-            return list(map(in_digits, getattr(found, name).tolist()))
-
-        return answer
-
-    return {"median": decoder("median"), "expected": decoder("mean")}
-
-
-def in_intervals(model: Any, codec: Codec, centres: NumberTokens, pairs: Sequence[Pair]) -> list[bool]:
-    """Whether the bin of each true number is between the quantiles 0.05 and 0.95, or one of them."""
+def decoded_bins(model: Any, codec: Codec, centres: NumberTokens, pairs: Sequence[Pair]) -> list[Decoded]:
+    """Median, mean and interval of the distribution over the bins, the interval from quantile 0.05 to 0.95."""
     assert codec.bins is not None
+    found = number_answers(next_logits(model, codec, pairs, []), centres)
     true = torch.tensor([codec.bins.centres[codec.bins.place(pair.answer)] for pair in pairs])
-    lower, upper = number_answers(next_logits(model, codec, pairs, []), centres).quantiles.unbind(-1)
-    return ((lower <= true) & (true <= upper)).tolist()
+    lower, upper = found.quantiles.unbind(-1)
+    rows = zip(found.median.tolist(), found.mean.tolist(), ((lower <= true) & (true <= upper)).tolist(), strict=True)
+    return [
+        Decoded({"median": in_digits(median), "expected": in_digits(mean)}, covered) for median, mean, covered in rows
+    ]
 
 
 def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> Task:
@@ -192,11 +190,11 @@ def rating_task(task: Task, splits: Splits) -> Task:
         drawn = torch.multinomial(rate(pairs), count, replacement=True)
         return [[scores[place] for place in row] for row in drawn.tolist()]
 
-    def expected(pairs: Sequence[Pair]) -> list[str]:
+    def decode(pairs: Sequence[Pair]) -> list[Decoded]:
         values = torch.tensor([float(score) for score in scores], dtype=torch.float64)
-        return [f"{value:.6f}" for value in (rate(pairs) @ values).tolist()]
+        return [Decoded({"expected": f"{value:.6f}"}) for value in (rate(pairs) @ values).tolist()]
 
-    task.sample, task.decoders = sample, {"expected": expected}
+    task.sample, task.decode = sample, decode
     return task
 
 

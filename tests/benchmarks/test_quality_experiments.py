@@ -28,7 +28,7 @@ from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import was
 from benchmarks.quality.metrics import in_digits
 from benchmarks.quality.models import make_model
-from benchmarks.quality.names import split_of_medians
+from benchmarks.quality.names import median_of, split_of
 from benchmarks.quality.tasks import make_task, next_logits
 from benchmarks.quality.training import training_arguments
 
@@ -206,13 +206,10 @@ def test_ratings_are_also_expected_and_drawn(tmp_path: Path) -> None:
     assert found["loss"] == was(0.3, balance=True) == "CE + 0.3 NTL-WAS (balance=True)"
     assert all({"qwk", "within_one", "spearman", "mae"} <= metrics.keys() for metrics in found["metrics"].values())
     task = make_task(config, splits := load_splits(config))
-    assert task.sample is not None and task.decoders
-    (drawn,), (expected,) = (
-        task.sample(splits.tests["test"][:1], 9999),
-        task.decoders["expected"](splits.tests["test"][:1]),
-    )
+    assert task.sample is not None and task.decode is not None
+    (drawn,), (decoded,) = task.sample(splits.tests["test"][:1], 9999), task.decode(splits.tests["test"][:1])
     assert set(drawn) == {"0", "1", "11"}
-    assert statistics.fmean(map(float, drawn)) == pytest.approx(float(expected), abs=0.3)
+    assert statistics.fmean(map(float, drawn)) == pytest.approx(float(decoded.answers["expected"]), abs=0.3)
     batch = task.collate(splits.train)
     weights = batch["number_weights"][task.codec.numbers().is_number(batch["labels"])]
     assert sorted(weights.tolist()) == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3]), "as much for 0 as for 1 and for 11"
@@ -223,11 +220,11 @@ def test_intervals_of_bins_cover_what_their_quantiles_enclose(monkeypatch: pytes
     config = configure(*SMALL, "dataset=rents", "model=bins", "model.bins=5")
     task = make_task(config, splits := load_splits(config))
     bins, logits = task.codec.bins, torch.zeros(5, task.codec.vocab_size)
-    assert bins is not None and task.covers is not None
+    assert bins is not None and task.decode is not None
     logits[:, [task.codec.bin_ids[0], task.codec.bin_ids[4]]] = -20
     monkeypatch.setattr(tasks, "next_logits", lambda *args: logits)
     pairs = [Pair(splits.train[0].question, in_digits(centre)) for centre in bins.centres]
-    assert task.covers(pairs) == [False, True, True, True, False]
+    assert [row.is_covered for row in task.decode(pairs)] == [False, True, True, True, False]
 
 
 def test_every_choice_is_tried() -> None:
@@ -315,7 +312,7 @@ def test_medians_are_splits_of_their_own(tmp_path: Path) -> None:
     state = torch.random.get_rng_state()
     config = configure(*SMALL, "dataset=readings", "samples=3", "model=t5_ntl")
     result, again = run(config, tmp_path / "a"), run(config, tmp_path / "b")
-    name = split_of_medians("test", 3)
+    name = split_of("test", median_of(3))
     assert list(result["metrics"]) == ["test", name]
     answers = [(tmp_path / folder / f"predictions-{name}.jsonl").read_text() for folder in "ab"]
     assert answers[0] == answers[1] and answers[0].count("\n") == 2
