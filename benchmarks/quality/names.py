@@ -16,6 +16,7 @@ DATASETS = {
     "settings_400_steps": "fine-tuning: prices of diamonds, 400 steps",
     "diamonds_60_steps": "fine-tuning: prices of diamonds, 60 steps",
     "diamonds_480_steps": "fine-tuning: prices of diamonds, 480 steps",
+    "diamonds_960_steps": "fine-tuning: prices of diamonds, 960 steps",
     SHORT: "rents, 300 steps",
     RENTS: "rents, 800 steps",
     LONG: "rents, 2,000 steps",

@@ -157,6 +157,7 @@ reweighed="loss.reweigh=true"
   for seed in 1 2 3 4 5; do
     for loss in loss=ce loss=ntl_was "loss=soft_labels loss.label_sigma=0.4"; do
       python -m benchmarks.quality boxes $loss --seed $seed
+      [[ $seed -gt 3 ]] || python -m benchmarks.quality boxes $loss --seed $seed --pictures 4000 --steps 2400
     done
   done
 
@@ -188,6 +189,10 @@ reweighed="loss.reweigh=true"
   bins="model.name=smollm2_bins model.bins=256 model.scale=log"
   one_token $five $stones dataset.name=finetuned_diamonds $bins
   one_token $three $houses dataset.name=finetuned_housing $bins
+  one_token $three $rides dataset.name=finetuned_taxis $bins
+  long="$stones dataset.name=diamonds_960_steps dataset.limits.train=15360 $bins $(steps 960 960)"
+  sweep $three $long loss=ce
+  sweep $three $long loss=ce_gaussian loss.sigma=0.12
   sweep 1 $stones dataset.name=diamonds_60_steps dataset.limits.train=960 samples=16 loss=ce,ntl_was $(steps 60 60)
 }
 
