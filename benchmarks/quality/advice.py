@@ -258,7 +258,8 @@ ADVICE = (
         "bins, no loss changed the MAE or the median error of medians reliably. NTL-WAS reduced the MAE of medians "
         "with 500 and 8,000 rows, with 1,024 bins and in SmolLM2; with 2,000 rows in 256 bins, not reliably, with "
         "weight 1 neither. Nor did NTL-MSE. Intervals from the quantile 0.05 to the quantile 0.95 were usually a "
-        "little too wide; with 500 rows and the soft label alone, they were far too narrow.",
+        "little too wide; they were too narrow with NTL-WAS of weight 1 on house values, and far too narrow with the "
+        "soft label alone after 500 rows.",
     ),
     Advice(
         "If you can choose how to write numbers, choose bins only with soft labels and medians. In small models, from "

@@ -526,7 +526,7 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
     assert rows == expected
 
 
-def test_intervals_of_bins_are_far_too_narrow_only_with_few_rows_and_the_soft_label_alone() -> None:
+def test_intervals_of_bins_are_usually_too_wide() -> None:
     shares = {
         (dataset, model, loss): np.mean(found)
         for dataset, groups in by_dataset(records.read([report.FOLDER])).items()
@@ -534,9 +534,10 @@ def test_intervals_of_bins_are_far_too_narrow_only_with_few_rows_and_the_soft_la
         if (found := values_of(group, ordered.WAYS["median"], "coverage"))
     }
     assert len(shares) >= 14
-    assert [key for key, share in shares.items() if share < 0.89] == [
-        ("bins_diamonds_500", "llama_bins", advice.GAUSSIAN)
-    ]
+    assert {key: round(share, 2) for key, share in shares.items() if share < 0.89} == {
+        ("bins_housing", "llama_bins", advice.STRONG): 0.87,
+        ("bins_diamonds_500", "llama_bins", advice.GAUSSIAN): 0.8,
+    }
     assert np.mean([share > 0.9 for share in shares.values()]) > 0.9, "usually a little too wide"
 
 
