@@ -133,9 +133,11 @@ def key_of(record: Record) -> tuple[str, str, str, int]:
 def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
     """The options in which two runs differ, except those that pairs need not share (such as loss and seed).
 
-    The loss decides the head: MSE trains a regression head, the others a token head.
+    The loss decides the head: MSE trains a regression head, the others a token head. A table may be compressed.
     """
     ignored = ["loss", "seed", "trainer.name", "trainer.resume", "dataset.folder", "dataset.files", *WITHOUT_EFFECT]
+    tables = {Path(run["config"]["dataset"].get("file") or "").name.removesuffix(".gz") for run in (one, other)}
+    ignored += ["dataset.file"] if len(tables) == 1 else []
     ignored += [] if models else ["model"]
     ignored += ["model.head"] if "MSE" in (one["loss"], other["loss"]) else []
     found = differences(one["config"], other["config"])

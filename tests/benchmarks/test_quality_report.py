@@ -412,10 +412,10 @@ def test_plots_over_training_use_the_runs_that_there_are() -> None:
 
 
 def test_rows_with_bins_name_their_loss_and_are_not_plotted() -> None:
-    runs = fine_tuned("finetuned_diamonds") + both("finetuned_diamonds", names.WITH_BINS, advice.GAUSSIAN)
+    runs = fine_tuned("finetuned_diamonds") + both("finetuned_housing", names.WITH_BINS, advice.GAUSSIAN)
     _, table, caption = report.finetuned_parts(runs, {})
     assert "| CE + NTL | " in table and caption.endswith(report.IN_BINS)
-    assert "| prices of diamonds in 256 bins, soft labels alone, dollars | " in table
+    assert "| house values in 256 bins, soft labels alone, dollars | " in table
     assert len(headlines.training(runs)) == len(headlines.errors(runs)) == 1
 
 
@@ -513,7 +513,9 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
         "small model, 2,000 prices of diamonds, 1,024 bins": ("bins_diamonds", "llama_bins_1024"),
         "small model, 2,000 taxi fares": ("bins_taxis", "llama_bins"),
         "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
-        "SmolLM2, digits on these rows": ("finetuned_diamonds", names.PRETRAINED),
+        "SmolLM2, 3,840 prices of diamonds, digits": ("finetuned_diamonds", names.PRETRAINED),
+        "SmolLM2, 3,840 house values": ("finetuned_housing", names.WITH_BINS),
+        "SmolLM2, 3,840 house values, digits": ("finetuned_housing", names.PRETRAINED),
     }
     losses, expected = ("CE", NTL, advice.SOFT, advice.GAUSSIAN), []
     for name, (dataset, model) in of_rows.items():

@@ -158,11 +158,20 @@ def test_pairs_are_runs_of_the_same_seed() -> None:
     assert compare(ours, theirs, "test", "r2") is compare(ours, theirs, "other", "mae") is None
 
 
+def test_pairs_may_have_read_a_table_in_different_places() -> None:
+    ours, theirs = (
+        record(1, loss, dataset={"name": "d", "file": file})
+        for loss, file in (("ntl_was", "data/rows.csv"), ("ce", "DATA/rows.csv.gz"))
+    )
+    assert pairs_of([ours], [theirs]) == [(ours, theirs)]
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"data_seed": 1}, "data_seed"),
         ({"dataset": {"name": "d", "limits": {"train": 8}}}, "dataset.limits.train"),
+        ({"dataset": {"name": "d", "file": "data/rows.csv"}}, "dataset.file"),
         ({"trainer": {"name": "curve", "arguments": {"max_steps": 6}}}, "trainer.arguments.max_steps"),
         ({"model": {"name": "m", "size": "mini"}}, "model.size"),
     ],
