@@ -80,7 +80,7 @@ SOFT, GAUSSIAN = soft(4, label_sigma=0.3), "CE, Gaussian target (0.12)"
 PEAKED, SQUARED = "1 soft labels alone (label_temperature=0.12)", "CE + 0.3 NTL-MSE"
 OF_BINS = split_of("test", "median")
 IN_DIGITS = {"beside": "CE", "beside_split": "test", "beside_model": "llama"}
-IN_OLD_DIGITS = IN_DIGITS | {"beside_model": PRETRAINED}
+IN_KNOWN_DIGITS = IN_DIGITS | {"beside_model": PRETRAINED}
 OF_HEAD = {"beside": "MSE", "beside_split": "test", "beside_model": "regression_head"}
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
@@ -280,22 +280,22 @@ ADVICE = (
             *about(**FARES, loss=SOFT, split=OF_BINS, **IN_DIGITS, log_mae="undecided"),
             *about(**BINS, loss="CE", **IN_DIGITS, log_mae="lower"),
             *about(**HOMES, loss="CE", **IN_DIGITS, log_mae="higher"),
-            *about(**NEW_TOKENS, loss=SOFT, **IN_OLD_DIGITS, median_error="lower"),
-            *about(**NEW_TOKENS, loss="CE", **IN_OLD_DIGITS, median_error="higher", mae="higher", log_mae="higher"),
-            *about(**NEW_TOKENS, loss=SOFT, **IN_OLD_DIGITS, mae="undecided", log_mae="undecided"),
-            *about(**NEW_TOKENS, loss=SOFT, split=OF_BINS, **IN_OLD_DIGITS, **UNDECIDED | {"median_error": "lower"}),
+            *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, median_error="lower"),
+            *about(**NEW_TOKENS, loss="CE", **IN_KNOWN_DIGITS, median_error="higher", mae="higher", log_mae="higher"),
+            *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, mae="undecided", log_mae="undecided"),
+            *about(**NEW_TOKENS, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "lower"}),
             *about(
                 **NEW_TOKENS,
                 loss=SOFT,
                 split=OF_BINS,
-                **IN_OLD_DIGITS | {"beside_split": MEDIANS},
+                **IN_KNOWN_DIGITS | {"beside_split": MEDIANS},
                 **UNDECIDED | {"median_error": "lower"},
             ),
-            *about(**NEW_TOKENS, loss=SOFT, **IN_OLD_DIGITS | {"beside": NTL}, **UNDECIDED),
-            *about(**NEW_HOMES, loss="CE", **IN_OLD_DIGITS, mae="higher", median_error="higher", log_mae="undecided"),
-            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_OLD_DIGITS, **UNDECIDED),
-            *about(**NEW_HOMES, loss=GAUSSIAN, **IN_OLD_DIGITS, **UNDECIDED),
-            *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_OLD_DIGITS, **UNDECIDED),
+            *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS | {"beside": NTL}, **UNDECIDED),
+            *about(**NEW_HOMES, loss="CE", **IN_KNOWN_DIGITS, mae="higher", median_error="higher", log_mae="undecided"),
+            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss=GAUSSIAN, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**BINS, loss="CE", **IN_DIGITS, median_error="undecided"),
             *about(**HOMES, loss="CE", **IN_DIGITS, mae="higher"),
             *about(**BINS, loss="CE", split=OF_BINS, **IN_DIGITS, log_mae="lower"),
