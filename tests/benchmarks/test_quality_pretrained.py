@@ -26,6 +26,7 @@ from benchmarks.quality.configuration import configure
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.models import make_model
 from benchmarks.quality.tasks import causal_answers, causal_batch, make_task, padded
+from benchmarks.quality.training import training_arguments
 
 from ..docs.pages import DOCS, blocks_of
 
@@ -115,6 +116,22 @@ def test_bins_are_new_tokens_whose_rows_are_trained(adapter: str, options: list[
     assert losses[-1] < 0.7 * losses[0] and result["metrics"]["test"]["no_number"] == 0
     answers = {json.loads(line)["answer"] for line in (tmp_path / "run/predictions-test.jsonl").open()}
     assert {float(answer) for answer in answers} <= {round(centre, 6) for centre in task.codec.bins.centres}
+
+
+def test_logits_of_the_answers_alone_give_the_same_gradients(options: list[str], tmp_path: Path) -> None:
+    config = configure([*options, "model.bins=6", "model.scale=linear", "loss=soft_labels"])
+    task = make_task(config, splits := load_splits(config))
+    trainer = task.trainer(
+        task.model, training_arguments(config, tmp_path), eval_dataset=splits.validation, **task.trainer_arguments
+    )
+    pairs, found = [pair._replace(question=pair.question * (1 + k)) for k, pair in enumerate(splits.train[:3])], []
+    for batch in (task.collate(pairs), causal_batch(task.codec, pairs)):
+        task.model.zero_grad()
+        loss = trainer.compute_loss(task.model, {**batch})
+        loss.backward()
+        found.append((loss, *(each.grad for each in task.model.parameters() if each.grad is not None)))
+    assert len(found[0]) > 2 and task.collate(pairs)["logits_to_keep"] == 2
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("adapter", ["lora", "null"])
