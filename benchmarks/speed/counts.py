@@ -71,7 +71,9 @@ COLUMNS_TEXT = (
 BINS_TEXT = (
     "What NTL adds where every label is one of K ordered tokens with adjacent ids, bf16: bytes that the rows' kernels "
     "read and write / PTX instructions, relative to the same kernels where no label is a number. The bytes include the "
-    "tables of ids and values, which all rows share and which a GPU reads from its caches."
+    "tables of ids and values, which all rows share and which a GPU reads from its caches. Beside 4,096 tokens, "
+    "registers keep 64 KB of a long row, not 128: with V = 128,256 and without `label_sigma`, half of the difference "
+    "is what is read again, which the L2 cache has room for, and most of the rest are the tables."
 )
 
 
