@@ -516,6 +516,8 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
         "SmolLM2, 3,840 prices of diamonds, digits": ("finetuned_diamonds", names.PRETRAINED),
         "SmolLM2, 3,840 house values": ("finetuned_housing", names.WITH_BINS),
         "SmolLM2, 3,840 house values, digits": ("finetuned_housing", names.PRETRAINED),
+        "SmolLM2, 3,840 taxi fares": ("finetuned_taxis", names.WITH_BINS),
+        "SmolLM2, 3,840 taxi fares, digits": ("finetuned_taxis", names.PRETRAINED),
     }
     losses, expected = ("CE", NTL, advice.SOFT, advice.GAUSSIAN), []
     for name, (dataset, model) in of_rows.items():
