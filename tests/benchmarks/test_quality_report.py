@@ -382,17 +382,15 @@ def test_what_does_not_agree_is_named(committed: Path, capsys: Any) -> None:
     assert "cannot write there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (headlines.scope, "taxis: a language model has a smaller median error than gradient boosting"),
-        (headlines.finetuning, "finetuned_diamonds: a language model has a smaller median error"),
-    ],
-)
-def test_what_the_text_says_of_gradient_boosting_must_be_so(make: Any, said: str) -> None:
-    yardsticks = {name: {"metrics": {names.BOOSTED: {"median_error": 5.3}}} for name in ("taxis", "finetuned_diamonds")}
-    with pytest.raises(InputError, match=said):
-        make(both("taxis") + fine_tuned("finetuned_diamonds"), yardsticks)
+@pytest.mark.parametrize(("make", "name"), [(headlines.scope, "taxis"), (headlines.finetuning, "finetuned_diamonds")])
+def test_gradient_boosting_stands_beside_the_best_language_model(make: Any, name: str) -> None:
+    runs = both("taxis") + fine_tuned("finetuned_diamonds")
+    for run in runs:
+        if (run["dataset"], run["loss"]) == (name, NTL):
+            run["metrics"]["test"]["median_error"] = run["seed"]
+    yardsticks = {name: {"metrics": {names.BOOSTED: {"median_error": 5.3}}}}
+    found = np.mean([run["seed"] for run in runs if (run["dataset"], run["loss"]) == (name, NTL)])
+    assert f"gradient boosting is 5.30 for {names.subject(name)} ({found:.2f})" in make(runs, yardsticks)
 
 
 def test_regression_heads_of_other_models_are_not_compared() -> None:
