@@ -98,9 +98,13 @@ def marked_questions(codec: Codec, pairs: Sequence[Pair]) -> list[list[int]]:
     return [[*question_of(codec, pair), *codec.mark] for pair in pairs]
 
 
+def questions_and_answers(codec: Codec, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+    return [(q, answer_of(codec, pair)) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
+
+
 def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
     """Question, answer mark and answer in one row; labels are the answer and its end token. The model shifts them."""
-    both = [(q, answer_of(codec, pair)) for q, pair in zip(marked_questions(codec, pairs), pairs, strict=True)]
+    both = questions_and_answers(codec, pairs)
     labels = padded([[IGNORE] * len(question) + answer for question, answer in both], IGNORE)
     return {**inputs_of(codec, [question + answer for question, answer in both]), "labels": labels}
 
@@ -108,10 +112,10 @@ def causal_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Tensor]:
 def answers_batch(codec: Codec, pairs: Sequence[Pair]) -> dict[str, Any]:
     """``causal_batch`` with answers at the end of the rows. The model computes logits for these positions alone, which
     saves a quarter of a step of SmolLM2. A patched model needs no such batch: it computes no logits."""
-    answers = [answer_of(codec, pair) for pair in pairs]
-    rows = [question + answer for question, answer in zip(marked_questions(codec, pairs), answers, strict=True)]
-    labels = padded([[IGNORE, *answer] for answer in answers], IGNORE, "left")
-    return {**inputs_of(codec, rows, "left"), "labels": labels, "logits_to_keep": labels.shape[1]}
+    both = questions_and_answers(codec, pairs)
+    labels = padded([[IGNORE, *answer] for _, answer in both], IGNORE, "left")
+    inputs = inputs_of(codec, [question + answer for question, answer in both], "left")
+    return {**inputs, "labels": labels, "logits_to_keep": labels.shape[1]}
 
 
 def regression_batch(codec: Codec, mean: float, deviation: float, pairs: Sequence[Pair]) -> dict[str, Tensor]:
