@@ -62,8 +62,8 @@ export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 
 left() { echo $((limit - SECONDS)); }
 
-# Run a command within the remaining time.
-within_limit() { timeout -k 5 "$(($(left) > 1 ? $(left) : 1))" "$@"; }
+# Run a command within the remaining time, then interrupt it, so that pytest still names the tests that failed.
+within_limit() { timeout -s INT -k 10 "$(($(left) > 1 ? $(left) : 1))" "$@"; }
 
 # The same with output into the log.
 logged() {
