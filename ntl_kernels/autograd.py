@@ -58,6 +58,7 @@ class CrossEntropyNTL(torch.autograd.Function):
         ctx.plan, ctx.is_spent, ctx.wanted = plan, False, ctx.needs_input_grad[: len(inputs)]
         ctx.shape, ctx.has_head = source.shape, weight is not None
         ctx.keeps = keeps = plan.keeps_gradients(inputs, problem)
+        wants_parts = problem.wants_parts  # outputs that the caller does not want would get gradients of zeros
         if problem.lacks_denominators and not keeps:
             problem = problem.changed(wants_parts=True)  # they contain the denominators
         result, number_logits, found = loss.forward(inputs, problem, plan, ctx.wanted if keeps else [False] * 3)
@@ -69,7 +70,7 @@ class CrossEntropyNTL(torch.autograd.Function):
         # Not the whole result: the loss refers to this object, and the cycle would keep the gradients of a dropped one.
         ctx.found, kept = (found, Gradients()) if keeps and not plan.is_traced else (None, found)
         Saved(given, None if keeps else result.fields, number_logits, kept).keep(ctx, ctx.problem)
-        if not problem.wants_parts:
+        if not wants_parts:
             return result.loss, None, None
         ctx.mark_non_differentiable(result.parts, result.fields)
         return tuple(result)

@@ -19,12 +19,14 @@ import torch
 from .memory import faults
 from .workloads import Step
 
-LEAST_SAMPLE_S = 2e-3
-"""Seconds per sample: a sample repeats the step until it takes about this long."""
+LEAST_SAMPLE_S, LEAST_EVENT_SAMPLE_S = 2e-3, 2e-4
+"""Seconds per sample: a sample repeats the step until it takes about this long. A GPU's events resolve half a
+microsecond."""
 MOST_REPEATS = 200
 SPACER_BYTES = 2**30
-"""Bytes that a GPU writes before each sample. This clears the L2 cache, and takes long enough for the host to run
-ahead, so that the time until the first launch is not measured."""
+"""Bytes of a write that clears a GPU's L2 cache."""
+LEAD = 1.5
+"""How long a GPU writes before a sample, relative to the time that the host needs to issue the sample's steps."""
 STEP = "measured step"
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "ModuleLaunch")
 COPIES = ("Memcpy", "Memset")
@@ -48,6 +50,8 @@ class WallClock:
     Its samples are seconds per step, over the steps ``first``, ``first + 1``, ...
     """
 
+    least_sample_s = LEAST_SAMPLE_S
+
     def __init__(self, synchronise: Callable[[], None] = lambda: None) -> None:
         self.synchronise = synchronise
 
@@ -62,17 +66,35 @@ class WallClock:
 
 
 class EventClock:
-    """Clock of a GPU: its own time between two events, the second after all work."""
+    """Clock of a GPU: its own time between two events, the second after all work.
+
+    Before the first event, the GPU writes so long that the host has issued all steps when it comes to them. So the time
+    of the host does not count, however slow it is, unless a step waits for the GPU.
+    """
+
+    least_sample_s = LEAST_EVENT_SAMPLE_S
 
     def __init__(self, device: torch.device, spacer_bytes: int = SPACER_BYTES) -> None:
         self.spacer = torch.empty(spacer_bytes, dtype=torch.int8, device=device)
         self.start, self.stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.write()
+        self.write_s = self.between(self.write, 1)
+        self.host_s: dict[Step, float] = {}
 
     def sample(self, step: Step, first: int, repeats: int) -> float:
-        self.spacer.zero_()
+        if step not in self.host_s:
+            self.host_s[step] = host_seconds(step, torch.cuda.synchronize)
+        self.write(1 + math.ceil(LEAD * repeats * self.host_s[step] / self.write_s))
+        return self.between(lambda: [step(index) for index in range(first, first + repeats)], repeats)
+
+    def write(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.spacer.zero_()
+
+    def between(self, issue: Callable[[], Any], repeats: int) -> float:
+        """Seconds of what ``issue`` launches, per repeat."""
         self.start.record()
-        for index in range(first, first + repeats):
-            step(index)
+        issue()
         self.stop.record()
         self.stop.synchronize()
         return self.start.elapsed_time(self.stop) / repeats * 1e-3
@@ -111,7 +133,7 @@ def time_alternately(
     plans = {}
     for name, step in steps.items():
         estimate = min(clock.sample(step, 0, 1) for _ in range(2))
-        repeats = min(max(1, math.ceil(LEAST_SAMPLE_S / max(estimate, 1e-9))), MOST_REPEATS) if most > 1 else 1
+        repeats = min(max(1, math.ceil(clock.least_sample_s / max(estimate, 1e-9))), MOST_REPEATS) if most > 1 else 1
         samples = int(seconds / len(steps) / (estimate * repeats))
         plans[name] = repeats, min(max(samples, least), most)
     rounds = max((samples for _, samples in plans.values()), default=0)

@@ -48,8 +48,9 @@ DISTURBED_TEXT = (
     "of all cores, even in the least disturbed of several attempts:"
 )
 HOST_BOUND_TEXT = (
-    f"Partly host-bound: the host needs more than {tables.HOST_BOUND:.0%} of the measured time to issue one of these "
-    "steps (a call that waits for the device counts in full), so a faster host would make them faster:"
+    f"To issue one of these steps, the host needs more than {tables.HOST_BOUND:.0%} of the device's time (a call that "
+    "waits for the device counts in full). The device's time is measured with the host ahead, as where a model gives "
+    "it other work; alone, such a step would wait for the host:"
 )
 
 
