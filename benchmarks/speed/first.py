@@ -23,9 +23,9 @@ from ..table import Table
 from .candidates import ROW_KERNEL, few_rows
 from .measure import trace_of
 from .providers import by_autograd, ours, providers_of
-from .results import Record, medians
+from .results import Record, Records, medians, of_group, timed
 from .run import NOT_TIMED, WARM_UP, Settings, apart, memory_bytes, write_records
-from .tables import milliseconds
+from .tables import label, milliseconds, scaled
 from .workloads import DTYPES, Workload, fitting_rows, logits, make_case
 
 VOCAB_SIZES = (32000, 50257, 128256)
@@ -35,12 +35,13 @@ COMPILED = ("ours", "liger_ce")
 """The providers with Triton kernels; ours in place has the same kernels as ours."""
 ROWS = 8192
 PROFILED = ("first-32000-bf16", "first-50257-bf16")
-FILE = "first"
+FILE, COUNTED = "first", "first-ncu.csv"
 DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 NCU_SECONDS = 90
 STALLS = ("barrier", "long_scoreboard", "short_scoreboard", "lg_throttle", "mio_throttle", "math_pipe_throttle", "wait")
+KERNEL_NS = "gpu__time_duration.sum"
 METRICS = {
-    "gpu__time_duration.sum": "time",
+    KERNEL_NS: "time",
     "dram__bytes_read.sum": "read from memory",
     "dram__bytes_write.sum": "written to memory",
     "lts__t_sector_hit_rate.pct": "L2 hits",
@@ -126,7 +127,7 @@ def one_step(name: str) -> None:
 
 
 def counters(folder: Path) -> str:
-    """A table of Nsight Compute's metrics of the row kernel, or a line that says why there is none."""
+    """Run Nsight Compute and return :func:`counted`, or a line that says why there is none."""
     program = shutil.which("ncu", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if program is None:
         return "ncu: not installed"
@@ -137,10 +138,50 @@ def counters(folder: Path) -> str:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=NCU_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"ncu: {error}"[:200]
-    (folder / "first-ncu.csv").write_text(done.stdout)
-    units, *launches = [*csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"'))] or [{}]
+    (folder / COUNTED).write_text(done.stdout)
+    _, *launches = metrics(folder)
     if done.returncode or len(launches) != len(PROFILED):
         complaints = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if "==ERROR==" in line]
         return f"ncu: refused: {next(iter(complaints), f'exit code {done.returncode}, {len(launches)} launches')}"
-    lines = [[name, *(f"{one.get(key, '')} {units.get(key, '')}" for one in launches)] for key, name in METRICS.items()]
-    return f"{ROW_KERNEL}, by Nsight Compute\n\n{Table(['metric', *PROFILED], lines).markdown()}"
+    return f"{ROW_KERNEL}, by Nsight Compute\n\n{counted(folder)}"
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    """What Nsight Compute wrote for a device: the units, then a line for each launch; an empty dict if nothing."""
+    path = folder / COUNTED
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [*csv.DictReader(line for line in lines if line.startswith('"'))] or [{}]
+
+
+def counted(folder: Path) -> str:
+    """A table of Nsight Compute's metrics of the row kernel; empty if there are none."""
+    units, *launches = metrics(folder)
+    known = {key: name for key, name in METRICS.items() if key in units}
+    lines = [[name, *(f"{one[key]} {units[key]}" for one in launches)] for key, name in known.items()]
+    return Table(["metric", *PROFILED], lines).markdown()
+
+
+def first_text(folder: Path, records: Records) -> str:
+    """Sentences on ours beside the others in all first times, and on the row kernel alone; empty if there are none."""
+    found = of_group(records, FILE)
+    if not found:
+        return ""
+    times = [medians(record) for record in found]
+    ratios = {name: [each["ours"] / each[name] for each in times if name in each] for name in ("torch_ce", "liger_ce")}
+    ranges = [f"{min(each):.2f} to {max(each):.2f} of {label(found[0], n)}'s" for n, each in ratios.items() if each]
+    return f"In {len(found)} problems, ours takes {' and '.join(ranges)} time.{row_kernel_text(folder, records)}"
+
+
+def row_kernel_text(folder: Path, records: Records) -> str:
+    """The row kernel beside a copy and the host's time, where Nsight Compute saw it."""
+    _, *launches = metrics(folder)
+    found = []
+    for name, launch in zip(PROFILED, launches, strict=False):
+        record, kernel_s = records[name], float(launch[KERNEL_NS].replace(",", "")) * 1e-9
+        copied_s, issued_s = medians(record)[BOUND], timed(record)["ours"]["host_s"]
+        times = f"kernel {scaled(kernel_s)}, copy {scaled(copied_s)}, to issue a step {scaled(issued_s)}"
+        found.append(f"V = {record['vocab']} in {record['dtype']}: {times}")
+    text = (
+        " Our kernel of loss and gradient alone, beside a copy of the logits and the host's time to issue a step, for "
+    )
+    return f"{text}which short steps wait here: {'; '.join(found)}." if found else ""

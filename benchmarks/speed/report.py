@@ -13,7 +13,8 @@ from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
 from . import plots, tables
 from .counts import counts_text, headline
-from .headlines import headline_table
+from .first import counted, first_text
+from .headlines import headline_table, not_measured
 from .memory import KEPT
 from .neighbours import LIMIT
 from .results import COUNTS, FOLDER, Records, devices, load, of_group, of_way
@@ -34,8 +35,8 @@ CAPTION = (
     "faster or smaller.**"
 )
 WAYS_TEXT = (
-    "Times are with kept memory, which the process reuses from step to step; fresh memory is requested anew from the "
-    "system at every step, the default of PyTorch on Linux for large tensors. "
+    "On CPUs, times are with kept memory, which the process reuses from step to step; fresh memory is requested anew "
+    "from the system at every step, the default of PyTorch on Linux for large tensors. "
 )
 SMALL_TEXT = "Very small problems are dominated by the cost of calling operations."
 MEMORY_TEXT = (
@@ -48,9 +49,8 @@ DISTURBED_TEXT = (
     "of all cores, even in the least disturbed of several attempts:"
 )
 HOST_BOUND_TEXT = (
-    f"To issue one of these steps, the host needs more than {tables.HOST_BOUND:.0%} of the device's time (a call that "
-    "waits for the device counts in full). The device's time is measured with the host ahead, as where a model gives "
-    "it other work; alone, such a step would wait for the host:"
+    f"To issue one of these steps, the host needs more than {tables.HOST_BOUND:.0%} of the measured time (a call that "
+    "waits for the device counts in full), so a device without other work waits for it:"
 )
 
 
@@ -82,11 +82,10 @@ def section(found: dict[Path, Records]) -> str:
     ordered = sorted(found.items(), key=lambda pair: kind_of(pair[1]), reverse=True)  # GPUs first
     ways = WAYS_TEXT if any(of_way(records, KEPT) for records in found.values()) else ""
     table = headline_table([(title(records), kind_of(records), records) for _, records in ordered])
-    missing = kind_of(ordered[0][1]) != "gpu"
-    gpu = ["**GPU timings are missing**: `benchmarks/on_gpu.sh` will measure them."] if missing else []
     counts = [line for device in found if (line := headline(load(device, [COUNTS])))]
-    below = " ".join([*(sources(device, records) for device, records in ordered), *counts[:1], *gpu])
-    return joined([CAPTION, table, ways + SMALL_TEXT, below])
+    missing = not_measured((kind_of(records), records) for records in found.values())
+    texts = [text for device, records in ordered for text in (sources(device, records), first_text(device, records))]
+    return joined([CAPTION, table, ways + SMALL_TEXT, " ".join(filter(None, [*texts, *counts[:1], missing]))])
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -126,6 +125,7 @@ def device_report(records: Records, device: Path) -> str:
             headed(f"## {heading}", tables.each_way(records, partial(tables.group_table, group=group)))
             for group, heading in tables.GROUPS.items()
         ),
+        headed("Our kernel of loss and gradient in two of these steps, by Nsight Compute:", counted(device)),
         # The host time of calls: without running kernels, and with little to compute.
         headed("## Host time of a call, without running kernels", IDLE if hosts else ""),
         *(f"**{record['name']}**: {tables.problem(record)}\n\n{tables.host_table(record)}" for record in hosts),

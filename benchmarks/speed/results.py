@@ -1,4 +1,4 @@
-"""The result files: ``<folder>/<device>/<family or "host">.json``, a record per workload and way of memory."""
+"""The result files: ``<folder>/<device>/<family, "host" or "first">.json``, a record per workload and way of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .memory import FRESH, KEPT
 from .workloads import FAMILIES
 
 SCHEMA = 2
-FILES = (*FAMILIES, "host")
+FILES = (*FAMILIES, "host", "first")
 COUNTS = "counts"
 """The file of records without times: what each provider executes."""
 FOLDER = Path(__file__).parents[1] / "results"

@@ -34,6 +34,7 @@ GROUPS = {
     "bins": "Ordered tokens: every label is one of K adjacent ids",
     "rows": "Number of rows",
     "threads": "Threads",
+    "first": "A GPU's first times",
 }
 """Group -> heading, in the report's order; "main", "host" and "eager" have tables of other kinds."""
 Columns = dict[str, Callable[[str, Record], str]]

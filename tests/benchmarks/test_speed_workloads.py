@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 
 from benchmarks.speed import workloads
+from benchmarks.speed.first import first_workloads
 from benchmarks.speed.headlines import HEADLINES
 from benchmarks.speed.providers import PROVIDERS, providers_of
 from benchmarks.speed.tables import GROUPS
@@ -47,7 +50,8 @@ def test_suites_cover_vocabularies_and_labels(suite: str) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_every_target_and_headline_is_measured_by_its_suite(kind: str) -> None:
     """Of a headline, all providers exist, but only ours has to be measured."""
-    suite = [*SUITES[kind], *workloads.host_workloads(), *workloads.eager_workloads()]
+    others = workloads.host_workloads(), workloads.eager_workloads(), first_workloads(2**37)
+    suite = [*SUITES[kind], *chain(*others)]
     measured = {w.name: {provider.name for provider in providers_of(w.family, w.providers)} for w in suite}
     for target in targets_of(kind):
         for name, others in ((target.workload, ()), (target.other_workload or target.workload, target.others)):
