@@ -29,9 +29,10 @@ def describe(
 ) -> dict[str, Any]:
     """Everything that is needed to repeat a measurement of ``benchmarks.<program>``.
 
-    ``threads`` defaults to torch's setting and ``command`` to that of this process. In a copy of the project without
-    git, the environment variable COMMIT provides the commit.
+    ``threads`` defaults to torch's setting and ``command`` to that of this process. In a copy of the project, which may
+    have no git or an older one, the environment variable COMMIT provides the commit.
     """
+    copied, changed = os.environ.get("COMMIT"), ("status", "--porcelain", "--", "ntl_kernels", f"benchmarks/{program}")
     return {
         "device": device_name(device),
         "kind": "gpu" if device.type == "cuda" else "cpu",
@@ -40,8 +41,8 @@ def describe(
         "python": platform.python_version(),
         "system": platform.platform(),
         "versions": {package: version_of(package) for package in PACKAGES},
-        "commit": git("rev-parse", "HEAD") or os.environ.get("COMMIT") or "unknown",
-        "changed_files": git("status", "--porcelain", "--", "ntl_kernels", f"benchmarks/{program}").splitlines(),
+        "commit": copied or git("rev-parse", "HEAD") or "unknown",
+        "changed_files": [] if copied else git(*changed).splitlines(),
         "command": without_paths(command or " ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }

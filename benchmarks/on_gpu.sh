@@ -20,7 +20,7 @@
 #   WHEELS=FOLDER       wheels to use, for a machine without a network; a missing peer is reported
 #   MATHEMATICS=FOLDER  the prepared mathematics data        SEEDS="1 2 3"  one after the other, while time is left
 #   STEPS=500           training steps of a run              LIMIT=460      seconds for a part, once prepared
-#   COMMIT=HASH         for a copy without .git              PREPARE=100    seconds to prepare it
+#   COMMIT=HASH         for a copy, whatever its .git says   PREPARE=100    seconds to prepare it
 #   PYTHON=COMMAND      default: python3                     DRY=1          tiny, on the CPU: tests this script
 #
 # Every part needs torch, triton, transformers with tokenizers and accelerate, numpy, scipy, hypothesis, matplotlib, tqdm

@@ -180,11 +180,10 @@ def test_the_header_lists_every_part_in_order_with_its_packages() -> None:
     ],
 )
 def test_a_part_writes_its_results_and_a_summary(part: str, result: str, tmp_path: Path) -> None:
-    """Without git; the tests also without plugins of pytest."""
+    """In a copy, whose git has another commit; the tests also without plugins of pytest."""
     without = ("pytest-benchmark", "pytest-xdist") if part.startswith("tests") else ()
     python, folder = make_python(tmp_path / "machine", carried(part), without), tmp_path / "results"
-    settings = {"PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
-    environment = {**os.environ, **settings, "GIT_DIR": str(tmp_path / "nowhere")}
+    environment = {**os.environ, "PYTHON": str(python), "DRY": "1", "OMP_NUM_THREADS": "1", "COMMIT": COMMIT}
     command = [str(SCRIPT), part, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     summary = dict(re.split(" +", line, maxsplit=1) for line in done.stdout.splitlines()[-10:-3])
