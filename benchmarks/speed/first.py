@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -23,9 +22,9 @@ from ..table import Table
 from .candidates import ROW_KERNEL, few_rows
 from .measure import trace_of
 from .providers import by_autograd, ours, providers_of
-from .results import Record, Records, medians, of_group, timed
+from .results import Records, medians, of_group, timed
 from .run import NOT_TIMED, WARM_UP, Settings, apart, memory_bytes, write_records
-from .tables import label, milliseconds, scaled
+from .tables import group_table, label, not_timed, scaled
 from .workloads import DTYPES, Workload, fitting_rows, logits, make_case
 
 VOCAB_SIZES = (32000, 50257, 128256)
@@ -65,7 +64,9 @@ def first(settings: Settings, folder: Path) -> str:
         return NOT_TIMED
     target, records = write_records(chosen, settings, folder, apart, FILE, fresh=True)
     traces = [traced(workload, settings.device, target) for workload in chosen if workload.name in PROFILED]
-    return "\n\n".join([f"{target / FILE}.json", overview(records), *traces, counters(target)])
+    named = {record["name"]: record for record in records}
+    parts = [f"{target / FILE}.json", group_table(named, FILE), not_timed(named), *traces, counters(target)]
+    return "\n\n".join(filter(None, parts))
 
 
 def first_workloads(gpu_bytes: int) -> list[Workload]:
@@ -75,19 +76,6 @@ def first_workloads(gpu_bytes: int) -> list[Workload]:
         for dtype, vocab in product(DTYPES[::-1], VOCAB_SIZES)
         for rows in [min(ROWS, fitting_rows(vocab, dtype, gpu_bytes // 16))]
     ]
-
-
-def overview(records: Sequence[Record]) -> str:
-    """Milliseconds of every provider, and its speed relative to a copy of the logits."""
-    lines = []
-    for record in records:
-        times = medians(record)
-        cells = {name: entry["status"] for name, entry in record["providers"].items()}
-        for name, time in times.items():
-            cells[name] = f"{milliseconds(time)} ms" + (f" ({times[BOUND] / time:.0%})" if BOUND in times else "")
-        lines.append([record["name"], str(record["rows"]), *(cells.get(name, "") for name in PROVIDERS)])
-    labels = [provider.label for provider in providers_of("logits", PROVIDERS)]
-    return Table(["workload", "rows", *labels], lines).markdown()
 
 
 def run_few_rows(item: tuple[Workload, torch.device, str]) -> None:
