@@ -179,7 +179,8 @@ ADVICE = (
             ),
             *about(**NEW_TOKENS, loss=NTL, median_error="undecided", log_mae="undecided", ce="undecided"),
             *about(**NEW_HOMES, loss=GAUSSIAN, median_error="lower", log_mae="lower", ce="lower"),
-            *about(**NEW_FARES, loss=GAUSSIAN, **UNDECIDED | {"ce": "higher"}),
+            *about_each((NEW_FARES | {"loss": loss} for loss in (SOFT, GAUSSIAN)), **UNDECIDED | {"ce": "higher"}),
+            *about(**NEW_FARES, loss=NTL, **UNDECIDED | {"ce": "undecided"}),
             *about(**BOXES | {"dataset": "boxes_4000"}, loss=soft(1, label_sigma=0.4), iou="undecided"),
             *about(**LASTING, loss=GAUSSIAN, mae="lower", median_error="lower", log_mae="lower", ce="lower"),
             *about(**LASTING, loss=GAUSSIAN, split=OF_BINS, **UNDECIDED),
@@ -193,20 +194,21 @@ ADVICE = (
             *about(**BINS, loss=PEAKED, mae="undecided", median_error="lower", log_mae="lower"),
             *about(**HOMES, loss=PEAKED, mae="undecided", median_error="undecided", log_mae="lower"),
         ),
-        "Nearly all taxi fares are multiples of half a dollar, which a bell around the label blurs: cross-entropy "
-        "rose with soft labels, most with the soft label alone. NTL-WAS reduced the MAE of greedy answers with 500 "
-        "rows and with 1,024 bins, and elsewhere not reliably; with weight 1, that on house values as well. NTL-MSE "
-        "reduced no error of greedy answers reliably, and increased the median error on diamonds. DIST2Loss's target "
-        "alone (label_temperature=0.12) reduced the log MAE on diamonds and house values. These three were run with "
-        "three seeds. With 64 bins, no loss changed the MAE or the median error reliably; there, medians with CE "
-        "alone did not differ reliably from those of 256 bins with soft labels. Results with 500 and 8,000 rows have "
-        "four seeds; those with 64 and 1,024 bins, and in SmolLM2 those with NTL-WAS, on house values and on taxi "
-        "fares, three. SmolLM2's MAE of greedy answers for taxi fares was smaller with the soft label alone in three "
-        "of three pairs, but not reliably, and cross-entropy was higher. SmolLM2 trained for 240 steps. After 960 "
-        "steps on diamonds, with three seeds, the soft label alone still reduced the errors of greedy answers, but by "
-        "far less, and those of medians not reliably. The boxes were trained for 600 steps, in which CE "
-        "alone hardly began to find them; after four times as many pictures and steps, with one seed, it found them a "
-        "little better than soft labels. Other pretrained models have not been measured.",
+        "Nearly all taxi fares are multiples of half a dollar, which a bell around the label blurs: cross-entropy rose "
+        "with soft labels, most with the soft label alone. NTL-WAS reduced the MAE of greedy answers with 500 rows and "
+        "with 1,024 bins, and elsewhere not reliably; with weight 1, that on house values as well. NTL-MSE reduced no "
+        "error of greedy answers reliably, and increased the median error on diamonds. DIST2Loss's target alone "
+        "(label_temperature=0.12) reduced the log MAE on diamonds and house values. These three were run with three "
+        "seeds. With 64 bins, no loss changed the MAE or the median error reliably; there, medians with CE alone did "
+        "not differ reliably from those of 256 bins with soft labels. Results with 500 and 8,000 rows have four seeds; "
+        "those with 64 and 1,024 bins, and in SmolLM2 those with NTL-WAS, on house values and on taxi fares, three. "
+        "SmolLM2's MAE of greedy answers for taxi fares was smaller with soft labels, beside the label or alone, in "
+        "three of three pairs, but not reliably, and cross-entropy was higher; NTL-WAS changed neither reliably. "
+        "SmolLM2 trained for 240 steps. After 960 steps on diamonds, with three seeds, the soft label alone still "
+        "reduced the errors of greedy answers, but by far less, and those of medians not reliably. The boxes were "
+        "trained for 600 steps, in which CE alone hardly began to find them; after four times as many pictures and "
+        "steps, with one seed, it found them a little better than soft labels. Other pretrained models have not been "
+        "measured.",
     ),
     Advice(
         "Read an answer of one token as the median of its distribution, which costs nothing. With CE alone, the MAE of "
@@ -267,18 +269,23 @@ ADVICE = (
             *about(**NEW_TOKENS, loss="CE", split=OF_BINS, beside_split="test", mae="undecided", median_error="lower"),
             *about(**NEW_HOMES, loss="CE", split=OF_BINS, beside_split="test", mae="lower", median_error="lower"),
             *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **UNDECIDED),
-            *about(**NEW_FARES, loss=GAUSSIAN, split=OF_BINS, **UNDECIDED | {"mae": "lower"}),
+            *about_each(
+                (NEW_FARES | {"loss": loss} for loss in (SOFT, GAUSSIAN)),
+                split=OF_BINS,
+                **UNDECIDED | {"mae": "lower"},
+            ),
+            *about(**NEW_FARES, loss=NTL, split=OF_BINS, **UNDECIDED),
             *about(**NEW_FARES, loss="CE", split=OF_BINS, beside_split="test", **UNDECIDED),
         ),
-        "On house values, the medians of small models with CE alone had a smaller MAE even than greedy answers "
-        "trained with soft labels; on diamonds, one that did not reliably differ from it. In small models, no loss "
-        "changed the MAE or the median error of medians reliably on taxi fares and with 64 bins. NTL-WAS reduced the "
-        "MAE of medians with 500 and 8,000 rows, with 1,024 bins and in SmolLM2; with 2,000 rows in 256 bins, not "
+        "On house values, the medians of small models with CE alone had a smaller MAE even than greedy answers trained "
+        "with soft labels; on diamonds, one that did not reliably differ from it. In small models, no loss changed the "
+        "MAE or the median error of medians reliably on taxi fares and with 64 bins. NTL-WAS reduced the MAE of "
+        "medians with 500 and 8,000 rows, with 1,024 bins and on diamonds in SmolLM2; with 2,000 rows in 256 bins, not "
         "reliably, with weight 1 neither. Nor did NTL-MSE. In SmolLM2, the MAE and the median error of medians for "
-        "house values were smaller with the soft label alone in each of three pairs, but not reliably; for taxi "
-        "fares, the MAE was smaller reliably. Intervals from the quantile 0.05 to the quantile 0.95 were usually a "
-        "little too wide; they were too narrow with NTL-WAS of weight 1 on house values, and far too narrow with the "
-        "soft label alone after 500 rows.",
+        "house values were smaller with the soft label alone in each of three pairs, but not reliably; for taxi fares, "
+        "soft labels reduced the MAE of medians reliably, and NTL-WAS did not. Intervals from the quantile 0.05 to the "
+        "quantile 0.95 were usually a little too wide; they were too narrow with NTL-WAS of weight 1 on house values, "
+        "and far too narrow with the soft label alone after 500 rows.",
     ),
     Advice(
         "If you can choose how to write numbers, choose bins only with soft labels and medians. In small models, from "
@@ -307,8 +314,8 @@ ADVICE = (
             *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**NEW_HOMES, loss=GAUSSIAN, **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
-            *about(**NEW_FARES, loss="CE", **IN_KNOWN_DIGITS, **UNDECIDED),
-            *about(**NEW_FARES, loss=GAUSSIAN, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about_each((NEW_FARES | {"loss": loss} for loss in ("CE", NTL, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_FARES, loss=SOFT, **IN_KNOWN_DIGITS, mae="lower", log_mae="lower", median_error="undecided"),
             *about_each(
                 (IN_KNOWN_DIGITS, IN_KNOWN_DIGITS | {"beside_split": MEDIANS}),
                 **NEW_FARES,

@@ -192,7 +192,7 @@ CAPTION = (
 IN_BINS = (
     f"In 256 bins: each answer is one new token, and the loss is {SOFT}, or the soft label alone (label_sigma=0.12). "
     "The answers are greedy; of house values, the medians of the distribution did not differ reliably, nor did greedy "
-    "answers of taxi fares with the soft label alone. With prices of diamonds and four times as many steps, the "
+    "answers of taxi fares with soft labels. With prices of diamonds and four times as many steps, the "
     "difference was far smaller."
 )
 CHOSEN = f"{headlines.CHOSEN}: 0.3 was chosen on the test answers of this task, after 800 steps."
