@@ -85,7 +85,12 @@ class EventClock:
         if step not in self.host_s:
             self.host_s[step] = host_seconds(step, torch.cuda.synchronize)
         self.write(1 + math.ceil(LEAD * repeats * self.host_s[step] / self.write_s))
-        return self.between(lambda: [step(index) for index in range(first, first + repeats)], repeats)
+
+        def issue() -> None:
+            for index in range(first, first + repeats):
+                step(index)  # whose results are dropped at once
+
+        return self.between(issue, repeats)
 
     def write(self, times: int = 1) -> None:
         for _ in range(times):
