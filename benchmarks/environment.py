@@ -32,7 +32,8 @@ def describe(
     ``threads`` defaults to torch's setting and ``command`` to that of this process. In a copy of the project, which may
     have no git or an older one, the environment variable COMMIT provides the commit.
     """
-    copied, changed = os.environ.get("COMMIT"), ("status", "--porcelain", "--", "ntl_kernels", f"benchmarks/{program}")
+    copied = os.environ.get("COMMIT")
+    measured = "ntl_kernels", f"benchmarks/{program}"
     return {
         "device": device_name(device),
         "kind": "gpu" if device.type == "cuda" else "cpu",
@@ -42,7 +43,7 @@ def describe(
         "system": platform.platform(),
         "versions": {package: version_of(package) for package in PACKAGES},
         "commit": copied or git("rev-parse", "HEAD") or "unknown",
-        "changed_files": [] if copied else git(*changed).splitlines(),
+        "changed_files": [] if copied else git("status", "--porcelain", "--", *measured).splitlines(),
         "command": without_paths(command or " ".join([f"python -m benchmarks.{program}", *sys.argv[1:]])),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }

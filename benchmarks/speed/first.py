@@ -169,7 +169,5 @@ def row_kernel_text(folder: Path, records: Records) -> str:
         copied_s, issued_s = medians(record)[BOUND], timed(record)["ours"]["host_s"]
         times = f"kernel {scaled(kernel_s)}, copy {scaled(copied_s)}, to issue a step {scaled(issued_s)}"
         found.append(f"V = {record['vocab']} in {record['dtype']}: {times}")
-    text = (
-        " Our kernel of loss and gradient alone, beside a copy of the logits and the host's time to issue a step, for "
-    )
-    return f"{text}which short steps wait here: {'; '.join(found)}." if found else ""
+    text = "Our kernel of loss and gradient alone, beside a copy of the logits and the host's time to issue a step"
+    return f" {text}, for which short steps wait here: {'; '.join(found)}." if found else ""
