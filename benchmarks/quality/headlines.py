@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from . import plots
-from .advice import GAUSSIAN, REWEIGHED, SOFT
+from .advice import REWEIGHED, SOFT
 from .losses import NTL
 from .names import (
     BOOSTED,
@@ -43,12 +43,10 @@ class Headline(NamedTuple):
     split: str = "test"
 
 
-FOR_BINS = {SOFT: "soft labels beside the label", GAUSSIAN: "soft labels alone"}
-"""Losses that the rows of the model with bins compare with CE -> how their names end."""
 HEADLINES = (
     *(Headline(dataset, model=PRETRAINED) for dataset in FINETUNED),
     Headline(FINETUNED[0], SOFT, WITH_BINS),
-    Headline(FINETUNED[1], GAUSSIAN, WITH_BINS),
+    Headline(FINETUNED[1], SOFT, WITH_BINS),
     Headline(SHORT),
     Headline(RENTS),
     Headline(LONG),
@@ -195,7 +193,7 @@ def task(row: Headline) -> str:
 
 def variant(row: Headline) -> str:
     """How the row's model or loss differs from the usual one."""
-    return f" in 256 bins, {FOR_BINS[row.loss]}" if row.model == WITH_BINS else row.loss.removeprefix(NTL)
+    return " in 256 bins, soft labels" if row.model == WITH_BINS else row.loss.removeprefix(NTL)
 
 
 def draw_training(runs: Sequence[Record], path: Path, source: str) -> None:

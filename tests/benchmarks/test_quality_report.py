@@ -410,10 +410,10 @@ def test_plots_over_training_use_the_runs_that_there_are() -> None:
 
 
 def test_rows_with_bins_name_their_loss_and_are_not_plotted() -> None:
-    runs = fine_tuned("finetuned_diamonds") + both("finetuned_housing", names.WITH_BINS, advice.GAUSSIAN)
+    runs = fine_tuned("finetuned_diamonds") + both("finetuned_housing", names.WITH_BINS, advice.SOFT)
     _, table, caption = report.finetuned_parts(runs, {})
     assert "| CE + NTL | " in table and caption.endswith(report.IN_BINS)
-    assert "| house values in 256 bins, soft labels alone, dollars | " in table
+    assert "| house values in 256 bins, soft labels, dollars | " in table
     assert len(headlines.training(runs)) == len(headlines.errors(runs)) == 1
 
 
@@ -490,8 +490,8 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
     for name, groups in sampled.items():
         model, _ = names.models_of(name)
         found = compare(groups[model, "CE"], groups[model, NTL], advice.MEDIANS, "mae", "test")
-        assert found is not None
-        verdicts[name] = found.verdict
+        if found is not None:  # after 960 steps, there are no runs with NTL
+            verdicts[name] = found.verdict
     assert verdicts == dict.fromkeys(("finetuned_taxis", "rjokes", "taxis"), "lower") | dict.fromkeys(
         ("finetuned_diamonds", "finetuned_housing", "housing", "diamonds_60_steps", "diamonds_480_steps"), "undecided"
     )
