@@ -45,8 +45,7 @@ class Headline(NamedTuple):
 
 HEADLINES = (
     *(Headline(dataset, model=PRETRAINED) for dataset in FINETUNED),
-    Headline(FINETUNED[0], SOFT, WITH_BINS),
-    Headline(FINETUNED[1], SOFT, WITH_BINS),
+    *(Headline(dataset, SOFT, WITH_BINS) for dataset in FINETUNED[:2]),
     Headline(SHORT),
     Headline(RENTS),
     Headline(LONG),

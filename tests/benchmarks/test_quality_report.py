@@ -486,12 +486,13 @@ def test_what_the_readme_says_of_sampled_answers() -> None:
     """The median answer with CE against the greedy one with NTL, on the data sets with samples."""
     datasets = by_dataset(records.read([report.FOLDER]))
     sampled = {name: groups for name, groups in datasets.items() if records.median_splits(groups)}
+    del sampled["diamonds_960_steps"]  # digits were trained with CE alone
     verdicts = {}
     for name, groups in sampled.items():
         model, _ = names.models_of(name)
         found = compare(groups[model, "CE"], groups[model, NTL], advice.MEDIANS, "mae", "test")
-        if found is not None:  # after 960 steps, there are no runs with NTL
-            verdicts[name] = found.verdict
+        assert found is not None
+        verdicts[name] = found.verdict
     assert verdicts == dict.fromkeys(("finetuned_taxis", "rjokes", "taxis"), "lower") | dict.fromkeys(
         ("finetuned_diamonds", "finetuned_housing", "housing", "diamonds_60_steps", "diamonds_480_steps"), "undecided"
     )
