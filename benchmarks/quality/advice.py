@@ -326,6 +326,15 @@ ADVICE = (
             ),
             *about(**NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, **UNDECIDED),
             *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**LASTING, loss="CE", **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "higher"}),
+            *about_each(
+                (IN_KNOWN_DIGITS, IN_KNOWN_DIGITS | {"beside_split": MEDIANS}),
+                **LASTING,
+                loss=GAUSSIAN,
+                split=OF_BINS,
+                mae="undecided",
+                median_error="lower",
+            ),
             *about_each((NEW_FARES | {"loss": loss} for loss in ("CE", NTL, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**NEW_FARES, loss=SOFT, **IN_KNOWN_DIGITS, mae="lower", log_mae="lower", median_error="undecided"),
             *about_each(
@@ -353,17 +362,19 @@ ADVICE = (
             *about(**HOMES, loss=SOFT, split=OF_BINS, **IN_DIGITS, median_error="undecided", mae="undecided"),
             *about(**FARES, loss=SOFT, split=OF_BINS, **IN_DIGITS, median_error="undecided", mae="undecided"),
         ),
-        "Each of these comparisons has three seeds, those of diamonds in SmolLM2 five. In three of the eighteen runs "
-        "with digits, one to four answers of 300 had so many digits that they decided the MAE; a bin is never beyond "
-        "the range of the training answers. SmolLM2 knew digits, and learned the bins in the same 240 steps. On "
-        "diamonds, medians of bins with CE + 4 soft "
-        f"labels also had a smaller median error than medians of {SAMPLES} sampled answers in digits; the MAE did not "
-        "differ reliably, nor did any error from that of digits trained with NTL-WAS. On house values, medians "
-        "of bins with CE + 4 soft labels had a smaller median error than greedy answers in digits, with CE or with "
-        "NTL-WAS, while their other errors did not differ reliably; greedy bins with CE alone were far worse. On taxi "
-        "fares, medians of bins with the soft label alone had a smaller MAE than digits with CE, whether these were "
-        "greedy answers or medians of samples, and greedy bins a smaller one than greedy digits with NTL-WAS; with CE "
-        "alone, bins and digits did not differ reliably.",
+        "Each of these comparisons has three seeds, those of diamonds in SmolLM2 after 240 steps five. In three of the "
+        "eighteen runs with digits, one to four answers of 300 had so many digits that they decided the MAE; a bin is "
+        "never beyond the range of the training answers. SmolLM2 knew digits, and learned the bins in the same steps. "
+        "On diamonds, medians of bins with CE + 4 soft labels also had a smaller median error than medians of "
+        f"{SAMPLES} sampled answers in digits; the MAE did not differ reliably, nor did any error from that of digits "
+        "trained with NTL-WAS. After 960 steps, medians of bins with the soft label alone had a smaller median error "
+        "than digits with CE, whether these were greedy answers or medians of samples, and greedy bins with CE alone a "
+        "larger one than greedy digits; the MAE did not differ reliably. On house values, medians of bins with CE + 4 "
+        "soft labels had a smaller median error than greedy answers in digits, with CE or with NTL-WAS, while their "
+        "other errors did not differ reliably; greedy bins with CE alone were far worse. On taxi fares, medians of "
+        "bins with the soft label alone had a smaller MAE than digits with CE, whether these were greedy answers or "
+        "medians of samples, and greedy bins a smaller one than greedy digits with NTL-WAS; with CE alone, bins and "
+        "digits did not differ reliably.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "

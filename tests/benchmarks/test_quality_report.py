@@ -514,6 +514,7 @@ def test_table_of_the_page_on_ordered_tokens() -> None:
         "SmolLM2, 3,840 prices of diamonds": ("finetuned_diamonds", names.WITH_BINS),
         "SmolLM2, 3,840 prices of diamonds, digits": ("finetuned_diamonds", names.PRETRAINED),
         "SmolLM2, 15,360 prices of diamonds, 960 steps": ("diamonds_960_steps", names.WITH_BINS),
+        "SmolLM2, 15,360 prices of diamonds, 960 steps, digits": ("diamonds_960_steps", names.PRETRAINED),
         "SmolLM2, 3,840 house values": ("finetuned_housing", names.WITH_BINS),
         "SmolLM2, 3,840 house values, digits": ("finetuned_housing", names.PRETRAINED),
         "SmolLM2, 3,840 taxi fares": ("finetuned_taxis", names.WITH_BINS),
