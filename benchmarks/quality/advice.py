@@ -205,23 +205,26 @@ ADVICE = (
         "(label_temperature=0.12) reduced the log MAE on diamonds and house values. These three were run with three "
         "seeds. With 64 bins, no loss changed the MAE or the median error reliably; there, medians with CE alone did "
         "not differ reliably from those of 256 bins with soft labels. Results with 500 and 8,000 rows have four seeds; "
-        "those with 64 and 1,024 bins, and in SmolLM2 those on house values and on taxi fares, three. SmolLM2's MAE of "
-        "greedy answers for taxi fares was smaller with soft labels, beside the label or alone, in three of three "
-        "pairs, but not reliably, and cross-entropy was higher; NTL-WAS changed neither reliably. On the other two "
-        "tables, it was smaller with CE + 4 soft labels than with NTL-WAS. SmolLM2 trained for 240 steps. After 960 "
-        "steps on diamonds, with three seeds, the soft label alone still reduced the errors of greedy answers, but by "
-        "far less, and those of medians not reliably. The boxes were trained for 600 steps, in which CE alone hardly "
-        "began to find them; after four times as many pictures and steps, with three seeds, neither soft labels nor "
-        "NTL-WAS changed the mean IoU reliably. Other pretrained models have not been measured.",
+        "those with 64 and 1,024 bins, and in SmolLM2 those on taxi fares and, on house values, those with NTL-WAS or "
+        "the soft label alone, three. SmolLM2's MAE of greedy answers for taxi fares was smaller with soft labels, "
+        "beside the label or alone, in three of three pairs, but not reliably, and cross-entropy was higher; NTL-WAS "
+        "changed neither reliably. On the other two tables, it was smaller with CE + 4 soft labels than with NTL-WAS. "
+        "SmolLM2 trained for 240 steps. After 960 steps on diamonds, with three seeds, the soft label alone still "
+        "reduced the errors of greedy answers, but by far less, and those of medians not reliably. The boxes were "
+        "trained for 600 steps, in which CE alone hardly began to find them; after four times as many pictures and "
+        "steps, with three seeds, neither soft labels nor NTL-WAS changed the mean IoU reliably. Other pretrained "
+        "models have not been measured.",
     ),
     Advice(
         "Read an answer of one token as the median of its distribution, which costs nothing. With CE alone, the MAE of "
         "medians instead of greedy answers {0} for house values, {1} for prices of diamonds and {2} for taxi fares. "
-        "Soft labels reduce the errors of medians, too: with CE + 4 soft labels, MAE {3}, {4} and {5}.",
+        "Soft labels reduce the errors of medians, too: with CE + 4 soft labels, MAE {3}, {4} and {5}; in SmolLM2, it "
+        "{6} for house values and {7} for prices of diamonds.",
         (
             *about_each((HOMES, BINS, FARES), loss="CE", split=OF_BINS, beside_split="test", mae="lower"),
             *about_each((HOMES, BINS), loss=SOFT, split=OF_BINS, mae="lower"),
             *about(**FARES, loss=SOFT, split=OF_BINS, mae="undecided"),
+            *about_each((NEW_HOMES, NEW_TOKENS), loss=SOFT, split=OF_BINS, mae="lower"),
             *about_each((HOMES, BINS), loss="CE", split=OF_BINS, beside_split="test", median_error="lower"),
             *about(**FARES, loss="CE", split=OF_BINS, beside_split="test", median_error="undecided"),
             *about(**HOMES, loss=SOFT, beside="CE", beside_split=OF_BINS, mae="higher"),
@@ -263,16 +266,12 @@ ADVICE = (
             *about(**FEW_ROWS, loss=SOFT, split=OF_BINS, mae="lower", median_error="lower", log_mae="lower"),
             *about(**MANY_ROWS, loss=SOFT, split=OF_BINS, mae="lower", median_error="lower"),
             *about(**MANY_ROWS, loss=GAUSSIAN, split=OF_BINS, mae="lower", median_error="undecided"),
-            *about_each(
-                (NEW_TOKENS | {"loss": loss} for loss in (SOFT, GAUSSIAN)),
-                split=OF_BINS,
-                mae="lower",
-                median_error="lower",
-            ),
+            *about_each((NEW_HOMES, NEW_TOKENS), loss=SOFT, split=OF_BINS, median_error="lower"),
+            *about(**NEW_TOKENS, loss=GAUSSIAN, split=OF_BINS, mae="lower", median_error="lower"),
             *about(**NEW_TOKENS, loss=NTL, split=OF_BINS, mae="undecided", median_error="undecided"),
             *about(**NEW_TOKENS, loss="CE", split=OF_BINS, beside_split="test", mae="undecided", median_error="lower"),
             *about(**NEW_HOMES, loss="CE", split=OF_BINS, beside_split="test", mae="lower", median_error="lower"),
-            *about_each((NEW_HOMES | {"loss": loss} for loss in (SOFT, GAUSSIAN, NTL)), split=OF_BINS, **UNDECIDED),
+            *about_each((NEW_HOMES | {"loss": loss} for loss in (GAUSSIAN, NTL)), split=OF_BINS, **UNDECIDED),
             *about_each(
                 (NEW_FARES | {"loss": loss} for loss in (SOFT, GAUSSIAN)),
                 split=OF_BINS,
@@ -285,24 +284,26 @@ ADVICE = (
         "with soft labels; on diamonds, one that did not reliably differ from it. In small models, no loss changed the "
         "MAE or the median error of medians reliably on taxi fares and with 64 bins. NTL-WAS reduced the MAE of "
         "medians with 500 and 8,000 rows and with 1,024 bins; with 2,000 rows in 256 bins and in SmolLM2, not "
-        "reliably, with weight 1 neither. Nor did NTL-MSE. In SmolLM2, the MAE and the median error of medians for "
-        "house values were smaller with soft labels, beside the label or alone, in each of three pairs, but not "
-        "reliably; for taxi fares, both reduced the MAE of medians reliably. Intervals from the quantile 0.05 to the "
-        "quantile 0.95 were usually a little too wide; they were too narrow with NTL-WAS of weight 1 on house values, "
-        "and far too narrow with the soft label alone after 500 rows.",
+        "reliably, with weight 1 neither. Nor did NTL-MSE. In SmolLM2, the soft label alone reduced the MAE and the "
+        "median error of medians on diamonds, too; on house values, both were smaller in each of three pairs, but not "
+        "reliably. On taxi fares, soft labels, beside the label or alone, reduced the MAE of medians. Intervals from "
+        "the quantile 0.05 to the quantile 0.95 were usually a little too wide; they were too narrow with NTL-WAS of "
+        "weight 1 on house values, and far too narrow with the soft label alone after 500 rows.",
     ),
     Advice(
         "If you can choose how to write numbers, choose bins only with soft labels and medians. In small models, from "
         "greedy answers in digits with CE to medians in bins with CE + 4 soft labels, log MAE {0} for prices of "
         "diamonds, {1} for house values and {2} for taxi fares. To greedy answers in bins with CE alone, it {3} for "
         "prices of diamonds and {4} for house values. In SmolLM2, the median error for diamonds {5} from greedy "
-        "answers in digits to greedy answers in bins with CE + 4 soft labels, and {6} to those with CE alone.",
+        "answers in digits to greedy answers in bins with CE + 4 soft labels, and {7} to those with CE alone; for "
+        f"house values, from medians of {SAMPLES} sampled answers in digits to medians of bins, MAE {{6}}.",
         (
             *about_each((BINS, HOMES), loss=SOFT, split=OF_BINS, **IN_DIGITS, log_mae="lower"),
             *about(**FARES, loss=SOFT, split=OF_BINS, **IN_DIGITS, log_mae="undecided"),
             *about(**BINS, loss="CE", **IN_DIGITS, log_mae="lower"),
             *about(**HOMES, loss="CE", **IN_DIGITS, log_mae="higher"),
             *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, median_error="lower"),
+            *about(**NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, mae="lower"),
             *about(**NEW_TOKENS, loss="CE", **IN_KNOWN_DIGITS, median_error="higher", mae="higher", log_mae="higher"),
             *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, mae="undecided", log_mae="undecided"),
             *about(**NEW_TOKENS, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "lower"}),
@@ -313,18 +314,40 @@ ADVICE = (
                 **IN_KNOWN_DIGITS | {"beside_split": MEDIANS},
                 **UNDECIDED | {"median_error": "lower"},
             ),
-            *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS | {"beside": NTL}, **UNDECIDED),
-            *about(**NEW_HOMES, loss="CE", **IN_KNOWN_DIGITS, mae="higher", median_error="higher", log_mae="undecided"),
-            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
-            *about_each((NEW_HOMES | {"loss": loss} for loss in (SOFT, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
             *about_each(
-                (IN_KNOWN_DIGITS, IN_KNOWN_DIGITS | {"beside": NTL}),
+                (IN_KNOWN_DIGITS | {"beside": NTL, "beside_split": split} for split in ("test", MEDIANS)),
+                **NEW_TOKENS,
+                loss=SOFT,
+                split=OF_BINS,
+                **UNDECIDED,
+            ),
+            *about(**NEW_HOMES, loss="CE", **IN_KNOWN_DIGITS, **dict.fromkeys(UNDECIDED, "higher")),
+            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, mae="higher"),
+            *about_each((NEW_HOMES | {"loss": loss} for loss in (SOFT, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss=SOFT, **IN_KNOWN_DIGITS | {"beside": NTL}, mae="higher", median_error="lower"),
+            *about(
                 **NEW_HOMES,
                 loss=SOFT,
                 split=OF_BINS,
+                **IN_KNOWN_DIGITS,
                 **UNDECIDED | {"median_error": "lower"},
             ),
-            *about(**NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, **UNDECIDED),
+            *about(
+                **NEW_HOMES,
+                loss=SOFT,
+                split=OF_BINS,
+                **IN_KNOWN_DIGITS | {"beside_split": MEDIANS},
+                median_error="undecided",
+                log_mae="lower",
+            ),
+            *about_each(
+                (IN_KNOWN_DIGITS | {"beside": NTL, "beside_split": split} for split in ("test", MEDIANS)),
+                **NEW_HOMES,
+                loss=SOFT,
+                split=OF_BINS,
+                **dict.fromkeys(UNDECIDED, "lower"),
+            ),
             *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**LASTING, loss="CE", **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "higher"}),
             *about_each(
@@ -362,19 +385,21 @@ ADVICE = (
             *about(**HOMES, loss=SOFT, split=OF_BINS, **IN_DIGITS, median_error="undecided", mae="undecided"),
             *about(**FARES, loss=SOFT, split=OF_BINS, **IN_DIGITS, median_error="undecided", mae="undecided"),
         ),
-        "Each of these comparisons has three seeds, those of diamonds in SmolLM2 after 240 steps five. In three of the "
-        "eighteen runs with digits, one to four answers of 300 had so many digits that they decided the MAE; a bin is "
-        "never beyond the range of the training answers. SmolLM2 knew digits, and learned the bins in the same steps. "
-        "On diamonds, medians of bins with CE + 4 soft labels also had a smaller median error than medians of "
-        f"{SAMPLES} sampled answers in digits; the MAE did not differ reliably, nor did any error from that of digits "
-        "trained with NTL-WAS. After 960 steps, medians of bins with the soft label alone had a smaller median error "
-        "than digits with CE, whether these were greedy answers or medians of samples, and greedy bins with CE alone a "
-        "larger one than greedy digits; the MAE did not differ reliably. On house values, medians of bins with CE + 4 "
-        "soft labels had a smaller median error than greedy answers in digits, with CE or with NTL-WAS, while their "
-        "other errors did not differ reliably; greedy bins with CE alone were far worse. On taxi fares, medians of "
-        "bins with the soft label alone had a smaller MAE than digits with CE, whether these were greedy answers or "
-        "medians of samples, and greedy bins a smaller one than greedy digits with NTL-WAS; with CE alone, bins and "
-        "digits did not differ reliably.",
+        "Each of these comparisons has three seeds; five have those in SmolLM2 of diamonds after 240 steps, and of "
+        "house values except with the soft label alone. In three of the eighteen runs with digits, one to four answers "
+        "of 300 had so many digits that they decided the MAE; a bin is never beyond the range of the training answers. "
+        "SmolLM2 knew digits, and learned the bins in the same steps. On diamonds, medians of bins with CE + 4 soft "
+        f"labels also had a smaller median error than medians of {SAMPLES} sampled answers in digits; the MAE did not "
+        "differ reliably, nor did any error of these medians from that of digits trained with NTL-WAS. After 960 "
+        "steps, medians of bins with the soft label alone had a smaller median error than digits with CE, whether "
+        "these were greedy answers or medians of samples, and greedy bins with CE alone a larger one than greedy "
+        "digits; the MAE did not differ reliably. On house values, medians of bins with CE + 4 soft labels had a "
+        "smaller median error than greedy digits with CE, and smaller errors than digits with NTL-WAS, whether these "
+        "were greedy answers or medians of samples; but greedy bins had a larger MAE than greedy digits with NTL-WAS. "
+        "With CE alone, greedy bins were far worse than greedy digits there, and medians of bins had a larger MAE than "
+        "medians of samples. On taxi fares, medians of bins with the soft label alone had a smaller MAE than digits "
+        "with CE, whether these were greedy answers or medians of samples, and greedy bins a smaller one than greedy "
+        "digits with NTL-WAS; with CE alone, bins and digits did not differ reliably.",
     ),
     Advice(
         "If the number is the whole answer, try a regression head first. From such a head on SmolLM2 to greedy answers "

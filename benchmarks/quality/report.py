@@ -190,9 +190,9 @@ CAPTION = (
     f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
 )
 IN_BINS = (
-    f"In 256 bins: each answer is one new token, and the loss is {SOFT}. The answers are greedy; of house values, the "
-    "medians of the distribution did not differ reliably, nor did greedy answers of taxi fares. With prices of "
-    "diamonds, the soft label alone and four times as many steps, the difference was far smaller."
+    f"In 256 bins: each answer is one new token, and the loss is {SOFT}. The answers are greedy. On house values, "
+    "medians of the distribution gained less, and on taxi fares, greedy answers did not differ reliably. With prices "
+    "of diamonds, the soft label alone and four times as many steps, the difference was far smaller."
 )
 CHOSEN = f"{headlines.CHOSEN}: 0.3 was chosen on the test answers of this task, after 800 steps."
 SHRINKS = (
