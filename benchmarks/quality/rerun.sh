@@ -187,8 +187,11 @@ reweighed="loss.reweigh=true"
     $(steps 480 480)
   bins="model.name=smollm2_bins model.bins=256 model.scale=log"
   one_token $five $stones dataset.name=finetuned_diamonds $bins
-  one_token $three $houses dataset.name=finetuned_housing $bins
-  one_token $three $rides dataset.name=finetuned_taxis $bins
+  for rows in "$houses dataset.name=finetuned_housing" "$rides dataset.name=finetuned_taxis"; do
+    one_token $three $rows $bins
+    sweep 4,5 $rows $bins loss=ce,ntl_was
+    sweep 4,5 $rows $bins loss=soft_labels loss.weight=4
+  done
   long="$stones dataset.name=diamonds_960_steps dataset.limits.train=15360 $(steps 960 960)"
   sweep $three $long $bins loss=ce
   sweep $three $long $bins loss=ce_gaussian loss.sigma=0.12
