@@ -81,7 +81,11 @@ SOFT, GAUSSIAN = soft(4, label_sigma=0.3), "CE, Gaussian target (0.12)"
 PEAKED, SQUARED = "1 soft labels alone (label_temperature=0.12)", "CE + 0.3 NTL-MSE"
 OF_BINS = split_of("test", "median")
 IN_DIGITS = {"beside": "CE", "beside_split": "test", "beside_model": "llama"}
-IN_KNOWN_DIGITS = IN_DIGITS | {"beside_model": PRETRAINED}
+IN_KNOWN_DIGITS, IN_SAMPLED_DIGITS, IN_NTL_DIGITS, IN_SAMPLED_NTL_DIGITS = KNOWN_DIGITS = tuple(
+    {"beside": loss, "beside_split": split, "beside_model": PRETRAINED}
+    for loss in ("CE", NTL)
+    for split in ("test", MEDIANS)
+)
 OF_HEAD = {"beside": "MSE", "beside_split": "test", "beside_model": "regression_head"}
 SUMS = {"split": "interpolate", "model": "llama_pretrained"}
 
@@ -294,8 +298,8 @@ ADVICE = (
         "greedy answers in digits with CE to medians in bins with CE + 4 soft labels, log MAE {0} for prices of "
         "diamonds, {1} for house values and {2} for taxi fares. To greedy answers in bins with CE alone, it {3} for "
         "prices of diamonds and {4} for house values. In SmolLM2, the median error for diamonds {5} from greedy "
-        "answers in digits to greedy answers in bins with CE + 4 soft labels, and {8} to those with CE alone; from "
-        f"medians of {SAMPLES} sampled answers in digits to medians of bins, MAE {{6}} for house values and {{7}} for "
+        "answers in digits to greedy answers in bins with CE + 4 soft labels, and {6} to those with CE alone; from "
+        f"medians of {SAMPLES} sampled answers in digits to medians of bins, MAE {{7}} for house values and {{8}} for "
         "taxi fares.",
         (
             *about_each((BINS, HOMES), loss=SOFT, split=OF_BINS, **IN_DIGITS, log_mae="lower"),
@@ -303,98 +307,65 @@ ADVICE = (
             *about(**BINS, loss="CE", **IN_DIGITS, log_mae="lower"),
             *about(**HOMES, loss="CE", **IN_DIGITS, log_mae="higher"),
             *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, median_error="lower"),
-            *about(**NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, mae="lower"),
-            *about(**NEW_FARES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, mae="lower"),
-            *about(**NEW_TOKENS, loss="CE", **IN_KNOWN_DIGITS, median_error="higher", mae="higher", log_mae="higher"),
+            *about(**NEW_TOKENS, loss="CE", **IN_KNOWN_DIGITS, median_error="higher"),
+            *about_each((NEW_HOMES, NEW_FARES), loss=SOFT, split=OF_BINS, **IN_SAMPLED_DIGITS, mae="lower"),
+            *about(**NEW_TOKENS, loss="CE", **IN_KNOWN_DIGITS, mae="higher", log_mae="higher"),
             *about(**NEW_TOKENS, loss=SOFT, **IN_KNOWN_DIGITS, mae="undecided", log_mae="undecided"),
-            *about(**NEW_TOKENS, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "lower"}),
-            *about(
+            *about_each(
+                (IN_KNOWN_DIGITS, IN_SAMPLED_DIGITS),
                 **NEW_TOKENS,
                 loss=SOFT,
                 split=OF_BINS,
-                **IN_KNOWN_DIGITS | {"beside_split": MEDIANS},
                 **UNDECIDED | {"median_error": "lower"},
             ),
-            *about_each(
-                (IN_KNOWN_DIGITS | {"beside": NTL, "beside_split": split} for split in ("test", MEDIANS)),
-                **NEW_TOKENS,
-                loss=SOFT,
-                split=OF_BINS,
-                **UNDECIDED,
-            ),
-            *about(**NEW_HOMES, loss="CE", **IN_KNOWN_DIGITS, **dict.fromkeys(UNDECIDED, "higher")),
-            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
-            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, mae="higher"),
-            *about_each((NEW_HOMES | {"loss": loss} for loss in (SOFT, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
-            *about(**NEW_HOMES, loss=SOFT, **IN_KNOWN_DIGITS | {"beside": NTL}, mae="higher", median_error="lower"),
-            *about(
-                **NEW_HOMES,
-                loss=SOFT,
-                split=OF_BINS,
-                **IN_KNOWN_DIGITS,
-                **UNDECIDED | {"median_error": "lower"},
-            ),
-            *about(
-                **NEW_HOMES,
-                loss=SOFT,
-                split=OF_BINS,
-                **IN_KNOWN_DIGITS | {"beside_split": MEDIANS},
-                median_error="undecided",
-                log_mae="lower",
-            ),
-            *about_each(
-                (IN_KNOWN_DIGITS | {"beside": NTL, "beside_split": split} for split in ("test", MEDIANS)),
-                **NEW_HOMES,
-                loss=SOFT,
-                split=OF_BINS,
-                **dict.fromkeys(UNDECIDED, "lower"),
-            ),
-            *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about_each((IN_NTL_DIGITS, IN_SAMPLED_NTL_DIGITS), **NEW_TOKENS, loss=SOFT, split=OF_BINS, **UNDECIDED),
             *about(**LASTING, loss="CE", **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "higher"}),
             *about_each(
-                (IN_KNOWN_DIGITS, IN_KNOWN_DIGITS | {"beside_split": MEDIANS}),
+                (IN_KNOWN_DIGITS, IN_SAMPLED_DIGITS),
                 **LASTING,
                 loss=GAUSSIAN,
                 split=OF_BINS,
                 mae="undecided",
                 median_error="lower",
             ),
+            *about(**NEW_HOMES, loss="CE", **IN_KNOWN_DIGITS, **dict.fromkeys(UNDECIDED, "higher")),
+            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss="CE", split=OF_BINS, **IN_SAMPLED_DIGITS, mae="higher"),
+            *about_each((NEW_HOMES | {"loss": loss} for loss in (SOFT, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
+            *about(**NEW_HOMES, loss=SOFT, **IN_NTL_DIGITS, mae="higher", median_error="lower"),
+            *about(**NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED | {"median_error": "lower"}),
+            *about(
+                **NEW_HOMES, loss=SOFT, split=OF_BINS, **IN_SAMPLED_DIGITS, median_error="undecided", log_mae="lower"
+            ),
+            *about_each(
+                (IN_NTL_DIGITS, IN_SAMPLED_NTL_DIGITS),
+                **NEW_HOMES,
+                loss=SOFT,
+                split=OF_BINS,
+                **dict.fromkeys(UNDECIDED, "lower"),
+            ),
+            *about(**NEW_HOMES, loss=GAUSSIAN, split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED),
             *about_each((NEW_FARES | {"loss": loss} for loss in ("CE", NTL, GAUSSIAN)), **IN_KNOWN_DIGITS, **UNDECIDED),
             *about(**NEW_FARES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS, **UNDECIDED | {"mae": "lower"}),
-            *about(**NEW_FARES, loss="CE", split=OF_BINS, **IN_KNOWN_DIGITS | {"beside_split": MEDIANS}, **UNDECIDED),
+            *about(**NEW_FARES, loss="CE", split=OF_BINS, **IN_SAMPLED_DIGITS, **UNDECIDED),
             *about_each(
-                (IN_KNOWN_DIGITS | {"beside": loss} for loss in ("CE", NTL)),
-                **NEW_FARES,
-                loss=SOFT,
-                mae="lower",
-                median_error="undecided",
+                (IN_KNOWN_DIGITS, IN_NTL_DIGITS), **NEW_FARES, loss=SOFT, mae="lower", median_error="undecided"
             ),
+            *about_each(KNOWN_DIGITS, **NEW_FARES, loss=SOFT, split=OF_BINS, mae="lower", log_mae="lower"),
+            *about_each((IN_KNOWN_DIGITS, IN_NTL_DIGITS), **NEW_FARES, loss=SOFT, split=OF_BINS, median_error="higher"),
             *about_each(
-                (IN_KNOWN_DIGITS | {"beside": loss} for loss in ("CE", NTL)),
-                **NEW_FARES,
-                loss=SOFT,
-                split=OF_BINS,
-                mae="lower",
-                log_mae="lower",
-                median_error="higher",
-            ),
-            *about_each(
-                (IN_KNOWN_DIGITS | {"beside": loss, "beside_split": MEDIANS} for loss in ("CE", NTL)),
+                (IN_SAMPLED_DIGITS, IN_SAMPLED_NTL_DIGITS),
                 **NEW_FARES,
                 loss=SOFT,
                 split=OF_BINS,
-                mae="lower",
-                log_mae="lower",
                 median_error="undecided",
             ),
             *about_each(
-                (IN_KNOWN_DIGITS | {"beside_split": split} for split in ("test", MEDIANS)),
+                (IN_KNOWN_DIGITS, IN_SAMPLED_DIGITS),
                 **NEW_FARES,
                 loss=GAUSSIAN,
                 split=OF_BINS,
-                mae="lower",
-                log_mae="lower",
-                median_error="undecided",
+                **UNDECIDED | {"mae": "lower", "log_mae": "lower"},
             ),
             *about(**BINS, loss="CE", **IN_DIGITS, median_error="undecided"),
             *about(**HOMES, loss="CE", **IN_DIGITS, mae="higher"),
