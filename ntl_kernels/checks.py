@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import backends
-from .backends import resolve_backend
+from .backends import load_backend, resolve_backend
 from .config import NTLConfig, check_number, shown
 from .problem import Problem, RowInputs, as_number, is_kept
 from .spec import LossSpec
@@ -186,7 +186,7 @@ def can_look(tensor: Tensor) -> bool:
 
 def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) -> Problem:
     """A problem with flat rows for losses of a dtype; raises for labels outside the vocabulary and for numbers that are
-    negative or do not fit the dtype.
+    negative or do not fit the dtype, alone or, where it is a denominator, in their sum.
 
     A trace (``is_plain=False``) leaves that to its operators. On a GPU, where reading the values would wait for the
     device, they are checked only under NTL_KERNELS_VALIDATE=1; without it the loss of such a row is NaN or infinite.
@@ -207,6 +207,10 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
         weight = problem.ntl_weight.item()
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
+    if problem.rows.weights and problem.lacks_denominators:
+        sums = load_backend("eager").count(problem, problem.vocab_size, dtype).tolist()
+        for given_rows, weight_sum in zip(("labels", "labels that are numbers"), sums, strict=True):
+            check_number(f"the sum of the weights of the {given_rows}", weight_sum, minimum=0.0, divides=True)
     return problem
 
 

@@ -23,9 +23,9 @@ class Runs(NamedTuple):
 
 def number_runs(is_digit: Tensor, is_joint: Tensor) -> Runs:
     """The runs of digits of each row of bool [B, T]; a joint (".") with a digit on both sides continues one."""
-    follows_digit, precedes_digit = F.pad(is_digit, (1, -1)), F.pad(is_digit, (-1, 1))
-    joins = is_joint & follows_digit & precedes_digit
-    first = is_digit & ~follows_digit & ~F.pad(joins, (1, -1))
+    follows_digit = behind(is_digit)
+    joins = is_joint & follows_digit & ahead(is_digit, 1, 0)
+    first = is_digit & ~follows_digit & ~behind(joins)
     return Runs(first, joins, first.cumsum(-1))
 
 
@@ -59,6 +59,11 @@ def run_sums(values: Tensor, number: Tensor) -> Tensor:
         values = values + torch.where(is_same, ahead(values, reach, 0), 0.0)
         reach *= 2
     return values
+
+
+def behind(marks: Tensor) -> Tensor:
+    """[..., T]: at each position, the mark before it; False at the first."""
+    return F.pad(marks, (1, 0))[..., :-1]
 
 
 def ahead(tensor: Tensor, places: int, rest: int) -> Tensor:

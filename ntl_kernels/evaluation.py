@@ -102,13 +102,17 @@ def median_answer(texts: Sequence[str], find: str = "whole", behind: str | None 
     Returns:
         The median, or None if no answer has a number.
 
+    Raises:
+        TypeError: the answers are not a sequence of str.
+
     Examples:
         >>> median_answer(["Score: 7", "Score: 9", "Score: 8", "no idea"], find="last")
         8.0
     """
     check_texts("texts", texts)
-    values = [value for text in texts if (value := number_in(text, find, behind)) is not None]
-    return median(values) if values else None
+    halves = [value / 2 for text in texts if (value := number_in(text, find, behind)) is not None]
+    middle = 2 * median(halves) if halves else None  # a sum of two numbers may not fit float64
+    return 0.0 if middle is not None and math.isnan(middle) else middle  # of inf and -inf: each is beyond float64
 
 
 def number_metrics(
@@ -406,7 +410,8 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
     """Pearson correlation of pairs; NaN if a side has only one value, which is independent of rounding in its mean."""
     if not pairs or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return math.nan
-    return torch.corrcoef(torch.tensor(pairs, dtype=torch.float64, device="cpu").T)[0, 1].item()
+    values = torch.tensor(pairs, dtype=torch.float64, device="cpu")
+    return torch.corrcoef((values - values[0]).T)[0, 1].item()  # differences lose no digits to a common offset
 
 
 def average_ranks(values: Sequence[float]) -> list[float]:
@@ -442,16 +447,25 @@ def check_reading(find: str, behind: str | None) -> None:
 
 
 def check_texts(name: str, texts: Sequence[str]) -> None:
-    """Raise unless ``texts`` is a sequence of str."""
+    """Raise unless ``texts`` is a sequence of str, which can be read more than once."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a sequence of str; got the str {shortened(texts, 60)!r}")
+    check_sized(name, texts)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a sequence of str; {name}[{index}] is {text!r}")
 
 
+def check_sized(name: str, given: Any) -> None:
+    """Raise for a generator and other objects without a length."""
+    if not hasattr(given, "__len__"):
+        raise TypeError(f"{name} must be a sequence; got {type(given).__name__}")
+
+
 def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None:
     """Raise unless there are as many predictions as references, and at least one."""
+    check_sized("predictions", predictions)
+    check_sized("references", references)
     got = f"got {len(predictions)} predictions, {len(references)} references"
     if len(predictions) != len(references) or not len(references):
         raise ValueError(f"every prediction needs one reference, and there must be at least one; {got}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from .digit_runs import number_runs
 from .tokens import NumberTokens
 from .tokens.number_tokens import labels_of
+from .tokens.values import check_integers, is_integral
 
 __all__ = ["BalancedWeights", "WithNumberWeights", "last_number", "number_after"]
 
@@ -76,14 +77,14 @@ def last_number(labels: Tensor, numbers: NumberTokens, joints: Sequence[int] = (
         float32 [..., T], on the labels' device.
 
     Raises:
-        TypeError, ValueError: the labels are not a tensor of integers, or have no rows.
+        TypeError, ValueError: the labels are not a tensor of integers, or have no rows; joints are not token ids.
 
     Examples:
         >>> numbers = NumberTokens.from_mapping({digit: digit for digit in range(10)}, vocab_size=16)
         >>> last_number(torch.tensor([[2, 11, 4, 2, 11]]), numbers)
         tensor([[0., 0., 1., 1., 0.]])
     """
-    is_number = numbers.is_number(labels)
+    is_number = are_numbers(labels, numbers)
     number = runs_of(labels, is_number, joints)
     return (is_number & (number == number[..., -1:])).float()
 
@@ -102,24 +103,27 @@ def number_after(
         ids: [..., T], default labels: where to find a marker that may be in an ignored prompt, such as ``input_ids``.
 
     Raises:
-        TypeError, ValueError: as for :func:`last_number`; the marker is empty, or the shape of the ids is another one.
+        TypeError, ValueError: as for :func:`last_number`; the marker is empty or has no token ids, or the ids are not
+            integers of the labels' shape.
 
     Examples:
         >>> numbers = NumberTokens.from_mapping({digit: digit for digit in range(10)}, vocab_size=16)
         >>> number_after(torch.tensor([[3, 12, 11, 13, 7, 13, 10]]), [12, 11], numbers)
         tensor([[0., 0., 0., 0., 1., 0., 0.]])
     """
-    if not len(marker):
+    marker = token_ids("marker", marker)
+    if not marker:
         raise ValueError("marker must be the ids of at least one token")
+    is_number = are_numbers(labels, numbers)
     ids = labels if ids is None else ids
+    check_integers("ids", ids)
     if ids.shape != labels.shape:
         raise ValueError(f"ids must have the labels' shape {tuple(labels.shape)}; got {tuple(ids.shape)}")
     ends = torch.ones_like(ids, dtype=torch.bool)
     for place, token in enumerate(reversed(marker)):
         ends &= F.pad(ids == token, (place, 0))[..., : ids.shape[-1]]
     found = ends.cumsum(-1)
-    is_after = (found > 0) & (found == found[..., -1:]) & ~ends
-    is_number = numbers.is_number(labels) & is_after
+    is_number &= (found > 0) & (found == found[..., -1:]) & ~ends
     return (is_number & (runs_of(labels, is_number, joints) == 1)).float()
 
 
@@ -147,9 +151,26 @@ class WithNumberWeights:
 
 def runs_of(labels: Tensor, is_number: Tensor, joints: Sequence[int]) -> Tensor:
     """int64 [..., T]: the index of each position's number in its row, see :class:`~ntl_kernels.digit_runs.Runs`."""
-    if labels.ndim == 0:
-        raise ValueError("labels must be [..., T]; got a single label")
     is_joint = torch.zeros_like(is_number)
-    for token in joints:
+    for token in token_ids("joints", joints):
         is_joint |= labels == token
     return number_runs(is_number, is_joint).number
+
+
+def are_numbers(labels: Tensor, numbers: NumberTokens) -> Tensor:
+    """bool [..., T]: which labels are number tokens; raise for a single label."""
+    is_number = numbers.is_number(labels)
+    if labels.ndim == 0:
+        raise ValueError("labels must be [..., T]; got a single label")
+    return is_number
+
+
+def token_ids(name: str, given: Sequence[int]) -> list[int]:
+    """The ids of some tokens; raise unless they are integers."""
+    try:
+        ids = torch.tensor(list(given), device="cpu")
+    except (TypeError, ValueError, RuntimeError):  # such as texts, a single id, or one beyond int64
+        ids = torch.tensor(0.5)
+    if ids.ndim != 1 or (ids.numel() and not is_integral(ids)):
+        raise TypeError(f"{name} must be a sequence of token ids; got {given!r}")
+    return list(map(int, ids))

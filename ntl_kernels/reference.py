@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, other_groups, target_exponents
+from .formulas import costs, differences, other_groups, target_exponents
 from .problem import (
     Forward,
     Problem,
@@ -45,9 +45,9 @@ def cross_entropy(x: Tensor, labels: Tensor, spec: LossSpec) -> Tensor:
     return (1 - eps) * nll + smooth + squared
 
 
-def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
-    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around ``targets`` [n] over sorted values (eq. 9)."""
-    t = target_exponents(values, targets, ~own, label_sigma, 0.0).softmax(-1)
+def cumulative_distance(q: Tensor, values: Tensor, offsets: Tensor, own: Tensor, label_sigma: float) -> Tensor:
+    """L [n, 1]: Wasserstein-1 distance of q [n, K] to a Gaussian around the label, over sorted values (eq. 9)."""
+    t = target_exponents(offsets, ~own, label_sigma, 0.0).softmax(-1)
     gaps = torch.where(own[:, 1:] & own[:, :-1], values.diff(), 0.0)
     return ((q.cumsum(-1) - t.cumsum(-1)).abs()[:, :-1] * gaps).sum(-1, keepdim=True)
 
@@ -55,17 +55,18 @@ def cumulative_distance(q: Tensor, values: Tensor, targets: Tensor, own: Tensor,
 def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> tuple[Tensor, Tensor, Tensor]:
     """(NTL_i, |yhat - v_y|, m), each [n, 1], of number rows x [n, V] with the number tokens ``index`` [n] as labels."""
     values, own, ids = table.values.to(x.dtype), own_group(index, table), table.ids.long()
-    targets, unit, group = values[index, None], 1.0, table.groups_of(index, x.dtype)
+    unit, group = 1.0, table.groups_of(index, x.dtype)
+    offsets = differences(values, values[index], ~own)
     if group is not None:
         spec, unit = spec.in_group(group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
-    error = (q * (values - targets)).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
+    error = (q * offsets).sum(-1, keepdim=True)  # yhat - v_y (eq. 5); differences, for large values
     if spec.kind in VALUE_LOSSES:
         loss = VALUE_LOSSES[spec.kind].loss(error, spec.huber_delta)  # eq. 11
     elif spec.is_cumulative:
-        loss = cumulative_distance(q, values, targets[:, 0], own, spec.label_sigma)
+        loss = cumulative_distance(q, values, offsets, own, spec.label_sigma)
     else:
-        loss = (q * costs(values, targets[:, 0], spec.cost_line)).sum(-1, keepdim=True)
+        loss = (q * costs(offsets, spec.cost_line)).sum(-1, keepdim=True)
     p = x.softmax(-1)[:, ids].masked_fill(~own, 0.0)
     mass = p.sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)  # eq. 5
     if spec.reweigh:
@@ -76,7 +77,8 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
 def soft_label_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> Tensor:
     """KL(t || p) [n] of number rows x [n, V] with the number tokens ``index`` [n] as labels (eq. 37)."""
     values, others = table.values.to(x.dtype), ~own_group(index, table)
-    exponents = target_exponents(values, values[index], others, spec.label_sigma, spec.label_temperature)
+    offsets = differences(values, values[index], others)
+    exponents = target_exponents(offsets, others, spec.label_sigma, spec.label_temperature)
     log_t, log_p = exponents.log_softmax(-1), x.log_softmax(-1)[:, table.ids.long()]
     return (log_t.exp() * torch.where(log_t > -torch.inf, log_t - log_p, 0.0)).sum(-1)
 

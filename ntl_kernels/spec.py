@@ -81,7 +81,7 @@ class LossSpec:
         """The spec of rows whose labels are in groups with fields [n, 1]."""
         spec = replace(self, nearest=group.nearest, furthest=group.furthest)
         if spec.kind == "wasserstein":
-            largest = costs(group.furthest, torch.zeros_like(group.furthest[:, 0]), spec.cost_line)
+            largest = costs(group.furthest, spec.cost_line)
         elif spec.is_soft:
             return spec
         else:

@@ -72,7 +72,7 @@ def moved(problem: Problem, device: str) -> Problem:
 
 def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
     """1 to 4 groups of 1 to 300 number tokens anywhere in the vocabulary, mostly one group of up to 40: digits,
-    fractions, negatives, duplicates. All values of a group may be equal, but for one group; several have units."""
+    fractions, negatives, duplicates. All values of a group may be equal, but for one group; groups have units."""
     pool: list[Callable[[int], float]] = [float, lambda i: round(rng.uniform(-5, 5), 2), lambda i: float(i // 2)]
     tokens, groups = rng.sample(range(vocab_size), vocab_size), []
     for number in range(rng.choice([1, 1, 1, 2, 3, 4])):
@@ -85,8 +85,7 @@ def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
         if number == 0:
             groups[0] |= dict(zip(chosen, (-1.5, 2.0), strict=False))
     rng.shuffle(groups)
-    units = [rng.choice([1.0, 10.0, 0.5]) for _ in groups] if len(groups) > 1 else None
-    return NumberTokens(groups, vocab_size, units=units)
+    return NumberTokens(groups, vocab_size, units=[rng.choice([1.0, 10.0, 0.5]) for _ in groups])
 
 
 def largest_value(numbers: NumberTokens, are_units_undone: bool = True) -> float:

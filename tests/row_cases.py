@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from ntl_kernels import NumberTokens
+from ntl_kernels import NTLConfig, NumberTokens
 
 from .impossible_labels import (
     SMOOTHINGS,
@@ -97,6 +97,24 @@ class LargeRows:
                 found = self.solve(self.placed(replace(problem, labels=labels.to(dtype))))
                 torch.testing.assert_close(found.output.loss, expected.output.loss)
                 torch.testing.assert_close(found.gradient, expected.gradient)
+
+    @pytest.mark.parametrize("distance", [1e19, 3e38])
+    def test_number_tokens_of_other_groups_may_be_at_any_distance(self, distance: float) -> None:
+        """Even if a difference or a squashed cost of theirs is infinite in float32: 0 times it would be NaN."""
+        groups = [{3: 0.0, 4: 1e-3, 5: 3e-3}, {6: distance, 7: 0.9 * distance, 8: 0.8 * distance}]
+        groups += [{9: -distance, 10: -0.9 * distance}]
+        many = NumberTokens.from_groups(groups, 50)
+        logits, labels = 3 * torch.randn(4, 50), torch.tensor([4, 7, 9, 20])
+        configs = [NTLConfig(squash_factor=9.0), NTLConfig("mae"), NTLConfig(label_sigma=1e-3, reweigh=True)]
+        configs += [NTLConfig("soft_labels", label_temperature=1e-3), *[NTLConfig("mse")] * (distance < 1e20)]
+        for config in configs[:: self.every]:
+            options = {"reduction": "none", "config": replace(config, weight=1e-3 / distance)}
+            problem = self.placed(Problem(logits, labels, many, options, torch.ones(4)))
+            found = self.solve(problem)
+            for row, group in enumerate(groups):
+                alone = self.solve(replace(problem, numbers=NumberTokens.from_mapping(group, 50)))
+                torch.testing.assert_close(found.output.ntl[row], alone.output.ntl[row])
+                torch.testing.assert_close(found.gradient[row], alone.gradient[row])
 
     def test_float16_survives_loss_scaling(self) -> None:
         """The upstream gradient is applied before rounding: a mean over many rows would underflow without it."""

@@ -291,6 +291,7 @@ def test_what_is_no_number_is_named(wrong: Any) -> None:
         (["1", "2"], "12", TypeError, "references must be a sequence of str; got the str '12'"),
         (["1", 2], ["1", "2"], TypeError, r"predictions must be a sequence of str; predictions\[1\] is 2"),
         (["1"], [None], TypeError, r"references\[0\] is None"),
+        (iter(["1"]), ["1"], TypeError, "predictions must be a sequence; got list_iterator"),
     ],
 )
 def test_wrong_texts_are_named(predictions: Any, references: Any, error: type[Exception], said: str) -> None:
@@ -301,6 +302,9 @@ def test_wrong_texts_are_named(predictions: Any, references: Any, error: type[Ex
 def test_wrong_values_are_named() -> None:
     with pytest.raises(ValueError, match="got 2 predictions, 1 references"):
         value_metrics([1.0, 2.0], [1.0])
+    for metrics in (value_metrics, rating_metrics):
+        with pytest.raises(TypeError, match="references must be a sequence; got map"):
+            metrics([1.0], map(float, "1"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"references\[1\] is NaN"):
         value_metrics([1.0, 2.0], [1.0, math.nan])
 
@@ -342,6 +346,7 @@ def test_ratings_by_hand() -> None:
     assert rating_metrics([1, 2, 3], [3, 2, 1])["qwk"] == -1 == rating_metrics([1, 2, 3], [3, 2, 1])["spearman"]
     assert rating_metrics([3, 4], [2.6, 4.4])["accuracy"] == 1  # references are rounded, too
     assert rating_metrics([10**9, 10**9 + 1], [10**9, 10**9 + 1])["qwk"] == 1
+    assert rating_metrics([1, 1, 1 + 2**-52], [3, 4, 5])["pearson"] == pytest.approx(0.75**0.5)
     assert rating_metrics([1, 2, 9], [1, 3, 4])["spearman"] == 1 > rating_metrics([1, 2, 9], [1, 3, 4])["pearson"]
 
 
@@ -370,8 +375,13 @@ def test_the_median_of_answers() -> None:
     assert median_answer(["3", "9", "many", "4"]) == 4
     assert median_answer(["3", "4"]) == 3.5 and median_answer(["many", ""]) is None is median_answer([])
     assert median_answer(["2 or 3", "It is 8. Score: 7 of 10", "Score: 5"], find="first", behind="Score:") == 5
+    huge = "1" + "0" * 400
+    assert median_answer([huge, f"-{huge}"]) == 0 and median_answer([huge, "3", huge]) == math.inf
+    assert median_answer(["1.7e308", "1.5e308"], find="last") == 1.6e308
     with pytest.raises(TypeError, match="texts must be a sequence of str; got the str '34'"):
         median_answer("34")
+    with pytest.raises(TypeError, match="texts must be a sequence; got map"):
+        median_answer(map(str, range(3)))  # type: ignore[arg-type]
 
 
 CHARACTERS = ["<pad>", "</s>", "<unk>", *"0123456789-.,#+= "]

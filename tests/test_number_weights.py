@@ -39,7 +39,7 @@ def ones_at(places: list[int], length: int) -> list[float]:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("joints", [(), (POINT,), (POINT, COMMA)])
-@pytest.mark.parametrize("length", [1, 2, 12, 40])
+@pytest.mark.parametrize("length", [0, 1, 2, 12, 40])
 def test_numbers_are_those_of_a_loop(length: int, joints: tuple[int, ...], dtype: torch.dtype) -> None:
     """For rows of digits, joints, others and ignored labels, and markers that repeat, overlap and contain digits."""
     generator = torch.Generator().manual_seed(length)
@@ -147,6 +147,20 @@ def test_only_the_score_of_a_conversation_counts(make: Any) -> None:
         (lambda ids: last_number(ids[0, 0], DIGITS), ValueError, r"labels must be \[..., T\]; got a single label"),
         (lambda ids: number_after(ids, [], DIGITS), ValueError, "marker must be the ids of at least one token"),
         (lambda ids: number_after(ids, [6], DIGITS, ids[:1]), ValueError, r"shape \(2, 3\); got \(1, 3\)"),
+        (lambda ids: number_after(ids, [6], DIGITS, ids.tolist()), TypeError, "ids must be a tensor of .*; got list"),
+        (lambda ids: number_after(ids, [6], DIGITS, ids.float()), TypeError, "ids must be .*; got torch.float32"),
+        (lambda ids: number_after(ids.tolist(), [6], DIGITS), TypeError, "labels must be .*; got list"),
+        (
+            lambda ids: number_after(ids[0, 0], [6], DIGITS),
+            ValueError,
+            r"labels must be \[..., T\]; got a single label",
+        ),
+        (lambda ids: last_number(ids, DIGITS, [True]), TypeError, r"joints must be .* token ids; got \[True\]"),
+        (lambda ids: last_number(ids, DIGITS, "."), TypeError, "joints must be a sequence of token ids; got '.'"),
+        (lambda ids: number_after(ids, ["8"], DIGITS), TypeError, r"marker must be .* token ids; got \['8'\]"),
+        (lambda ids: number_after(ids, 12, DIGITS), TypeError, "marker must be .* token ids; got 12"),
+        (lambda ids: number_after(ids, [6.0], DIGITS), TypeError, r"marker must be .* token ids; got \[6.0\]"),
+        (lambda ids: number_after(ids, [2**64], DIGITS), TypeError, "marker must be .* token ids; got .18446744"),
         (lambda ids: BalancedWeights([{"input_ids": ids}], DIGITS), ValueError, "a batch has no labels; got the keys"),
         (lambda ids: BalancedWeights([ids], DIGITS), ValueError, "no label is a number token of NumberTokens"),
         (lambda ids: BalancedWeights([], DIGITS), ValueError, "no label is a number token of NumberTokens"),

@@ -611,8 +611,11 @@ def test_groups_stay_in_their_order_and_are_compared() -> None:
     assert [unit for unit, _ in groups_of(in_units)] == [1.0, 10.0, 0.5]
     one, mapped = NumberTokens.from_groups((groups[0],), 30), NumberTokens.from_mapping(groups[0], 30)
     assert one == mapped and hash(one) == hash(mapped) and one.table("cpu").groups is None
-    far = NumberTokens.from_groups([{1: -1.5e38, 2: -1.4e38}, {3: 1.4e38, 4: 1.5e38}], 30)  # but for each other
-    assert cross_entropy_ntl(torch.randn(2, 30), torch.tensor([1, 3]), far).isfinite()
+    given = torch.randn(2, 30), torch.tensor([3, 5])
+    in_tens = NumberTokens(groups[:1], 30, units=[10.0])
+    assert in_tens != one and "group 1: 3 tokens worth -1 to 2, in units of 10" in in_tens.describe()
+    errors = [cross_entropy_ntl(*given, each, return_parts=True).number_mae for each in (in_tens, one)]
+    torch.testing.assert_close(errors[0], 10 * errors[1])
 
 
 def test_numbers_of_other_libraries_are_numbers() -> None:
@@ -941,6 +944,13 @@ def test_texts_are_the_tokens_that_occur(
     assert repr(pieces[0]) in rated.describe() and snapshot(tokenizer) == original
 
 
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, as_transformers])
+def test_the_unknown_token_is_a_text_if_it_is_written_out(wrap: Any) -> None:
+    """As for GPT-2, whose unknown token ends documents."""
+    numbers = NumberTokens.from_texts({"7": 7.0, "<unk>": -1.0}, wrap(word_level()))
+    assert mapping_of(numbers) == {word_level().token_to_id("7"): 7.0, word_level().token_to_id("<unk>"): -1.0}
+
+
 def test_texts_without_the_padding_of_an_earlier_call() -> None:
     """Which a tokenizer of transformers leaves behind, and also of one that is written in Python."""
     tokenizer = as_transformers(byte_level())
@@ -964,6 +974,7 @@ def test_texts_without_the_padding_of_an_earlier_call() -> None:
         (sentencepiece_digits, ["7", "10"], ValueError, "'10' is '1' + '0'"),
         (byte_level, {"7": 7, "": 1}, ValueError, "'' is nothing"),
         (word_level, ["7", "6666"], ValueError, "'6666' is '<unk>'"),
+        (sentencepiece_unigram, {"7": 7, "日": 1}, ValueError, "'日' is '<unk>'"),
         (byte_level_with_digit_groups, ["7", " 7"], ValueError, "'7' and ' 7' are the same token '7' (id 22)"),
         (word_level, ["7", "7"], ValueError, "'7' and '7' are the same token"),
         (

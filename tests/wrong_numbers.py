@@ -96,6 +96,10 @@ def wrong_weights(name: str) -> list[Wrong]:
             )
             for weight in (-0.5, float("nan"), float("inf"), -float("inf"))
         ),
+        *(
+            ({name: torch.full((4,), weight)}, ValueError, f"the sum of the weights of the labels.* must be {limit}")
+            for weight, limit in ((1e-42, "0 or at least 1.17549e-38"), (3e38, "(finite|at most)"))
+        ),
         *(unfit(name, weight) for weight in (1e300, 3.5e38, -1e300, 1e-60, -1e-60, 5e-324)),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..formulas import costs, divergence
+from ..formulas import costs, differences, divergence
 from ..problem import Header, Problem, RowResult, Statistics
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, num_statistics
@@ -41,15 +41,16 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
     if labels.has_numbers and numbers.values.numel():
-        number_x = own(picked(x, numbers.columns), labels.others(problem.table, numbers.places), -torch.inf)
+        others = labels.others(problem.table, numbers.places)
+        number_x = own(picked(x, numbers.columns), others, -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
-        offsets = numbers.values - labels.targets[:, None]
+        offsets = differences(numbers.values, labels.targets, others)
         sums = {"number_total": powers, "offset": powers * offsets}
         if spec.is_soft:
             sums |= soft_statistics(number_x, number_peak, labels, numbers, problem)
         else:
-            sums["cost"] = powers * costs(numbers.values, labels.targets, labels.spec_of_rows(spec).cost_line)
+            sums["cost"] = powers * costs(offsets, labels.spec_of_rows(spec).cost_line)
         found = found._replace(
             number_peak=number_peak.masked_fill(labels.is_other, -torch.inf),
             **{name: part.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0) for name, part in sums.items()},

@@ -45,7 +45,7 @@ class NTLSFTTrainer(NTLTrainerMixin, SFTTrainer):
             setattr(*(router_factor_of(base) or (base, "router_aux_loss_coef")), self.args.router_aux_loss_coef)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, packing: bool, *others: Any) -> Any:
-        if packing and NUMBER_WEIGHTS in (dataset.column_names or ()):
+        if packing and NUMBER_WEIGHTS in (dataset.column_names or next(iter(dataset), ())):
             raise ValueError(f"TRL's packing drops the column {NUMBER_WEIGHTS}: set packing=False")
         return super()._prepare_dataset(dataset, processing_class, args, packing, *others)
 

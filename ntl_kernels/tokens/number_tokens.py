@@ -27,7 +27,14 @@ from .texts import (
     vocab_of,
     without_mark,
 )
-from .values import LARGEST_SPAN, check_ignore_index, check_row_weights, checked_mapping, checked_size, is_integral
+from .values import (
+    LARGEST_SPAN,
+    check_ignore_index,
+    check_integers,
+    check_row_weights,
+    checked_mapping,
+    checked_size,
+)
 
 CPU = torch.device("cpu")
 
@@ -48,7 +55,7 @@ class NumberTable(NamedTuple):
     ids: Tensor  # int32 [K], sorted by group, value and id
     values: Tensor  # float32 [K]
     lookup: Tensor  # int32 [V]: the index of each token in ``ids``, -1 for tokens that are not numbers
-    groups: Tensor | None  # float32 [K, 5]: the :class:`Group` of each token in ``ids``; None if there is one group
+    groups: Tensor | None  # float32 [K, 5]: the :class:`Group` of each token in ``ids``; None for one of unit 1
     width: int  # the size of the largest group
     key: int = 0  # a hash of the number tokens, equal in all processes
     first_id: int = -1  # the first of ``ids`` if they are consecutive and ascending, as bins usually are; else -1
@@ -339,9 +346,7 @@ class NumberTokens:
             >>> numbers.is_number(torch.tensor([2, 7, -100]))
             tensor([ True, False, False])
         """
-        if not isinstance(labels, Tensor) or not is_integral(labels):
-            got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-            raise TypeError(f"labels must be a tensor of integers; got {got}")
+        check_integers("labels", labels)
         ids = labels.long()  # V may not fit narrower integers
         is_token = (ids >= 0) & (ids < self._vocab_size)
         return is_token & (self.table(labels.device).lookup[torch.where(is_token, ids, 0)] >= 0)
@@ -443,7 +448,7 @@ class NumberTokens:
 
     def _built(self) -> NumberTable:
         width, groups = max(group.size for group in self._groups), None
-        if len(self._groups) > 1:
+        if len(self._groups) > 1 or self._groups[0].unit != 1:
             rows = [group for group in self._groups for _ in range(group.size)]
             groups = torch.tensor(rows, dtype=torch.float32, device="cpu")
         ids = [token for token, _ in self._pairs]
@@ -464,8 +469,8 @@ class NumberTokens:
         lines = [repr(self)]
         for number, group in enumerate(self._groups, 1):
             pairs = self._pairs[group.start :][: group.size]
-            if len(self._groups) > 1:
-                unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
+            unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
+            if len(self._groups) > 1 or unit:
                 lines.append(f"  group {number}: {group.size} tokens worth {span_of(pairs)}{unit}")
             values = [(value, [token for token, _ in same]) for value, same in groupby(pairs, itemgetter(1))]
             shown = len(values) if most == -1 else most

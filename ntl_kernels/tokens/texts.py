@@ -26,6 +26,8 @@ WRITTEN_DIFFERENTLY = re.compile(
 """Tokens for numbers in another notation. ``<0x37>``, ``<extra_id_7>`` and ``[unused7]`` are not numbers."""
 SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
+RARE = "\U00012000"
+"""A cuneiform sign, which the tokens of hardly any tokenizer have: its last token is the unknown one."""
 Vocab: TypeAlias = Sequence[tuple[str, int]]
 """(text, id) of every token. Not a dictionary: a token of bytes and one of str may have the same text."""
 
@@ -158,12 +160,14 @@ def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> di
         raise ValueError(f"texts that are not numbers need a mapping from text to value; {error}") from error
     model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
     unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
+    if unknown is None:  # as for a Unigram model, which has an unknown token without a name
+        unknown = next((names.get(token) for token in encoded(tokenizer, RARE)[-1:]), None)
     found: dict[int, str] = {}
     for text in texts:
         ids = encoded(tokenizer, text)
         ids = ids[1:] if len(ids) > 1 and names.get(ids[0]) in SPACE_MARKS else ids
         pieces = [names.get(token, f"id {token}") for token in ids]
-        if len(pieces) != 1 or pieces[0] == unknown:
+        if len(pieces) != 1 or pieces[0] == unknown != text:
             split = " + ".join(map(repr, pieces)) or "nothing"
             raise ValueError(f"each text must be one token of the tokenizer; {text!r} is {split}")
         if ids[0] in found:

@@ -48,6 +48,13 @@ def is_integral(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
+def check_integers(name: str, given: Any) -> None:
+    """Raise unless ``given`` is a tensor of integers."""
+    if not isinstance(given, Tensor) or not is_integral(given):
+        got = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"{name} must be a tensor of integers; got {got}")
+
+
 def check_row_weights(name: str, weights: Any, labels: Tensor) -> None:
     """Raise unless weights of labels are a real tensor of their shape, on their device."""
     if not isinstance(weights, Tensor) or weights.is_complex():

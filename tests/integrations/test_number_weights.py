@@ -72,10 +72,13 @@ def test_trl(tmp_path: Path) -> None:
     trainer = make_sft_trainer(make_model(), tmp_path, data_collator=pad, **options)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     assert_metrics(log_of(trainer), parts)
-    with pytest.raises(ValueError, match="column number_weights, but its batches do not: pass a data_collator"):
-        make_sft_trainer(make_model(), tmp_path, **options).train()
-    with pytest.raises(ValueError, match="packing drops the column number_weights: set packing=False"):
-        make_sft_trainer(make_model(), tmp_path, packing=True, **options)
+    for streamed in (False, True):
+        trainer = make_sft_trainer(make_model(), tmp_path, streamed=streamed, **options)
+        for run in (trainer.train, trainer.evaluate):
+            with pytest.raises(ValueError, match="column number_weights, but its batches do not: pass a data_collator"):
+                run()
+        with pytest.raises(ValueError, match="packing drops the column number_weights: set packing=False"):
+            make_sft_trainer(make_model(), tmp_path, packing=True, streamed=streamed, **options)
 
 
 def test_wrong_columns(tmp_path: Path) -> None:

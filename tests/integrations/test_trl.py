@@ -60,6 +60,8 @@ def make_trainer(
     keywords = {name: options.pop(name) for name in names if name in options}
     defaults = {"bf16": False, "gradient_checkpointing": False}
     data = make_dataset(options.pop("weighted", False))
+    if options.pop("streamed", False):
+        data = data.to_iterable_dataset().map(lambda row: row)  # whose columns are unknown
     args = SFTConfig(**settings(folder, batch, steps, **(defaults | options)))
     return cls(model, args, train_dataset=data, eval_dataset=data, processing_class=make_tokenizer(), **keywords)
 

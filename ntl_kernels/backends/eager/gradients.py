@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import costs
+from ...formulas import costs, differences
 from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
@@ -90,7 +90,8 @@ def numbers_from_fields(
     x: Tensor, known: RowResult, every_x: Tensor | None, labels: Labels, numbers: LocalNumbers, problem: Problem
 ) -> NumberLoss:
     """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
-    spec, targets = labels.spec_of_rows(problem.spec), labels.targets
+    spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table, numbers.places)
+    offsets = differences(numbers.values, labels.targets, others)
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
     if spec.is_soft:
         t = soft_exponents(labels, problem).softmax(-1)
@@ -100,9 +101,9 @@ def numbers_from_fields(
         if numbers.places is not None:
             terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])
     elif spec.kind == "wasserstein":
-        terms = NumberTerms(costs(numbers.values, targets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
+        terms = NumberTerms(costs(offsets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
     else:
-        terms = value_terms(numbers.values, targets, known.mean_dloss_dq, spec)
+        terms = value_terms(offsets, known.mean_dloss_dq, spec)
     probabilities = (whole if spec.reweigh else over_numbers).probabilities(x)
     is_unmeasured = known.number_total == 0
     of_columns = number_gradient(probabilities, terms, spec).masked_fill_(is_unmeasured, 0)
@@ -114,6 +115,5 @@ def numbers_from_fields(
 
 def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
     """The terms with ``label_sigma`` of all number tokens, from their transformed logits [n, K]."""
-    others = labels.others(problem.table)
-    q, values = own(number_logits, others, -torch.inf).softmax(-1), problem.table.values.to(number_logits.dtype)
-    return cumulative_terms(q, labels.targets, values, problem.spec, others)
+    q = own(number_logits, labels.others(problem.table), -torch.inf).softmax(-1)
+    return cumulative_terms(q, labels, problem)

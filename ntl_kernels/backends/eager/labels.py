@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import divide, other_groups
+from ...formulas import differences, divide, other_groups
 from ...problem import Problem, Rows, is_kept
 from ...spec import LossSpec
 from ...tokens import Group, NumberTable
@@ -41,6 +41,10 @@ class Labels(NamedTuple):
             return None
         places = torch.arange(table.ids.shape[0], device=table.ids.device) if places is None else places
         return other_groups(self.group, places)
+
+    def offsets(self, table: NumberTable) -> Tensor:
+        """v_k - v_y [n, K]; 0 in other groups than the label's."""
+        return differences(table.values.to(self.targets.dtype), self.targets, self.others(table))
 
     @property
     def has_numbers(self) -> bool:

@@ -67,11 +67,13 @@ def is_linear(spec: LossSpec) -> bool:
     return spec.kind == "wasserstein" and spec.label_sigma == 0
 
 
-def solve_numbers(p: Tensor, q: Tensor | None, error: Tensor | None, labels: Labels, problem: Problem) -> NumberLoss:
+def solve_numbers(
+    p: Tensor, q: Tensor | None, offsets: Tensor, error: Tensor | None, labels: Labels, problem: Problem
+) -> NumberLoss:
     """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p; 0 in other groups than the
-    label's) and among themselves (q), and from the :func:`expected_error`."""
-    spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table)
-    terms = number_terms(q, error, labels.targets, problem.table.values.to(p.dtype), spec, others)
+    label's) and among themselves (q), from v_k - v_y and from the :func:`expected_error`."""
+    spec = labels.spec_of_rows(problem.spec)
+    terms = number_terms(q, offsets, error, labels, problem, spec)
     probabilities = p if spec.reweigh else q
     assert probabilities is not None
     of_columns = number_gradient(probabilities, terms, spec).masked_fill_(labels.is_other, 0)
@@ -89,9 +91,8 @@ def soft_labels(number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Label
 
 def soft_exponents(labels: Labels, problem: Problem) -> Tensor:
     """The :func:`~ntl_kernels.formulas.target_exponents` [n, K] of soft labels."""
-    values, spec = problem.table.values.to(labels.targets.dtype), problem.spec
-    others = labels.others(problem.table)
-    return target_exponents(values, labels.targets, others, spec.label_sigma, spec.label_temperature)
+    offsets, others, spec = labels.offsets(problem.table), labels.others(problem.table), problem.spec
+    return target_exponents(offsets, others, spec.label_sigma, spec.label_temperature)
 
 
 def soft_gradient(t: Tensor, labels: Labels) -> NumberLoss:
@@ -118,36 +119,36 @@ def mass_gradient_of(dloss_dq: Tensor, p: Tensor, spec: LossSpec, remainder: Fac
 
 
 def number_terms(
-    q: Tensor | None, error: Tensor | None, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None
+    q: Tensor | None, offsets: Tensor, error: Tensor | None, labels: Labels, problem: Problem, spec: LossSpec
 ) -> NumberTerms:
-    """The terms of number rows from q [n, K], yhat - v_y [n, 1], the values [n] of their labels and those of the number
-    tokens [K]."""
+    """The terms of number rows from q and v_k - v_y [n, K], yhat - v_y [n, 1] and the spec of the rows."""
     if is_linear(spec):
-        dloss_dq = costs(values, targets, spec.cost_line)
+        dloss_dq = costs(offsets, spec.cost_line)
         loss = None if q is None else (q * dloss_dq).sum(-1, keepdim=True)
         return NumberTerms(dloss_dq, loss, loss)
     if spec.is_cumulative:
         assert q is not None
-        return cumulative_terms(q, targets, values, spec, others)
+        return cumulative_terms(q, labels, problem)
     assert error is not None
-    return value_terms(values, targets, error, spec)
+    return value_terms(offsets, error, spec)
 
 
-def value_terms(values: Tensor, targets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
-    """The terms of the expected-value losses, from yhat - v_y [n, 1], for number tokens with these values [k]."""
+def value_terms(offsets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
+    """The terms of the expected-value losses, from v_k - v_y [n, k] and yhat - v_y [n, 1]."""
     of_kind = VALUE_LOSSES[spec.kind]
     slope = of_kind.slope(error, spec.huber_delta)
-    return NumberTerms((values - targets[:, None]) * slope, error * slope, of_kind.loss(error, spec.huber_delta))
+    return NumberTerms(offsets * slope, error * slope, of_kind.loss(error, spec.huber_delta))
 
 
-def expected_error(q: Tensor, targets: Tensor, values: Tensor) -> Tensor:
-    """yhat - v_y [n, 1], from differences, which stay precise if all values are large."""
-    return (q * (values - targets[:, None])).sum(-1, keepdim=True)  # no matmul: autocast would round it
+def expected_error(q: Tensor, offsets: Tensor) -> Tensor:
+    """yhat - v_y [n, 1], from the differences v_k - v_y [n, K], which stay precise if all values are large."""
+    return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cumulative_terms(q: Tensor, targets: Tensor, values: Tensor, spec: LossSpec, others: Tensor | None) -> NumberTerms:
+def cumulative_terms(q: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
     """The terms with ``label_sigma``: L is the distance between the running sums of q and of the Gaussian target."""
-    target = target_exponents(values, targets, others, spec.label_sigma, 0.0).softmax(-1)
+    values, others = problem.table.values.to(q.dtype), labels.others(problem.table)
+    target = target_exponents(labels.offsets(problem.table), others, problem.spec.label_sigma, 0.0).softmax(-1)
     difference = q.cumsum(-1) - target.cumsum(-1)
     gaps = values.diff() if others is None else torch.where(others[:, 1:] | others[:, :-1], 0.0, values.diff())
     gaps = torch.nn.functional.pad(gaps, (0, 1))  # to the next value; 0 after the last of a group

@@ -103,9 +103,10 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
     is_later = block.gradient is None  # a later pass may compute the gradient, from the fields
     number_x, q, measured = number_softmax(x, labels, problem, problem.wants_parts or is_later)
+    offsets = labels.offsets(problem.table) if labels.has_numbers else None
     error = None
-    if q is not None and (problem.wants_parts or spec.kind in VALUE_LOSSES):
-        error = expected_error(q, labels.targets, problem.table.values.to(q.dtype))
+    if q is not None and offsets is not None and (problem.wants_parts or spec.kind in VALUE_LOSSES):
+        error = expected_error(q, offsets)
     if is_later:
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
@@ -114,14 +115,14 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
         normaliser = normaliser_from(p, peak)
     number_p = numbers = None
-    if number_x is not None:
+    if number_x is not None and offsets is not None:
         number_p = own(picked(p, columns), labels.others(problem.table), 0)
         if is_later:
             number_p.div_(normaliser.total)
         if spec.is_soft:
             numbers = soft_labels(number_x, peak, normaliser.total.log(), labels, problem)
         else:
-            numbers = solve_numbers(number_p, q, error, measured, problem)
+            numbers = solve_numbers(number_p, q, offsets, error, measured, problem)
     if not is_later:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, columns, spec))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -58,6 +58,23 @@ class ForgetAttempt(TrainerCallback):
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.totals.clear()
+
+
+@dataclass(frozen=True)
+class KeepsNumberWeights:
+    """A data collator that raises if another one drops the column ``number_weights``."""
+
+    collator: Callable[[Any], Any]
+
+    def __call__(self, rows: Any) -> Any:
+        is_weighted = any(isinstance(row, Mapping) and NUMBER_WEIGHTS in row for row in rows)
+        batch = self.collator(rows)
+        if is_weighted and NUMBER_WEIGHTS not in batch:
+            raise ValueError(
+                f"the data has a column {NUMBER_WEIGHTS}, but its batches do not: pass a data_collator that "
+                "pads it like the labels, with 0, or a WithNumberWeights, which computes it from the padded batch"
+            )
+        return batch
 
 
 class NTLTrainerMixin(Host):
@@ -201,6 +218,15 @@ class NTLTrainerMixin(Host):
         if NUMBER_WEIGHTS not in columns:
             columns.append(NUMBER_WEIGHTS)
 
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's data loader, for training or evaluation, whose collator must not drop our column."""
+        given: Any = self.data_collator
+        self.data_collator: Any = KeepsNumberWeights(given)
+        try:
+            return super()._get_dataloader(*args, **kwargs)
+        finally:
+            self.data_collator = given
+
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
         """The batches of a window, each with the window's count of number tokens, and the window's count of tokens."""
         if self.ntl_weight_schedule is not None:
@@ -208,12 +234,6 @@ class NTLTrainerMixin(Host):
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not batches:
             return batches, None
-        columns = getattr(self.train_dataset, "column_names", None) or ()
-        if NUMBER_WEIGHTS in columns and NUMBER_WEIGHTS not in batches[0]:
-            raise ValueError(
-                f"the training data has a column {NUMBER_WEIGHTS}, but its batches do not: pass a data_collator that "
-                "pads it like the labels, with 0, or a WithNumberWeights, which computes it from the padded batch"
-            )
         options, averages = self.ntl_options(batches[0]), self.args.average_tokens_across_devices
         num_items, num_numbers = count_window(
             [self.ntl_targets(batch, options) for batch in batches],
