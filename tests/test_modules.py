@@ -1,11 +1,14 @@
-"""The modules are the functions with their options fixed."""
+"""The modules are the functions with their options fixed, and train a model as plain PyTorch does."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ntl_kernels import (
     CrossEntropyNTLLoss,
@@ -54,3 +57,49 @@ def test_what_a_module_does_not_know(module: type[CrossEntropyNTLLoss]) -> None:
     with pytest.raises(TypeError, match="smoothing"):
         module(DIGITS, smoothing=0.1)
     assert "wasserstein" in repr(module(DIGITS))
+
+
+def losses_in_training(dtype: torch.dtype, loss: Callable[[Tensor, Tensor, Tensor], Tensor], flip: bool) -> Tensor:
+    """[200]: the losses of a small model that learns to add digits, from its hidden states, its head and the labels."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(3, 50, (200, 256, 3), generator=generator)
+    is_sum = (tokens[..., :2] < 13).all(-1) | (tokens[..., 2] < 30)
+    tokens[..., 2] = torch.where(is_sum, (tokens[..., 0] + tokens[..., 1]) % 10 + 3, tokens[..., 2])
+    shapes = (50, 32), (64, 32), (50, 32)
+    weights = [torch.randn(shape, generator=generator).div(shape[0] ** 0.5).to(dtype) for shape in shapes]
+    embedding, layer, head = (weight.requires_grad_() for weight in weights)
+    optimizer = torch.optim.SGD([embedding, layer, head], lr=0.3, momentum=0.9)  # not invariant to scale
+    losses = []
+    for batch in tokens.flip(1) if flip else tokens:
+        hidden = (embedding[batch[:, :2]].flatten(1) @ layer).relu()
+        found = loss(hidden, head, batch[:, 2])
+        optimizer.zero_grad()
+        found.backward()
+        optimizer.step()
+        losses.append(found.item())
+    return torch.tensor(losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_drifts_no_further_from_plain_pytorch_than_another_order_of_summation(dtype: torch.dtype) -> None:
+    """In the mean over 200 steps: errors must not add up."""
+    allowed, found = [], []
+    for weight in (0.0, 0.3):
+        config = NTLConfig(weight=weight)
+        of_logits = CrossEntropyNTLLoss(DIGITS, config)
+        of_hidden = LinearCrossEntropyNTLLoss(DIGITS, config, chunk_size=100)
+
+        def plain(hidden: Tensor, head: Tensor, labels: Tensor, weight: float = weight) -> Tensor:
+            logits = (hidden @ head.T).float()
+            distances = (torch.arange(10) + 3 - labels[:, None]).abs()
+            ntl = (logits[:, 3:13].softmax(-1) * distances).sum(-1)[DIGITS.is_number(labels)].mean()
+            return F.cross_entropy(logits, labels) + weight * ntl
+
+        def ours(hidden: Tensor, head: Tensor, labels: Tensor, loss: Any = of_logits) -> Tensor:
+            return loss(hidden @ head.T, labels)
+
+        expected, reordered = (losses_in_training(dtype, plain, flip) for flip in (False, True))
+        assert expected[-50:].mean() < 0.8 * expected[:10].mean()
+        allowed.append(4 * (reordered - expected).abs().mean())
+        found += [(losses_in_training(dtype, loss, False) - expected).abs().mean() for loss in (ours, of_hidden)]
+    assert max(found) <= max(allowed), (found, allowed)
