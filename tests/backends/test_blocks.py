@@ -1,4 +1,4 @@
-"""Blocks of short sequences that are not adjacent in memory: few blocks, and bitwise the results of a copy."""
+"""Several blocks are as exact as one; of short sequences that are not adjacent in memory there are few."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 from ntl_kernels.backends.eager import blocks
 from ntl_kernels.backends.eager.labels import Labels
 from ntl_kernels.parallel import vocab_parallel_cross_entropy_ntl
+
+from ..problems import check, random_problem, solve
 
 VOCAB, ROWS_PER_BLOCK = 53, 48
 BATCH, FEWEST_BLOCKS = 40, 4
@@ -43,12 +45,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of blocks of each pass over the rows, of at most ROWS_PER_BLOCK rows."""
     counts: list[int] = []
 
-    def for_each(work: Callable[[slice], object], spans: list[slice], threads: int) -> None:
+    def spans_of(logits: Tensor) -> list[slice]:
+        spans = original(logits)
         counts.append(len(spans))
-        original(work, spans, threads)
+        return spans
 
-    original = blocks.for_each
-    monkeypatch.setattr(blocks, "for_each", for_each)
+    original = blocks.spans_of
+    monkeypatch.setattr(blocks, "spans_of", spans_of)
     monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", ROWS_PER_BLOCK * VOCAB * 4)
     return counts
 
@@ -82,6 +85,14 @@ ROADS: dict[str, Road] = {
 }
 
 
+@pytest.mark.parametrize("first_seed", range(2000, 2040, 10))
+def test_random_problems_in_blocks_of_three_rows(first_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(first_seed, first_seed + 10):
+        problem = random_problem(seed, (torch.float64, torch.float32, torch.bfloat16, torch.float16))
+        monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", 3 * problem.logits.shape[-1] * 4)
+        check(solve(problem, "eager"), problem)
+
+
 @pytest.mark.parametrize("road", ROADS)
 def test_short_sequences_share_blocks(road: str, counted: list[int]) -> None:
     for layout, dtype in zip(LAYOUTS.values(), cycle((torch.float32, torch.bfloat16, torch.float16)), strict=False):
@@ -89,14 +100,14 @@ def test_short_sequences_share_blocks(road: str, counted: list[int]) -> None:
         labels = torch.randint(0, 20, layout(full).shape[:-1])
 
         (found, own), (expected, of_copy) = (
-            (solve(ROADS[road], full, given, labels), [counted.pop() for _ in counted[:]])
+            (results_of(ROADS[road], full, given, labels), [counted.pop() for _ in counted[:]])
             for given in (layout, lambda full: layout(full).contiguous())  # noqa: B023
         )
         assert all(map(torch.equal, found, expected))
         assert own == of_copy and max(own) <= FEWEST_BLOCKS
 
 
-def solve(road: Road, full: Tensor, layout: Callable[[Tensor], Tensor], labels: Tensor) -> list[Tensor]:
+def results_of(road: Road, full: Tensor, layout: Callable[[Tensor], Tensor], labels: Tensor) -> list[Tensor]:
     """The results of a code path for a layout of the full logits, and their gradient."""
     torch.manual_seed(0)  # of the upstream gradient
     leaf = full.clone().requires_grad_()

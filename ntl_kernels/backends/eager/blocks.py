@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from threading import get_ident
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ...problem import Rows
 from ..layout import loss_dtype
 from .labels import Labels, chosen
-from .workers import for_each, threads_for
 
 BLOCK_BYTES = {"cpu": 8 * 2**20}
 """Bytes of a block of rows in the losses' dtype: small enough for the caches, large enough that calling operations
@@ -61,13 +60,13 @@ class Blocks:
 
     def __init__(self, logits: Tensor, labels: Labels, gradient: Tensor | None) -> None:
         self.logits, self.labels, self.gradient = logits, labels, gradient
-        self.threads = threads_for(logits.device)
-        self.spans = spans_of(logits, self.threads)
-        self.buffers: dict[tuple[int, str], Tensor] = {}
+        self.spans = spans_of(logits)
+        self.buffers: dict[str, Tensor] = {}
 
     def for_each(self, work: Callable[[Block], object]) -> None:
-        """Call ``work`` for every block, in as many threads as torch has."""
-        for_each(lambda span: work(self.block(span)), self.spans, self.threads)
+        """Call ``work`` for every block."""
+        for span in self.spans:
+            work(self.block(span))
 
     def block(self, span: slice) -> Block:
         """The rows that count in a span."""
@@ -83,12 +82,11 @@ class Blocks:
         return Block(rows, labels.part(rows), chosen(logits, counted), gradient, counted, self)
 
     def buffer(self, name: str, rows: int) -> Tensor:
-        """The first rows of a buffer that all blocks of a thread reuse; new ones would cause page faults."""
-        key = get_ident(), name
-        if key not in self.buffers:
+        """The first rows of a buffer that all blocks reuse; new ones would cause page faults."""
+        if name not in self.buffers:
             shape = self.spans[0].stop, self.logits.shape[-1]  # no other span is longer than the first
-            self.buffers[key] = self.logits.new_empty(shape, dtype=loss_dtype(self.logits.dtype))
-        return self.buffers[key][:rows]
+            self.buffers[name] = self.logits.new_empty(shape, dtype=loss_dtype(self.logits.dtype))
+        return self.buffers[name][:rows]
 
 
 def rows_in(tensor: Tensor, span: slice) -> Tensor:
@@ -98,11 +96,12 @@ def rows_in(tensor: Tensor, span: slice) -> Tensor:
     return tensor[b : b + count // length] if count > length else tensor[b, start : start + count]
 
 
-def spans_of(logits: Tensor, threads: int) -> list[slice]:
+def spans_of(logits: Tensor) -> list[slice]:
     """The rows of each block among all rows of [B, T, V]: some of one sequence, or several whole sequences."""
     batch, length, vocab_size = logits.shape
     size = BLOCK_BYTES.get(logits.device.type, DEVICE_BLOCK_BYTES)
     step = max(1, size // (vocab_size * loss_dtype(logits.dtype).itemsize))
+    threads = torch.get_num_threads() if logits.device.type == "cpu" else 1
     if step > threads:
         step -= step % threads  # operations split a block by rows: equally many per thread
     total, several = batch * length, step // max(1, length)
