@@ -17,14 +17,18 @@ TIMED ?= logits-fp32 and (ours or torch_ce) and not float and not compiled
 ACTIVE := $(shell test -n "$$VIRTUAL_ENV$$CONDA_PREFIX" && python -c 'import sys, torch; print(sys.prefix)' 2>/dev/null)
 ENVIRONMENT := $(or $(ACTIVE),$(VENV))
 RUN := $(ENVIRONMENT)/bin/python
-OLD_TRITON := triton==3.4.0
+# Besides TORCH: what pip brings, or the oldest that is promised, by turns on odd and even days. Each brings its Triton.
+TURN := $(shell expr $$(date +%j) % 2 + 1)
+OTHER_TORCH ?= $(word $(TURN),torch==2.8.0 torch==2.14.1)
+PIPS_TRITON := triton==3.8.0
+OTHER_TRITON ?= $(word $(TURN),triton==3.9.0 triton==3.4.0)
 # A worker has a core: more threads than that would only wait for each other.
 TESTS = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HYDRA_FULL_ERROR=1 $(RUN) -m pytest -n $(WORKERS) -rsfE
 BY_FILE = --dist loadfile --no-loadscope-reorder
 EMULATED = $(TESTS) --dist load tests/emulated tests/emulator
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help main finetune bench test test-all lint types docs tests tests-all emulated frameworks
+.PHONY: help main finetune bench test test-all lint types docs tests tests-all emulated other-torch frameworks
 .DEFAULT_GOAL := help
 
 help:
@@ -34,7 +38,8 @@ help:
 	@echo "make bench  install into $(ENVIRONMENT) and time a few losses with pytest-benchmark (options: TIMED=..., PYTEST=...)"
 	@echo "make test   install into $(ENVIRONMENT), then linter, types, documentation and quick tests (options: PYTEST=...)"
 	@echo "make test-all   the same with all tests: also those marked slow (pages in a browser, recipes),"
-	@echo "                make emulated (the compiled kernels on an emulated GPU in every way, two versions of Triton)"
+	@echo "                make emulated (the compiled kernels on an emulated GPU in every way, two versions of Triton),"
+	@echo "                make other-torch (the quick tests with $(OTHER_TORCH))"
 	@echo "                and make frameworks (those that pin other versions)"
 
 main: $(ENVIRONMENT)/.installed-bench
@@ -54,7 +59,7 @@ bench: $(ENVIRONMENT)/.installed-bench
 
 test: lint types docs tests
 
-test-all: lint types docs tests-all emulated frameworks
+test-all: lint types docs tests-all emulated other-torch frameworks
 
 lint: $(ENVIRONMENT)/.installed-dev
 	$(call say,linter: ruff check and ruff format --check; imports: lint-imports)
@@ -81,15 +86,20 @@ tests-all: $(ENVIRONMENT)/.installed-dev
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: pages in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 
-# Every test in every way, and then in one way with the oldest Triton that is promised, which lies beside the
-# environment's. Mutants judge the tests, with the newest Triton alone.
+# A Triton beside that of the environment, settings, options.
+define emulate
+	$(call say,emulated GPU: $(1))
+	@test -d build/$(1) || $(RUN) -m pip install --quiet --no-deps --target build/$(1) $(1)
+	$(2) PYTHONPATH=build/$(1) NTL_KERNELS_EMULATOR=build/emulator-$(1) $(EMULATED) $(PYTEST) $(3)
+endef
+
+# Every test in every way, and then in one way with another Triton. Mutants judge the tests, with one Triton alone.
 emulated: $(ENVIRONMENT)/.installed-dev
-	$(call say,emulated GPU)
-	NTL_KERNELS_EMULATE_ALL=1 $(EMULATED) $(PYTEST)
-	$(call say,emulated GPU: $(OLD_TRITON))
-	@test -d build/$(OLD_TRITON) || $(RUN) -m pip install --quiet --no-deps --target build/$(OLD_TRITON) $(OLD_TRITON)
-	PYTHONPATH=build/$(OLD_TRITON) NTL_KERNELS_EMULATOR=build/emulator-$(OLD_TRITON) $(EMULATED) $(PYTEST) \
-		--ignore tests/emulated/test_mutants.py
+	$(call emulate,$(PIPS_TRITON),NTL_KERNELS_EMULATE_ALL=1)
+	$(call emulate,$(OTHER_TRITON),,--ignore tests/emulated/test_mutants.py)
+
+other-torch:
+	@$(MAKE) tests ACTIVE= VENV=$(VENV)-$(subst ==,-,$(OTHER_TORCH)) TORCH=$(OTHER_TORCH)
 
 frameworks: $(ENVIRONMENT)/.installed-dev
 	$(call say,tests with frameworks that pin other versions)

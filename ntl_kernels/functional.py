@@ -84,11 +84,11 @@ def cross_entropy_ntl(
         tensor(2.3294)
 
     Limits: numbers must fit float32, the dtype of the losses, even for float64 logits; weights, and the products w u,
-    must fit the dtype of the loss. Denominators are 0 or at least 1.2e-38. ``softcap`` and ``logit_scale`` may be at
-    most 2.3e38, and ``logit_scale / softcap`` must be a normal float32. For bfloat16 and float16 logits on NVIDIA GPUs
-    and softcaps up to 43, the tanh has a relative error of up to 5e-4. With label smoothing, if the label's logit is 4
-    times the softcap, the error of the row's gradient is then up to 3/4 of its largest entry; with float32 logits, up
-    to 6e-4.
+    must fit the dtype of the loss. Denominators, given or sums of weights, are 0 or from 1.2e-38 to 3.4e38. ``softcap``
+    and ``logit_scale`` may be at most 2.3e38, and ``logit_scale / softcap`` must be a normal float32. For bfloat16 and
+    float16 logits on NVIDIA GPUs and softcaps up to 43, the tanh has a relative error of up to 5e-4. With label
+    smoothing, if the label's logit is 4 times the softcap, the error of the row's gradient is then up to 3/4 of its
+    largest entry; with float32 logits, up to 6e-4.
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083; z-loss: PaLM, arXiv 2204.02311;
     softcap: Gemma 2, arXiv 2408.00118.
