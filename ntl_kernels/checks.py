@@ -114,7 +114,7 @@ def check_rows(rows: RowInputs, source: Tensor) -> None:
         )
     if labels.device != source.device:
         raise ValueError(f"labels must be on the logits' device {source.device}; got {labels.device}")
-    for name, weights in rows.weights.items():
+    for name, weights in rows.weights().items():
         check_row_weights(name, weights, labels)
         if weights.requires_grad:
             raise ValueError(f"{name} require grad, but the loss has no gradient for them; detach them")
@@ -197,8 +197,8 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
     if not is_plain or not can_look(rows.labels):
         return problem
     check_label_values(rows.labels, problem.vocab_size, problem.spec.ignore_index)
-    for name, weights in rows.weights.items():
-        check_weight_values(name, given.weights[name], weights)
+    for name, weights in rows.weights().items():
+        check_weight_values(name, given.weights()[name], weights)
     for name in ("num_tokens", "num_numbers"):
         denominator = getattr(problem, name)
         if isinstance(denominator, Tensor):
@@ -207,7 +207,7 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
         weight = problem.ntl_weight.item()
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
-    if problem.rows.weights and problem.lacks_denominators:
+    if problem.rows.weights() and problem.lacks_denominators:
         sums = load_backend("eager").count(problem, problem.vocab_size, dtype).tolist()
         for given_rows, weight_sum in zip(("labels", "labels that are numbers"), sums, strict=True):
             check_number(f"the sum of the weights of the {given_rows}", weight_sum, minimum=0.0, divides=True)

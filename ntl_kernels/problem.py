@@ -30,9 +30,8 @@ class RowInputs(NamedTuple):
     number_weights: Tensor | None = None
     """u, likewise."""
 
-    @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights that were given, by their names."""
+        """The weights that were given, by their names. (torch 2.8 cannot trace a property of a tuple.)"""
         given = zip(self._fields[1:], self[1:])  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
         return {name: weights for name, weights in given if weights is not None}
 
@@ -197,11 +196,11 @@ class Statistics(NamedTuple):
     target: Any = None  # the sum of t_k over the rank's columns; sent with soft labels only
 
 
-def sent_statistics(options: Any) -> tuple[str, ...]:
-    """The names of the statistics that a rank sends, from a LossSpec or what a kernel has of one."""
-    if options.kind == SOFT:
+def sent_statistics(kind: str, label_smoothing: Any) -> tuple[str, ...]:
+    """The names of the statistics that a rank sends."""
+    if kind == SOFT:
         return Statistics._fields
-    return Statistics._fields[: -1 if options.label_smoothing else -2]
+    return Statistics._fields[: -1 if label_smoothing else -2]
 
 
 class Header(NamedTuple):

@@ -67,7 +67,7 @@ UNKNOWN = Statistics(-inf, 0.0, -inf, -inf, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def num_statistics(spec: LossSpec) -> int:
     """S, how many numbers a rank sends per row."""
-    return len(sent_statistics(spec))
+    return len(sent_statistics(spec.kind, spec.label_smoothing))
 
 
 class ShardBackend(Protocol):

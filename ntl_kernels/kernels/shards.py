@@ -135,7 +135,7 @@ def shard_statistics_kernel(
         logit_sum=distance,
         target=of_target,
     )
-    NAMES: tl.constexpr = sent(OPTIONS)
+    NAMES: tl.constexpr = sent(OPTIONS.kind, OPTIONS.label_smoothing)
     store_named(found_here, NAMES, statistics, row_count + 1, n)
 
 
@@ -201,7 +201,7 @@ def merge_shards_kernel(
     inside = rows < row_count
     label = read_labels(labels, numbers, vocab_size, rows, inside)
     stride = row_count + 1
-    NAMES: tl.constexpr = sent(OPTIONS)
+    NAMES: tl.constexpr = sent(OPTIONS.kind, OPTIONS.label_smoothing)
     ranks = Gathered(pointer=gathered, stride=stride, rank_stride=names_in(NAMES) * stride, rank_count=rank_count)
     peak = largest("peak", ranks, rows, inside)
     total = summed_powers("total", "peak", ranks, exponent_at(peak, scalars), rows, inside)
