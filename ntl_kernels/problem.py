@@ -32,7 +32,7 @@ class RowInputs(NamedTuple):
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that were given, by their names. (torch 2.8 cannot trace a property of a tuple.)"""
-        given = zip(self._fields[1:], self[1:])  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
+        given = zip(RowInputs._fields[1:], self[1:])  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
         return {name: weights for name, weights in given if weights is not None}
 
     def part(self, rows: Rows) -> RowInputs:
