@@ -193,7 +193,8 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
     """
     given = problem.rows
     rows = given.flat(dtype)
-    problem = problem if rows is given else problem.changed(rows=rows)
+    if rows.labels is not given.labels:  # a reshaped tensor is a new one; torch 2.8 cannot compare the tuples
+        problem = problem.changed(rows=rows)
     if not is_plain or not can_look(rows.labels):
         return problem
     check_label_values(rows.labels, problem.vocab_size, problem.spec.ignore_index)

@@ -40,7 +40,8 @@ def loss_of_hidden(
     # Finding the rows that count waits for the device, which compiled and captured graphs cannot do.
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
     size = default_chunk_size(operands[0].shape[0], weight) if chunk_size is None else chunk_size
-    return loss_of(Inputs(*operands), problem, Plan(chunking=Chunking(size, skip_ignored)))
+    # torch 2.8 cannot trace a default that is an object.
+    return loss_of(Inputs(*operands), problem, Plan(IN_PLACE.columns, Chunking(size, skip_ignored)))
 
 
 def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:

@@ -31,8 +31,9 @@ class RowInputs(NamedTuple):
     """u, likewise."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that were given, by their names. (torch 2.8 cannot trace a property of a tuple.)"""
-        given = zip(RowInputs._fields[1:], self[1:])  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
+        """The weights that were given, by their names. (torch 2.8 can trace neither a property nor a slice of this.)"""
+        _, *weights = self
+        given = zip(RowInputs._fields[1:], weights)  # noqa: B905 - torch 2.8's compiler takes any `strict` for True
         return {name: weights for name, weights in given if weights is not None}
 
     def part(self, rows: Rows) -> RowInputs:
