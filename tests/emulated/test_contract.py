@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.inspect.cases import Case, all_cases, compile_launch, record
 from ntl_kernels import NTLConfig
 from ntl_kernels.backends import eager
 from ntl_kernels.backends import triton as backend
@@ -18,6 +19,7 @@ from ntl_kernels.problem import Problem as Contract
 from ntl_kernels.spec import spec_of
 from ntl_kernels.tokens import NumberTable
 
+from ..emulator.ptx import Kernel
 from ..parallel.shards import checked
 from .bounds import Bounds
 from .conftest import some
@@ -145,3 +147,18 @@ def test_few_columns_and_numbers(columns: int, dtype: torch.dtype) -> None:
     shown = slice(AT.number_peak)  # eager leaves out what only a later gradient needs
     torch.testing.assert_close(fields.double()[shown], exact[shown], rtol=8 * APPROXIMATE, atol=lost)
     torch.testing.assert_close(gradient.double(), truth, rtol=torch.finfo(dtype).eps, atol=lost * 0.3 / 3)
+
+
+CASES = [Case("losses_and_gradients", "sm_90", "bf16", "2k", 66, "reweighed")]  # one warp, each lane several numbers
+CASES += {(case.kernel, case.loss, case.dtype): case for case in all_cases() if case.target == "sm_90"}.values()
+
+
+@pytest.mark.parametrize(("case", "is_aligned"), some(9, CASES, [True, False]), ids=str)
+def test_every_instruction_is_known(case: Case, is_aligned: bool) -> None:
+    """Of kernels for tensors at multiples of 16 bytes and for any, whose elements Triton distributes differently."""
+    launch = record(case)
+    if is_aligned:
+        compiled = launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.keywords)
+    else:
+        compiled = compile_launch(launch, case.target)
+    Kernel(launch.kernel.__name__, compiled.asm["ptx"])  # or UnknownPTX, which lists them

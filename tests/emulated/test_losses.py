@@ -87,11 +87,19 @@ def test_rows_of_language_models(row: tuple[int, torch.dtype, str, str]) -> None
     check(problem_of(dtype, length, count=count, shape=(1, 3), layout=layout, seed=5, scale=2.0), mode)
 
 
-@pytest.mark.parametrize(("length", "mode"), [(20000, "new"), (40003, "in place")])
-def test_rows_with_many_number_tokens(length: int, mode: str) -> None:
-    """A row that is kept whole, and one with a front, by as many threads as a program can have."""
-    problem = problem_of(torch.bfloat16, length, count=3000, shape=(1, 3), seed=7, scale=2.0)
-    check(problem, mode)
+MANY: list[tuple[int, Any, str, dict[str, Any]]] = [
+    (20000, 3000, "new", {}),
+    (40003, 3000, "in place", {}),
+    (8191, (2000, 2095), "new", {"config": NTLConfig(label_sigma=1.0)}),
+    (3001, 3000, "new", {"reduction": "none"}),
+    (132, 66, "new", {}),
+]
+
+
+@pytest.mark.parametrize(("length", "count", "mode", "options"), MANY, ids=str)
+def test_rows_with_many_number_tokens(length: int, count: Any, mode: str, options: dict[str, Any]) -> None:
+    """A row that is kept whole, one with a front, by as many threads as a program can have; groups; few threads."""
+    check(problem_of(torch.bfloat16, length, count=count, shape=(1, 3), seed=7, scale=2.0, **options), mode)
 
 
 KEPT: list[tuple[int, int, torch.dtype, dict[str, Any]]] = [

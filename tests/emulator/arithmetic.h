@@ -42,7 +42,14 @@ static inline f32 from_bf16(u16 h) { return float_of((u32)h << 16); }
 static inline u16 to_f16(f32 x) { _Float16 h = x; u16 u; memcpy(&u, &h, 2); return isnan(x) ? 0x7fff : u; }
 static inline f32 from_f16(u16 u) { _Float16 h; memcpy(&h, &u, 2); return h; }
 static inline i32 to_i32(f32 x) { return isnan(x) ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (i32)x; }
-static inline u32 bits_from(u32 a, u32 first, u32 count) { return count > 31 ? a >> first : a >> first & ((1u << count) - 1); }
+/* bfe: PTX restricts `first` and `count` to 8 bits; bits beyond a's are copies of its sign. */
+static inline u32 bits_from(i64 a, u8 first, u8 count) {
+    return a >> (first < 32 ? first : 32) & (count < 32 ? (1u << count) - 1 : ~0u);
+}
+static inline i32 signed_bits_from(i32 a, u8 first, u8 count) {
+    u32 bits = bits_from(a, first, count), sign = count < 32 ? 1u << count >> 1 : 0;
+    return (bits ^ sign) - sign;
+}
 
 static inline u32 chosen_bytes(u64 bytes, u32 which) { /* each digit of `which` names one; 8 or more is its sign */
     u32 result = 0;
@@ -96,11 +103,13 @@ typedef u8 none;
     X(SHL_B16, "shl.b16", u16, u16, u32, none, b > 15 ? 0 : a << b)                                                  \
     X(SHL_B32, "shl.b32", u32, u32, u32, none, b > 31 ? 0 : a << b)                                                  \
     X(SHL_B64, "shl.b64", u64, u64, u32, none, b > 63 ? 0 : a << b)                                                  \
+    X(SHR_U16, "shr.u16", u16, u16, u32, none, b > 15 ? 0 : a >> b)                                                  \
     X(SHR_U32, "shr.u32", u32, u32, u32, none, b > 31 ? 0 : a >> b)                                                  \
     X(SHR_S32, "shr.s32", i32, i32, u32, none, a >> (b > 31 ? 31 : b))                                               \
     X(SHR_S64, "shr.s64", i64, i64, u32, none, a >> (b > 63 ? 63 : b))                                               \
     X(PRMT_B32, "prmt.b32", u32, u32, u32, u32, chosen_bytes(a | (u64)b << 32, c))                                   \
     X(BFE_U32, "bfe.u32", u32, u32, u32, u32, bits_from(a, b, c))                                                    \
+    X(BFE_S32, "bfe.s32", i32, i32, u32, u32, signed_bits_from(a, b, c))                                             \
     X(AND_B16, "and.b16", u16, u16, u16, none, a & b)                                                                \
     X(AND_B32, "and.b32", u32, u32, u32, none, a & b)                                                                \
     X(OR_B16, "or.b16", u16, u16, u16, none, a | b)                                                                  \

@@ -6,7 +6,7 @@
 /* X(name, PTX) of instructions that are not arithmetic. */
 #define OTHERS(X)                                                                                                    \
     X(POLICY, "createpolicy")                                                                                        \
-    X(PACK_B32, "pack.b32") X(UNPACK_B32, "unpack.b32") X(UNPACK_B64, "unpack.b64")          \
+    X(PACK_B32, "pack.b32") X(PACK_B64, "pack.b64") X(UNPACK_B32, "unpack.b32") X(UNPACK_B64, "unpack.b64")          \
     X(LD_GLOBAL, "ld.global") X(ST_GLOBAL, "st.global") X(LD_SHARED, "ld.shared") X(ST_SHARED, "st.shared")          \
     X(LDMATRIX, "ldmatrix") X(STMATRIX, "stmatrix")                                                                  \
     X(SHFL_BFLY, "shfl.sync.bfly.b32") X(SHFL_UP, "shfl.sync.up.b32")                                                \
@@ -82,6 +82,9 @@ static void execute(Cta *cta, Warp *warp, const Instruction *in, u32 at, u32 mas
     case POLICY: break; /* a hint to the cache */
     case PACK_B32:
         IN_LANES(mask, REGISTER(u32, in->to[0])[i] = REGISTER(u16, in->from[0])[i] | (u32)REGISTER(u16, in->from[1])[i] << 16;)
+        break;
+    case PACK_B64:
+        IN_LANES(mask, REGISTER(u64, in->to[0])[i] = REGISTER(u32, in->from[0])[i] | (u64)REGISTER(u32, in->from[1])[i] << 32;)
         break;
     case UNPACK_B32:
         IN_LANES(mask, u32 v = REGISTER(u32, in->from[0])[i]; REGISTER(u16, in->to[0])[i] = v; REGISTER(u16, in->to[1])[i] = v >> 16;)

@@ -17,7 +17,7 @@ AXES = "xyz"
 """Of the grid; a program's threads have one axis."""
 SPECIAL = {"%tid.x": 4, "%ntid.x": 4, "_": 8} | {f"%{name}.{axis}": 4 for name in ("ctaid", "nctaid") for axis in AXES}
 """Registers that PTX does not declare; `_` receives unused results."""
-HINTS = re.compile(r"L1::evict_first|L1::evict_last|L2::cache_hint|cta")
+HINTS = re.compile(r"L1::evict_first|L1::evict_last|L2::cache_hint")
 """Parts of a load's or a store's name that do not affect its result."""
 GARBAGE = 0xC9
 """The bytes of a register that was never written."""
@@ -81,6 +81,7 @@ class Kernel:
         labels: dict[str, int] = {}
         branches: dict[int, str] = {}
         code: list[Instruction] = []
+        unknown: list[str] = []
         files = dict(re.findall(r'\.file\s+(\d+)\s+"[^"]*?([^"/]+)"', self.text))
         place, depth = "", 1
         for line in filter(None, map(str.strip, re.split(r"[;\n]", body))):
@@ -98,9 +99,14 @@ class Kernel:
             elif line.startswith("."):
                 raise UnknownPTX(line)
             else:
-                code.append(self.instruction(line, branches, len(code)))
+                try:
+                    code.append(self.instruction(line, branches, len(code)))
+                except UnknownPTX as error:
+                    unknown.append(str(error))
                 self.lines.append(line)
                 self.places.append(place)
+        if unknown:
+            raise UnknownPTX("\n".join([f"{self.name}:", *unknown]))
         for at, label in branches.items():
             code[at].target = labels[label]
         self.code = (Instruction * len(code))(*code)
@@ -127,6 +133,7 @@ class Kernel:
         if not found:
             raise UnknownPTX(line)
         negated, predicate, name, rest = found.groups()
+        name = name.replace(".shared::cta", ".shared")  # PTX has two names for it
         operands = split_operands(rest)
         result = Instruction(predicate=self.register(predicate) if predicate else -1, negated=bool(negated))
         access = re.fullmatch(r"(ld|st)\.(global|shared)((?:\.[\w:]+)*?)(?:\.v([248]))?\.(b8|b16|b32|b64)", name)
@@ -139,11 +146,11 @@ class Kernel:
             result.operation = operations[name]
         elif name.startswith("createpolicy.fractional.L2::"):
             result.operation = operations["createpolicy"]
-        elif access and all(HINTS.fullmatch(part) for part in re.findall(r"[^.]+", access[3].replace("::cta", ""))):
+        elif access and all(HINTS.fullmatch(part) for part in re.findall(r"[^.]+", access[3])):
             is_load, width = access[1] == "ld", WIDTHS[access[5]]
             values, address = operands[:2] if is_load else reversed(operands[:2])
             self.set_access(result, f"{access[1]}.{access[2]}", values, address, width, int(access[4] or 1), is_load)
-        elif matrices := re.fullmatch(r"(ld|st)matrix\.sync\.aligned\.m8n8\.x([124])\.shared(?:::cta)?\.b16", name):
+        elif matrices := re.fullmatch(r"(ld|st)matrix\.sync\.aligned\.m8n8\.x([124])\.shared\.b16", name):
             is_load = matrices[1] == "ld"
             values, address = operands if is_load else reversed(operands)
             self.set_access(result, f"{matrices[1]}matrix", values, address, 4, int(matrices[2]), is_load)

@@ -85,6 +85,27 @@ def test_a_shift_of_64_bits_keeps_the_sign() -> None:
         assert torch.equal(computed(body, x), expected.to(torch.int32)), shift
 
 
+@pytest.mark.parametrize("first", [0, 3, 31, 32, 64 + 3, 256 + 3])
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 255, 256 + 5])
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+def test_a_field_of_bits(kind: str, count: int, first: int) -> None:
+    """Bit by bit as PTX defines it, which takes both numbers modulo 256."""
+    x, start, size = torch.randint(-(2**31), 2**31, (32,), dtype=torch.int32), first % 256, count % 256
+    sign = x >> min(start + size - 1, 31) & 1 if size and kind == "s32" else 0 * x
+    bits = [x >> start + i & 1 if i < size and start + i < 32 else sign for i in range(32)]
+    y = computed(f"bfe.{kind} %r2, %r1, {first}, {count};", x)
+    assert all(torch.equal(y >> i & 1, bit) for i, bit in enumerate(bits))
+
+
+def test_pairs_and_shifts_of_16_bits() -> None:
+    x = torch.arange(32, dtype=torch.int32) - 7
+    y = computed("mov.b64 %rd4, {%r0, %r1}; shr.s64 %rd4, %rd4, 31; cvt.u32.u64 %r2, %rd4;", x)
+    assert torch.equal(y, 2 * x)
+    for shift, expected in ((3, (x & 0xFFFF) >> 3), (16, 0 * x), (200, 0 * x)):
+        y = computed(f"cvt.u16.u32 %rs1, %r1; shr.u16 %rs1, %rs1, {shift}; cvt.u32.u16 %r2, %rs1;", x)
+        assert torch.equal(y, expected), shift
+
+
 def test_a_comparison_of_64_bits_is_signed() -> None:
     x = torch.tensor([0, 6, 7, 8, -8, -(2**31)] + [2**31 - 1] * 26, dtype=torch.int32)
     body = "cvt.s64.s32 %rd4, %r1; setp.ge.s64 %p1, %rd4, 7; selp.b32 %r2, 1, 0, %p1;"
@@ -147,6 +168,7 @@ def test_faults(body: str, fault: str) -> None:
         ("add.s32 %r2, %rd1, 1;", "%rd1 holds 8 bytes where 4 are expected"),
         ("bar.sync 1;", "bar.sync"),
         ("mov.b32 %r2, %clock;", "%clock"),
+        ("cos.approx.f32 %r2, %r1; lg2.approx.f32 %r3, %r1;", "test_kernel:\ncos.*\nlg2"),
     ],
 )
 def test_what_is_unknown_is_named(line: str, named: str) -> None:
