@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl
 
@@ -31,6 +32,11 @@ every_road = pytest.mark.parametrize(("road", "reduction"), ROADS)
 def through_hooks() -> Any:
     """Hooks on saved tensors: calls under them use the operators."""
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def watched() -> Any:
+    """A dispatch mode: calls under it use the operators, too, and torch detects changes of what they save."""
+    return FlopCounterMode(display=False)
 
 
 def dtype_of(road: str, reduction: str) -> torch.dtype:
@@ -95,10 +101,12 @@ class RoadCases:
             torch.testing.assert_close(scaled, 3 * got, rtol=rounding, atol=rounding * got.abs().max().item())
 
     @every_road
-    def test_the_loss_may_be_scaled_in_place(self, road: str, reduction: str) -> None:
-        """As a Trainer that averages over accumulation steps does."""
+    @pytest.mark.parametrize("mode", [nullcontext, watched])
+    def test_the_loss_may_be_scaled_in_place(self, road: str, reduction: str, mode: Callable[[], Any]) -> None:
+        """As a Trainer that averages over accumulation steps does, and after a traced call."""
         leaves = self.leaves(road, reduction)
-        loss = self.loss(road, leaves, reduction)
+        with mode():
+            loss = self.loss(road, leaves, reduction)
         expected = torch.autograd.grad(loss.sum(), leaves, torch.tensor(2.0, device=self.device), retain_graph=True)
         loss *= 2
         torch.testing.assert_close(torch.autograd.grad(loss.sum(), leaves), expected)

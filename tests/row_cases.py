@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -31,6 +32,7 @@ from .large_logits import (
 from .problems import Answer, Problem, check, moved, solve
 
 REDUCTIONS = ("mean", "sum", "none")
+SOFT = NTLConfig("soft_labels", label_sigma=1.3)
 DIGITS = {i + 3: float(i) for i in range(10)}
 IGNORE_INDICES = (-100, -1, 0, 4, 20, 2**31, 2**32, 2**32 + 4, 2**53 + 1, 2**63 - 1, -(2**31), -(2**32) + 4, -(2**63))
 
@@ -79,6 +81,17 @@ class LargeRows:
             torch.testing.assert_close(answer.output.loss.double(), truth.output.loss, rtol=2e-6, atol=2e-6)
             rounding = torch.finfo(dtype).eps
             torch.testing.assert_close(answer.gradient.double(), truth.gradient, rtol=rounding, atol=2e-6)
+
+    def test_large_values_cost_no_digits(self, configs: Sequence[NTLConfig] = (*UNMEASURED_CONFIGS, SOFT)) -> None:
+        """Only differences of values matter, for every kind."""
+        for i, config in enumerate(configs[:: self.every]):
+            logits, labels = torch.randn(5, 50).to(self.dtypes[i % 3]), torch.tensor([4, 20, 7, 12, 3])
+            options = {"config": config, "reduction": REDUCTIONS[i % 3]}
+            upstream = torch.ones(5) if i % 3 == 2 else torch.tensor(1.0)
+            numbers = [NumberTokens.from_mapping({k + 3: first + k for k in range(10)}, 50) for first in (0.0, 1e6)]
+            near, far = (self.solve(self.placed(Problem(logits, labels, n, options, upstream))) for n in numbers)
+            for part in ("ntl", "number_mae", "gradient"):
+                torch.testing.assert_close(far.entries[part], near.entries[part])
 
     @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 1.0])])
     def test_an_ignore_index_is_no_other_label(self, weights: torch.Tensor | None) -> None:

@@ -384,8 +384,8 @@ def test_the_median_of_answers() -> None:
         median_answer(map(str, range(3)))  # type: ignore[arg-type]
 
 
-CHARACTERS = ["<pad>", "</s>", "<unk>", *"0123456789-.,#+= "]
-PAD, END = 0, 1
+CHARACTERS = [*"0123456789-.,#+= ", "<pad>", "</s>", "<unk>"]  # the first token is a digit
+PAD, END = 17, 18
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +403,7 @@ def ids_of(texts: list[str], start: list[int], padding: int) -> np.ndarray:
     return np.array([row + [padding] * (max(map(len, rows)) + 2 - len(row)) for row in rows])
 
 
-PREDICTIONS, REFERENCES = ["12", "-3.5", "==", "1234", "7"], ["12", "-4.5", "8", "#### 12", "+"]
+PREDICTIONS, REFERENCES = ["12", "-30.5", "==", "1234", "7"], ["12", "-40.5", "8", "#### 12", "+"]
 
 
 @pytest.mark.parametrize("wrap", [lambda ids: ids, torch.tensor, lambda ids: (ids, None), lambda ids: ids.tolist()])

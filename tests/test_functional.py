@@ -204,13 +204,15 @@ def test_the_gradient_is_autograds_of_the_formula(backend: str) -> None:
 
 
 def test_parts_say_what_is_predicted(backend: str) -> None:
-    """Labels 1, a word and 6: the first two are predicted correctly, the third as 8."""
+    """Labels 1, a word and 6: the first two are predicted correctly, the third as 8 or a word, whatever rows weigh."""
     logits = torch.full((3, 50), -50.0)
-    logits[0, 4] = logits[1, 30] = logits[2, 11] = 50.0
-    output = parts_of(logits, torch.tensor([4, 30, 9]), backend=backend)
-    assert output.token_accuracy.item() == pytest.approx(2 / 3)
-    assert output.number_mae.item() == pytest.approx((0 + 2) / 2)
-    assert output.number_mass.item() == pytest.approx(1)
+    logits[0, 4] = logits[1, 30] = logits[2, 11] = logits[2, 40] = 50.0
+    weights = {"token_weights": torch.tensor([0.5, 0.25, 0.1]), "number_weights": torch.tensor([0.2, 0.3, 0.4])}
+    for given in ({}, weights, {**weights, "num_tokens": 10, "num_numbers": 0.1}):
+        output = parts_of(logits, torch.tensor([4, 30, 9]), backend=backend, **given)
+        assert output.token_accuracy.item() == pytest.approx(2 / 3)
+        assert output.number_mae.item() == pytest.approx((0 + 2) / 2)
+        assert output.number_mass.item() == pytest.approx((1 + 0.5) / 2)
 
 
 # Any input, against the float64 reference

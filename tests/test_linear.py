@@ -76,26 +76,26 @@ def test_a_bias_of_minus_infinity_takes_columns_out(columns: Tensor, options: di
 # Memory and work
 
 
-def random_hidden() -> tuple[Tensor, Tensor, Tensor]:
-    """(hidden, weight, labels), a third of the rows ignored."""
+def random_hidden() -> tuple[list[Tensor], Tensor]:
+    """([hidden, weight, bias], labels), a third of the rows ignored."""
     labels = torch.randint(0, 50, (6, 9))
     labels[torch.rand(6, 9) < 0.3] = -100
-    return torch.randn(6, 9, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True), labels
+    return [torch.randn(shape, requires_grad=True) for shape in ((6, 9, 8), (50, 8), (50,))], labels
 
 
 @pytest.mark.parametrize("frozen", ["hidden", "weight"])
 def test_what_is_frozen_costs_no_product_and_loses_no_gradient(frozen: str) -> None:
     """Skipped rows are not computed."""
-    hidden, weight, labels = random_hidden()
+    (hidden, weight, bias), labels = random_hidden()
     (hidden if frozen == "hidden" else weight).requires_grad_(False)
-    products = products_of(lambda: linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, chunk_size=64).backward())
+    given: dict[str, Any] = {"bias": bias, "chunk_size": 64}
+    products = products_of(lambda: linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, **given).backward())
     of_logits, of_gradient = products
     assert of_logits == (int((labels != -100).sum()), 50)
     assert of_gradient in ([(50, 8), (8, 50)] if frozen == "hidden" else [(of_logits[0], 8)])
-    reference = cross_entropy_ntl(F.linear(hidden, weight), labels, DIGITS, backend="reference")
-    trained = weight if frozen == "hidden" else hidden
-    assert trained.grad is not None
-    torch.testing.assert_close(trained.grad, torch.autograd.grad(reference, trained)[0])
+    reference = cross_entropy_ntl(F.linear(hidden, weight, bias), labels, DIGITS, backend="reference")
+    trained = [weight if frozen == "hidden" else hidden, bias]
+    torch.testing.assert_close([each.grad for each in trained], [*torch.autograd.grad(reference, trained)])
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -128,12 +128,13 @@ def test_default_chunks_fit_the_budget() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_autocast_is_that_of_linear(reduction: str) -> None:
-    hidden, weight, labels = random_hidden()
+    leaves, labels = random_hidden()
+    options: dict[str, Any] = {"bias": leaves[2], "reduction": reduction, "chunk_size": 16}
     with torch.autocast("cpu", torch.bfloat16):
-        loss = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, reduction=reduction, chunk_size=16).sum()
-        expected = cross_entropy_ntl(F.linear(hidden, weight), labels, DIGITS, reduction=reduction).sum()
+        loss = linear_cross_entropy_ntl(*leaves[:2], labels, DIGITS, **options).sum()
+        expected = cross_entropy_ntl(F.linear(*leaves), labels, DIGITS, reduction=reduction).sum()
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
-    gradients = (torch.autograd.grad(each, (hidden, weight)) for each in (loss, expected))
+    gradients = (torch.autograd.grad(each, leaves) for each in (loss, expected))
     for got, want in zip(*gradients, strict=True):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, want, rtol=0.05, atol=0.02 * want.abs().max().item())
@@ -151,15 +152,16 @@ def test_autocast_leaves_float64_as_it_is(wide: list[str], message: str) -> None
         assert linear_cross_entropy_ntl(**doubles, labels=LABELS, numbers=DIGITS).dtype == torch.float64
 
 
-def test_weight_gradient_of_many_chunks_is_summed_in_float32() -> None:
+def test_the_gradients_of_a_head_are_summed_in_float32() -> None:
     """256 chunks that each add 1/256 of their size to a bf16 sum would leave it too small."""
     hidden = torch.ones(512, 4, dtype=torch.bfloat16)
-    weight = torch.zeros(50, 4, dtype=torch.bfloat16, requires_grad=True)
-    linear_cross_entropy_ntl(hidden, weight, torch.full((512,), 20), DIGITS, chunk_size=2).backward()
-    expected = torch.full((50, 4), 1 / 50)
+    weight, bias = (torch.zeros(*shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((50, 4), (50,)))
+    linear_cross_entropy_ntl(hidden, weight, torch.full((512,), 20), DIGITS, bias=bias, chunk_size=2).backward()
+    expected = torch.full((50,), 1 / 50)
     expected[20] -= 1
-    assert weight.grad is not None
-    torch.testing.assert_close(weight.grad.float(), expected, rtol=2**-8, atol=0)
+    assert weight.grad is not None and bias.grad is not None
+    for found in (bias.grad, *weight.grad.t()):
+        torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=0)
 
 
 HALF: dict[str, tuple[int, int | None, dict[str, Any]]] = {
@@ -192,18 +194,19 @@ def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
     options = {**options, "config": replace(options.get("config", NTLConfig()), reweigh=len(case) % 2 == 0)}
     rows, number_rows = options.pop("rows", 256), options.pop("number_rows", 64)
     numbers = NumberTokens.from_mapping({i: step * i for i in range(10)} | ({10: far} if far else {}), 50)
-    hidden, weight = torch.randn(rows, 12).half(), torch.randn(50, 12).half()
+    operands = [torch.randn(shape).half() for shape in ((rows, 12), (50, 12), (50,))]
     labels = torch.randint(11, 50, (rows,))
     labels[:number_rows], labels[-3:] = torch.randint(0, 10, (number_rows,)), -100
     for name in {"token_weights", "number_weights"} & options.keys():
         options[name] = torch.rand(rows) * options[name]
+        options[name][-3:] = 3e38  # of ignored rows
 
     def gradients(dtype: torch.dtype, scale: float, is_full: bool, backend: str = "auto") -> list[Tensor]:
-        leaves = [hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()]
+        leaves = [operand.to(dtype).requires_grad_() for operand in operands]
         if is_full:
             loss = cross_entropy_ntl(F.linear(*leaves), labels, numbers, backend=backend, **options)
         else:
-            loss = linear_cross_entropy_ntl(*leaves, labels, numbers, chunk_size=100, **options)
+            loss = linear_cross_entropy_ntl(*leaves[:2], labels, numbers, bias=leaves[2], chunk_size=100, **options)
         return [gradient.double() for gradient in torch.autograd.grad(loss * scale, leaves)]
 
     scale = 2.0**26
@@ -222,7 +225,7 @@ def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
             assert (lost <= limit).all(), f"{(lost / limit).max():.3g} times what full logits lose, scale {scale:g}"
 
 
-# Errors, and tensors without memory
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -258,14 +261,6 @@ def test_wrong_arguments_are_named(options: dict[str, Any], error: type[Exceptio
         given = {"labels": LABELS, "numbers": DIGITS, "backend": backend, **options}
         with pytest.raises(error, match=message):
             linear_cross_entropy_ntl(HIDDEN.to(dtype), WEIGHT.to(dtype), **given)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_meta_tensors(reduction: str) -> None:
-    """A model's loss without memory: only shapes and dtypes."""
-    hidden, weight, labels = (tensor.to("meta") for tensor in (HIDDEN, WEIGHT, LABELS))
-    loss = linear_cross_entropy_ntl(hidden, weight, labels, DIGITS, reduction=reduction)
-    assert loss.is_meta and loss.dtype == torch.float32 and loss.shape == (() if reduction == "mean" else (4,))
 
 
 @pytest.mark.gpu

@@ -23,6 +23,7 @@ import yaml
 import ntl_kernels
 
 from .conftest import HERE, LONGEST
+from .refactoring_mistakes import read
 
 PACKAGE = Path(ntl_kernels.__file__).parent
 ROOT = Path(__file__).parent.parent
@@ -209,3 +210,8 @@ def test_make_says_each_step_and_makes_the_environment_once(goal: str, tmp_path:
 
 def test_the_files_that_start_first_exist() -> None:
     assert all((HERE / name).is_file() for name in LONGEST)
+
+
+def test_the_code_still_has_what_refactoring_mistakes_change() -> None:
+    """Otherwise `python -m tests.refactoring_mistakes` would try fewer of them."""
+    assert [mistake.id for mistake in read(HERE / "refactoring_mistakes.json") if mistake.is_stale] == []

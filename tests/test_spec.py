@@ -37,6 +37,13 @@ def test_what_a_trace_could_not_check_is_checked_by_its_operators(name: str, val
         spec_of_fields(*(vars(spec) | {name: value}).values())
 
 
+@pytest.mark.parametrize("name", ["label_smoothing", "z_loss", "softcap", "logit_scale"])
+def test_a_bool_is_no_number_even_after_one_that_equals_it(name: str) -> None:
+    assert getattr(spec_of(NTLConfig(), DIGITS, **{name: 1.0}), name) == 1
+    with pytest.raises(TypeError, match=f"{name} must be a number; got True"):
+        spec_of(NTLConfig(), DIGITS, **{name: True})
+
+
 @pytest.mark.parametrize("unit", [1e-40, 1e-44])
 def test_costs_that_rise_too_fast_are_named(unit: float) -> None:
     """The distances are float32, their reciprocals are not."""

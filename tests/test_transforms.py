@@ -685,6 +685,7 @@ COMPILED = list(TABLE)[list(TABLE).index("static") : list(TABLE).index("checkpoi
 """Rows whose cells take seconds."""
 QUICK = {row: ("logits", "linear", "NTLoss", "linear-none", "logits-none")[i % 5] for i, row in enumerate(COMPILED)}
 """The subject of each of these rows that is not slow."""
+QUICK["export"] = "linear"  # whose hidden states are exported without requiring a gradient, and then need one
 
 
 def marks_of(transform: str, subject: str) -> list[pytest.MarkDecorator]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor
 from ntl_kernels import NTLConfig, NTLOutput, cross_entropy_ntl
 from ntl_kernels.integrations.transformers.counting import (
     MarkedStream,
+    RememberedBatches,
     Repetition,
     Sums,
     Totals,
@@ -20,6 +23,7 @@ from ntl_kernels.integrations.transformers.counting import (
     collate_marked,
     count_window,
     sums_of,
+    without_repeated_samples,
     without_repetitions,
 )
 from ntl_kernels.integrations.transformers.targets import NTLOptions, Targets
@@ -96,3 +100,14 @@ def test_repetitions_have_no_labels() -> None:
     assert collate_marked(flat, rows[2:])["labels"].tolist() == [[-100, -100]]
     unlabelled = {"input_ids": torch.ones(2, 3)}
     assert without_repetitions(unlabelled, 2, 1, lambda kept: None) is unlabelled
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_the_last_batch_of_processes_that_share_rows(copies: int) -> None:
+    """Four rows are left for batches of three, of which the first processes have one, and the others the next."""
+    state, batch = SimpleNamespace(end_of_dataloader=True, remainder=4), {"labels": torch.ones(3, 2)}
+    loader = SimpleNamespace(batch_sampler=RememberedBatches.__new__(RememberedBatches), total_batch_size=6)
+    for process, source in product(range(2 * copies), (loader, None)):
+        accelerator = SimpleNamespace(gradient_state=state, process_index=process, num_processes=2 * copies)
+        labels = without_repeated_samples(batch, source, accelerator, copies)["labels"]
+        assert (labels[:, 0] == 1).tolist() == ([True] * 3 if process < copies else [True, False, False])

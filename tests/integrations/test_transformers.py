@@ -312,6 +312,7 @@ class TestBypass:
     @pytest.mark.parametrize("by_position", [False, True])
     def test_replaced_forward(self, by_position: bool) -> None:
         model, batch = apply_ntl_to_model(make_model(), NUMBERS).train(by_position), make_batch()
+        assert model(**batch).logits is None  # computed the loss once
         self.replace(model)
         args = (batch["input_ids"], batch["attention_mask"], None, None, None, batch["labels"]) if by_position else ()
         with pytest.raises(RuntimeError, match="ran without the loss of apply_ntl_to_model: its forward is transform"):

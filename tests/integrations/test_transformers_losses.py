@@ -118,7 +118,8 @@ class TestSetLossFunction:
         assert set(model.__dict__) == attributes and not model._forward_hooks
 
     def test_forward_without_it(self) -> None:
-        model, bart = make_model(), small_bart()
+        model, bart = set_ntl_loss_function(make_model(), NUMBERS), small_bart()
+        assert model(**make_batch()).loss > 0  # computed it once
         model.forward = lambda input_ids, labels, **_: CausalLMOutputWithPast(logits=torch.zeros(1))
         said = "ran without the loss of set_ntl_loss_function: its forward is"
         for each, forward in ((model, "tests"), (model.eval(), "tests"), (make_model("t5"), ""), (bart, "")):

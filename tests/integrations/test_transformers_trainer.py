@@ -199,6 +199,8 @@ class TestLoggedLoss:
         expected = {name: exact_loss(model, rows[:count], mean_over) for name, count in (("all", ROWS), ("few", 3))}
         keep_shape = lambda result: seen.append(result.predictions.shape) or {}  # noqa: E731
         for trainer.compute_metrics in (None, keep_shape):
+            with pytest.raises(IndexError, match="labels must be"):  # after some batches, of which nothing remains
+                trainer.evaluate([*rows[:4], {**rows[4], "labels": rows[4]["labels"] + VOCAB}])
             metrics = trainer.evaluate()
             assert math.isnan(metrics["eval_none_loss"])
             for name, value in expected.items():
@@ -224,9 +226,17 @@ class TestLoggedLoss:
             tokens += count
         if patched:
             apply_ntl_to_model(model, NUMBERS)
-        metrics = NTLTrainer(model, arguments(tmp_path, 2, 1), eval_dataset=rows, numbers=NUMBERS).evaluate()
+        args = arguments(tmp_path, 2, 4, learning_rate=0.0)
+        trainer = NTLTrainer(model, args, train_dataset=rows, eval_dataset=rows, numbers=NUMBERS)
+        metrics, loss = trainer.evaluate(), model(**all_rows()).loss
         expected = metrics["eval_ce"] + 0.3 * metrics["eval_ntl"] + added / tokens
         assert metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
+        trainer.train()
+        assert torch.equal(model.eval()(**all_rows()).loss, loss)  # not divided by the four steps
+        trainer.train_dataset = [{**row, "labels": row["labels"] + VOCAB} for row in rows]
+        with pytest.raises(IndexError, match="labels must be"):
+            trainer.train()
+        assert torch.equal(model.eval()(**all_rows()).loss, loss)
 
     @pytest.mark.parametrize(
         ("batch", "steps", "patched", "mean_over"),

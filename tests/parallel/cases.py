@@ -128,9 +128,10 @@ def bytes_sent(
     numbers = NumberTokens.from_mapping({i: float(i) for i in range(count)}, vocab_size)
     first, width = even_share(vocab_size, group)
     torch.manual_seed(0)
-    hidden, weight = torch.randn(rows, 16, requires_grad=True), torch.randn(vocab_size, 16)[first : first + width]
+    dtype = options.pop("dtype", torch.float32)
+    hidden, weight = (torch.randn(size, 16).to(dtype) for size in (rows, vocab_size))
+    hidden, weight = hidden.requires_grad_(), weight[first : first + width].requires_grad_()
     labels, given = torch.randint(0, vocab_size, (rows,)), {"group": group, "vocab_start": first, **options}
-    weight.requires_grad_()
     logits = hidden @ weight.t()
     with Sent() as forward:
         if is_head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -21,7 +22,12 @@ ROWS_DIFFER = "labels, token_weights or number_weights (rank 0 differs from rank
 HALF = torch.tensor(0.5)
 OVER_TOKENS = {"config": NTLConfig(mean_over="tokens")}
 WEIGHTS = ROWS["token_weights"]
+PERMUTED = [
+    {"labels": a, "token_weights": 1 + 2**-23 * b, "number_weights": 1 + 2**-23 * c}  # the bits of 1, and b or c more
+    for a, b, c in permutations(torch.tensor([[0, 3, 11, 2, 9], [5, 1, 8, 2, 7], [4, 2, 6, 3, 1]]))
+]
 UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    *((PERMUTED[0], others, ROWS_DIFFER) for others in PERMUTED[1:]),
     ({}, {"labels": torch.tensor([1, 3, 11, -100, 9])}, ROWS_DIFFER),
     ({}, {"labels": torch.tensor([3, 0, 11, -100, 9])}, ROWS_DIFFER),  # the same ones in another order
     ({}, {"labels": torch.tensor([0, 3, 11, 9, -100])}, ROWS_DIFFER),
@@ -29,9 +35,9 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"token_weights": torch.tensor([1.0, 2.0, 3.0, 1.0, 0.5])}, {"token_weights": None}, ROWS_DIFFER),
     ({}, {"number_weights": WEIGHTS}, ROWS_DIFFER),
     ({"number_weights": WEIGHTS}, {"number_weights": WEIGHTS.flip(0)}, ROWS_DIFFER),
-    ({"number_weights": WEIGHTS}, {"token_weights": WEIGHTS, "number_weights": None}, ROWS_DIFFER),
     ({}, {"softcap": 5.0}, OPTIONS_DIFFER),
     ({"softcap": 4.0}, {"softcap": 5.0}, OPTIONS_DIFFER),
+    ({"z_loss": 0.1, "label_smoothing": 0.2}, {"z_loss": 0.2, "label_smoothing": 0.1}, OPTIONS_DIFFER),
     ({}, {"z_loss": 1e-4}, OPTIONS_DIFFER),
     ({}, {"logit_scale": 0.5}, OPTIONS_DIFFER),
     ({"label_smoothing": 0.1}, {"label_smoothing": 0.2}, OPTIONS_DIFFER),

@@ -68,20 +68,21 @@ def test_float16_heads_equal_one_device(case: str) -> None:
     step, options = HALF[case]
     numbers = NumberTokens.from_mapping({3 * i: float(step * i) for i in range(10)}, 32)
     labels = torch.tensor([0, 5, -100, 27, 31, 12])
-    hidden, weight = torch.randn(6, 4).half().requires_grad_(), torch.randn(32, 4).half().requires_grad_()
-    loss = linear_cross_entropy_ntl(hidden, weight, labels, numbers, **options)
-    expected = torch.autograd.grad(loss, (hidden, weight), torch.tensor(0.5))
+    hidden, weight, bias = (torch.randn(shape).half().requires_grad_() for shape in ((6, 4), (32, 4), (32,)))
+    loss = linear_cross_entropy_ntl(hidden, weight, labels, numbers, bias=bias, **options)
+    expected = torch.autograd.grad(loss, (hidden, weight, bias), torch.tensor(0.5))
 
     def call(first: int, last: int) -> tuple[Tensor, ...]:
-        leaves = hidden.detach().clone().requires_grad_(), weight.detach()[first:last].clone().requires_grad_()
+        parts = hidden, weight[first:last], bias[first:last]
+        leaves = [part.detach().clone().requires_grad_() for part in parts]
         where: dict[str, Any] = {"group": group, "vocab_start": first, "chunk_size": 4, **options}
-        loss = vocab_parallel_linear_cross_entropy_ntl(*leaves, labels, numbers, **where)
+        loss = vocab_parallel_linear_cross_entropy_ntl(*leaves[:2], labels, numbers, bias_shard=leaves[2], **where)
         return torch.autograd.grad(loss, leaves, torch.tensor(0.5))
 
     with group_of_one() as group:
-        of_hidden, of_weight = zip(
+        of_hidden, *of_head = zip(
             *together([lambda: call(0, 10), lambda: call(10, 21), lambda: call(21, 32)]), strict=True
         )
-    for got, want in ((of_hidden[0], expected[0]), (torch.cat(of_weight), expected[1])):
+    for got, want in zip((of_hidden[0], *map(torch.cat, of_head)), expected, strict=True):
         assert want.isfinite().all()
         torch.testing.assert_close(got, want, rtol=2e-3, atol=1e-3 * want.abs().max().item())

@@ -76,7 +76,9 @@ def test_smooth_labels_send_the_numbers_as_well(ranks: Ranks) -> None:
 
 
 def test_a_head_sums_its_hidden_gradient_once(ranks: Ranks) -> None:
-    for options, chunks in (({}, [64]), ({"chunk_size": 40}, [20, 20, 20, 4]), ({"reduction": "none"}, [64])):
+    """In float32, whatever its dtype is."""
+    whole = [{}, {"reduction": "none"}, {"dtype": torch.bfloat16}, {"dtype": torch.float16}]
+    for options, chunks in (({"chunk_size": 40}, [20, 20, 20, 4]), *((options, [64]) for options in whole)):
         sent = [4 * 7 * (rows + 1) for rows in chunks]
         for forward, backward in ranks.run(cases.bytes_sent, 100, 10, 64, True, options, ranks=4):
             assert forward == {"all_gather_into_tensor": sent} and backward == {"all_reduce": [4 * 64 * 16]}
