@@ -121,8 +121,10 @@ class RoadCases:
             given = {"labels": LABELS.clone(), "token_weights": torch.rand(7), "number_weights": torch.rand(7)}
             given |= {"num_tokens": torch.tensor(3.0), "num_numbers": torch.tensor(2)} if reduction == "mean" else {}
             given = {name: tensor.to(self.device) for name, tensor in given.items()}
-            operands = zip(("hidden", "weight"), inputs, strict=False) if road == "hidden" else ()
-            return self.loss(road, inputs, reduction, **given), {**given, **dict(operands)}
+            operands = dict(zip(("hidden", "weight"), inputs, strict=False)) if road == "hidden" else {}
+            operands["lambda"] = torch.tensor(0.3, device=self.device)
+            config = NTLConfig(weight=operands["lambda"])
+            return self.loss(road, inputs, reduction, config=config, **given), {**given, **operands}
 
         for changed in called()[1]:
             loss, read = called()

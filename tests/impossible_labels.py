@@ -101,14 +101,14 @@ def check_unmeasured(answer: Answer, problem: Problem) -> None:
     )
 
 
-def soft_problem(dtype: torch.dtype, reduction: str) -> Problem:
+def soft_problem(dtype: torch.dtype, reduction: str, label_share: float) -> Problem:
     """Number labels whose target has probability on columns of -inf, on finite columns alone, or on none that is."""
     torch.manual_seed(0)
     logits, labels = (torch.randn(6, 203) * 3).to(dtype), torch.tensor([7, 5, 52, 30, -100, 12])
     numbers = NumberTokens.from_mapping({i + 3: float(i) for i in range(40)}, 203)
     logits[0, 8] = logits[1, 20:] = logits[2, 3:43] = -torch.inf  # row 1: more than 12 away, where the target is 0
     logits[3, 3:43] = -torch.inf
-    config = NTLConfig("soft_labels", 0.7, label_sigma=1.0, label_share=0.5)
+    config = NTLConfig("soft_labels", 0.7, label_sigma=1.0, label_share=label_share)
     upstream = torch.linspace(0.5, 2.0, 6) if reduction == "none" else torch.tensor(1.5)
     return Problem(logits, labels, numbers, {"config": config, "reduction": reduction}, upstream)
 
@@ -124,7 +124,7 @@ def check_soft(answer: Answer, problem: Problem) -> None:
     log_p = x[is_number].log_softmax(-1)[:, 3:43]
     soft = torch.xlogy(target, target).sum(-1) - torch.where(target > 0, target * log_p, 0.0).sum(-1)
     share = torch.where(is_number, config.label_share, 1.0)
-    ce = share * F.cross_entropy(x, labels, reduction="none")
+    ce = torch.where(share == 0, 0.0, share * F.cross_entropy(x, labels, reduction="none"))
     ntl = torch.zeros_like(ce).index_put((is_number.nonzero().squeeze(-1),), soft)
     if reduction == "mean":
         ce, ntl = ce / (labels >= 0).sum(), ntl / is_number.sum()

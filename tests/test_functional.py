@@ -78,10 +78,12 @@ def test_the_other_kinds_compare_the_expected_value_with_the_label(kind: str, ba
     torch.testing.assert_close(ntl[NUMBER_ROWS], TRUE_LOSSES[kind](expected_value, VALUES, 0.5))
 
 
-def test_squash_factor_sets_what_the_furthest_number_costs(backend: str) -> None:
-    """The nearest number costs 1, the furthest 3; on a line between them."""
-    costs = torch.where(distances() > 0, 1 + (3 - 1) * (distances() - 1) / (9 - 1), 0.0)
-    output = parts_of(LOGITS, LABELS, config=NTLConfig(squash_factor=3.0), backend=backend)
+@pytest.mark.parametrize(("factor", "step"), [(3.0, 1.0), (9.0, 0.5)])
+def test_squash_factor_sets_what_the_furthest_number_costs(factor: float, step: float, backend: str) -> None:
+    """The nearest number costs 1, the furthest the factor; on a line between them, perhaps through 0."""
+    costs = torch.where(distances() > 0, 1 + (factor - 1) * (distances() - 1) / (9 - 1), 0.0)
+    numbers = NumberTokens.from_mapping({i + 3: step * i for i in range(10)}, 50)
+    output = parts_of(LOGITS, LABELS, numbers=numbers, config=NTLConfig(squash_factor=factor), backend=backend)
     torch.testing.assert_close(output.ntl, (number_probabilities() * costs).sum(-1).mean())
 
 
@@ -126,12 +128,17 @@ def test_soft_labels_are_cross_entropy_with_probabilities(count: int, backend: s
                     torch.testing.assert_close(part.double(), right.detach(), rtol=precision, atol=precision)
 
 
-def test_reweigh_makes_words_cost_more_than_any_number(backend: str) -> None:
-    """Probability on tokens that are not numbers costs 1.01 times the largest distance."""
+@pytest.mark.parametrize("kind", ["wasserstein", *TRUE_LOSSES])
+def test_reweigh_makes_words_cost_more_than_any_number(kind: str, backend: str) -> None:
+    """Probability on tokens that are not numbers costs 1.01 times the largest loss."""
     mass = LOGITS[NUMBER_ROWS].softmax(-1)[:, 3:13].sum(-1)
-    ntl = mass * (number_probabilities() * distances()).sum(-1) + (1 - mass) * 1.01 * 9
-    output = parts_of(LOGITS, LABELS, config=NTLConfig(reweigh=True), backend=backend)
-    torch.testing.assert_close(output.ntl, ntl.mean())
+    largest, loss = torch.tensor(9.0), (number_probabilities() * distances()).sum(-1)
+    if kind != "wasserstein":
+        expected_value = number_probabilities() @ torch.arange(10.0)
+        largest = TRUE_LOSSES[kind](largest, torch.tensor(0.0), 2.5)
+        loss = TRUE_LOSSES[kind](expected_value, VALUES, 2.5)
+    output = parts_of(LOGITS, LABELS, config=NTLConfig(kind, reweigh=True, huber_delta=2.5), backend=backend)
+    torch.testing.assert_close(output.ntl, (mass * loss + (1 - mass) * 1.01 * largest).mean())
     torch.testing.assert_close(output.number_mass, mass.mean())
 
 

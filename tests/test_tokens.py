@@ -680,6 +680,7 @@ def test_labels_that_are_numbers_are_found_and_counted(dtype: torch.dtype) -> No
     assert weighted.ndim == 0 and weighted.dtype == torch.float32 and weighted == 2.75
     assert numbers.count(labels, weights.double()).dtype == torch.float64
     assert numbers.count(labels, weights.bfloat16()).dtype == torch.float32
+    assert numbers.count(torch.full((1001,), 3), torch.ones(1001).bfloat16()) == 1001
     assert numbers.count(labels[:0]) == 0 and numbers.is_number(labels[0, 0]) and numbers.count(labels[0, 1]) == 0
 
 

@@ -85,6 +85,9 @@ def test_a_head_sums_its_hidden_gradient_once(ranks: Ranks) -> None:
         kept = {**options, "reduce_hidden_grad": False}
         for forward, backward in ranks.run(cases.bytes_sent, 100, 10, 64, True, kept, ranks=4):
             assert forward == {"all_gather_into_tensor": sent} and backward == {}
+    reference = {"dtype": torch.bfloat16, "backend": "reference"}
+    for _, backward in ranks.run(cases.bytes_sent, 100, 10, 64, True, reference, ranks=4):
+        assert backward == {"all_reduce": [4 * 64 * 16]}
 
 
 def test_memory_falls_as_the_ranks(ranks: Ranks) -> None:
