@@ -72,6 +72,7 @@ def test_trl(tmp_path: Path) -> None:
     trainer = make_sft_trainer(make_model(), tmp_path, data_collator=pad, **options)
     assert_same_gradients(step_of(trainer), expected, EXACT)
     assert_metrics(log_of(trainer), parts)
+    assert trainer.data_collator is pad  # though batches are watched
     for streamed in (False, True):
         trainer = make_sft_trainer(make_model(), tmp_path, streamed=streamed, **options)
         for run in (trainer.train, trainer.evaluate):

@@ -243,6 +243,8 @@ def test_compute_loss_func_needs_the_factor_of_auxiliary_losses() -> None:
     actual = ntl_compute_loss_func(NUMBERS, aux_loss_coef=0.1)(model(**batch), labels)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(ntl_compute_loss_func(NUMBERS, model=model)(model(**batch), labels), expected)
+    without = ntl_compute_loss_func(NUMBERS, model=model, aux_loss_coef=0.0)(model(**batch), labels)
+    torch.testing.assert_close(without, expected - 0.1 * model(**batch).aux_loss)
     with pytest.raises(ValueError, match="tuple does not indicate whether labels must be shifted"):
         ntl_compute_loss_func(NUMBERS)((labels,), labels)
     with pytest.raises(ValueError, match="returned no logits"):
