@@ -49,7 +49,7 @@ def first_failure(tests: list[str], mistake: Mistake | None = None) -> str:
             path.write_text(path.read_text().replace(mistake.old, mistake.new))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", *tests]
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, flags=re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests.+?)(?: - .*)?$", done.stdout, flags=re.MULTILINE)
     if done.returncode not in (0, 1, 2) or (done.returncode == 0) != (failed is None):
         sys.exit(f"pytest could not run {' '.join(tests)}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return failed[1] if failed else ""

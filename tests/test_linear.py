@@ -162,6 +162,10 @@ def test_the_gradients_of_a_head_are_summed_in_float32() -> None:
     assert weight.grad is not None and bias.grad is not None
     for found in (bias.grad, *weight.grad.t()):
         torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=0)
+    hidden = torch.tensor([[60.0], [-60.0]]).half()  # whose chunks' products are beyond float16, and cancel
+    weight = torch.zeros(50, 1, dtype=torch.float16, requires_grad=True)
+    (2**13 * linear_cross_entropy_ntl(hidden, weight, torch.full((2,), 20), DIGITS, chunk_size=1)).backward()
+    assert weight.grad is not None and (weight.grad == 0).all()
 
 
 HALF: dict[str, tuple[int, int | None, dict[str, Any]]] = {
