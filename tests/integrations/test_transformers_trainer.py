@@ -306,14 +306,16 @@ def test_lora(case: str, patched: bool, options: dict[str, Any], tmp_path: Path)
     assert_same_gradients(step_of(trainer), expected)
 
 
-def test_shifted_labels_of_the_collator(tmp_path: Path) -> None:
-    model = make_model()
+@pytest.mark.parametrize(("case", "left_out"), [("llama", ()), ("llama", ("labels",)), ("t5", ("labels",))])
+def test_shifted_labels_of_the_collator(case: str, left_out: tuple[str, ...], tmp_path: Path) -> None:
+    model = make_model(case)
     expected = large_batch(model)[1]
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS, remove_unused_columns=False)
 
     def collate(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         batch = torch.utils.data.default_collate(rows)
-        return {**batch, "shift_labels": make_targets(model, batch["labels"])}
+        batch["shift_labels"] = make_targets(model, batch["labels"])
+        return {name: tensor for name, tensor in batch.items() if name not in left_out}
 
     trainer.data_collator = collate
     assert_same_gradients(step_of(trainer), expected, EXACT)

@@ -342,7 +342,7 @@ class NTLTrainerMixin(Host):
         base = unwrap_model(self.model)
         labels, *_ = [inputs.pop(name, None) for name in ("labels", "shift_labels", "skip_logits", NUMBER_WEIGHTS)]
         if is_encoder_decoder(base):
-            put_decoder_inputs(base, inputs, labels)
+            put_decoder_inputs(base, inputs, targets.labels if labels is None else labels)
         outputs = model(**inputs)
         parts = loss_from_logits(logits_of(outputs), targets, window)
         loss = parts.loss * window.processes + added_loss(base, outputs, inputs) / window.accumulated
