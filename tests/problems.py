@@ -85,7 +85,8 @@ def random_numbers(rng: random.Random, vocab_size: int) -> NumberTokens:
         if number == 0:
             groups[0] |= dict(zip(chosen, (-1.5, 2.0), strict=False))
     rng.shuffle(groups)
-    return NumberTokens(groups, vocab_size, units=[rng.choice([1.0, 10.0, 0.5]) for _ in groups])
+    units = [rng.choice([1.0, 10.0, 0.5]) for _ in groups] if len(groups) > 1 else [[1.0, 10.0][vocab_size % 2]]
+    return NumberTokens(groups, vocab_size, units=units)
 
 
 def largest_value(numbers: NumberTokens, are_units_undone: bool = True) -> float:
