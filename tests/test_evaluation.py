@@ -499,10 +499,11 @@ def test_a_trainer_that_generates_logs_them(kind: Any, in_batches: bool, tokeniz
 
 def test_answers_of_one_token_are_the_values_of_their_bins() -> None:
     """Nothing is decoded; a row without a bin is no number."""
-    numbers = NumberTokens.from_mapping({5: 0.00001, 6: -2.5, 7: 1234567.0}, 9)
+    numbers = NumberTokens.from_mapping({4: 0.0, 5: 0.00001, 6: -2.5, 7: 1234567.0}, 9)
     compute = NumberMetrics(Undecodable(), numbers=numbers)
-    found = compute(SimpleNamespace(predictions=[[0, 5, 1], [6, 7, -100], [1, 2, 0]], label_ids=[[5], [7], [7]]))
-    assert (found["mae"], found["no_number"]) == (pytest.approx(1234569.5 / 2), pytest.approx(1 / 3))
+    rows = [[0, 5, 1], [6, 7, -100], [1, 2, 0], [4, 6, 0]]
+    found = compute(SimpleNamespace(predictions=rows, label_ids=[[5], [7], [7], [4]]))
+    assert (found["mae"], found["no_number"]) == (pytest.approx(1234569.5 / 3), 1 / 4)
     with pytest.raises(ValueError, match="neither find nor behind"):
         NumberMetrics(Undecodable(), behind="=", numbers=numbers)
 

@@ -387,6 +387,8 @@ class TestMixedPrecision:
         loss = self.loss(model)
         torch.testing.assert_close(loss, autocast, rtol=2e-3, atol=0)
         assert (loss - expected).abs() > 1e-5  # still in bfloat16
+        bare = Accelerator(cpu=True).unwrap_model(copy.deepcopy(model), keep_fp32_wrapper=False)
+        torch.testing.assert_close(self.loss(bare), expected, rtol=2e-2, atol=0)
         remove_ntl_from_model(model)
         output = model(**make_batch())
         assert output.logits is not None and output.logits.dtype == torch.float32

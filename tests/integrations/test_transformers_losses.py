@@ -234,6 +234,12 @@ def test_compute_loss_func_in_one_batch(case: str, tmp_path: Any) -> None:
     assert_same_gradients(step_of(trainer), expected_gradients)
 
 
+@pytest.mark.filterwarnings("ignore:num_items_in_batch was passed")
+def test_a_batch_without_labels_adds_nothing_to_its_window() -> None:
+    logits, labels = torch.randn(1, 4, 97), torch.full((1, 4), -100)
+    assert ntl_loss_function(NUMBERS)(logits, labels, num_items_in_batch=8) == 0
+
+
 def test_compute_loss_func_needs_the_factor_of_auxiliary_losses() -> None:
     model, batch = make_model("mixtral"), make_batch()
     expected = stock_output(model, batch).loss

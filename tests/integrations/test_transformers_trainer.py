@@ -213,6 +213,8 @@ class TestLoggedLoss:
             trainer.args.prediction_loss_only = only_loss
             metrics = trainer.predict(rows).metrics
             assert metrics["test_loss"] == pytest.approx(expected["all"], rel=1e-6) and metrics["test_number_mae"] > 0
+        unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
+        assert "test_loss" not in trainer.predict(unlabelled).metrics
 
     @pytest.mark.parametrize("patched", [True, False], ids=["hidden states", "logits"])
     def test_what_the_model_adds_is_weighted_by_tokens(self, patched: bool, tmp_path: Path) -> None:
@@ -321,6 +323,20 @@ def test_shifted_labels_of_the_collator(case: str, left_out: tuple[str, ...], tm
     assert_same_gradients(step_of(trainer), expected, EXACT)
 
 
+def test_a_model_init_may_patch_the_model(tmp_path: Path) -> None:
+    rows, expected = to_rows(make_model()), large_batch(make_model())[1]
+    patched = lambda: apply_ntl_to_model(make_model(), NUMBERS)  # noqa: E731
+    trainer = NTLTrainer(model_init=patched, args=arguments(tmp_path, 2, 4), train_dataset=rows)
+    assert_same_gradients(step_of(trainer), expected)
+
+
+def test_several_answers_to_each_row_are_kept(tmp_path: Path) -> None:
+    model = make_model("t5")
+    args = Seq2SeqTrainingArguments(**settings(tmp_path, 3, 1, predict_with_generate=True))
+    trainer = NTLSeq2SeqTrainer(model, args, numbers=NUMBERS)
+    assert len(trainer.predict(to_rows(model)[:5], num_beams=2, num_return_sequences=2).predictions) == 10
+
+
 def test_window_without_labels(tmp_path: Path) -> None:
     model = make_model()
     trainer = make_trainer(model, tmp_path, numbers=NUMBERS)
@@ -341,7 +357,9 @@ class Penalised(Trainer):
     ) -> Any:
         self.calls += 1
         inputs = {**inputs, "input_ids": inputs["input_ids"].flip(0)}
+        given = list(inputs)
         result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        assert list(inputs) == given
         loss, outputs = result if return_outputs else (result, None)
         return (loss + self.PENALTY, outputs) if return_outputs else loss + self.PENALTY
 
