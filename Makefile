@@ -86,17 +86,17 @@ tests-all: $(ENVIRONMENT)/.installed-dev
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: pages in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 
-# A Triton beside that of the environment, settings, options.
+# A Triton beside that of the environment, settings.
 define emulate
 	$(call say,emulated GPU: $(1))
 	@test -d build/$(1) || $(RUN) -m pip install --quiet --no-deps --target build/$(1) $(1)
-	$(2) PYTHONPATH=build/$(1) NTL_KERNELS_EMULATOR=build/emulator-$(1) $(EMULATED) $(PYTEST) $(3)
+	$(2) PYTHONPATH=build/$(1) NTL_KERNELS_EMULATOR=build/emulator-$(1) $(EMULATED) $(PYTEST)
 endef
 
-# Every test in every way, and then in one way with another Triton. Mutants judge the tests, with one Triton alone.
+# Every test in every way, and then in one way with another Triton.
 emulated: $(ENVIRONMENT)/.installed-dev
 	$(call emulate,$(PIPS_TRITON),NTL_KERNELS_EMULATE_ALL=1)
-	$(call emulate,$(OTHER_TRITON),,--ignore tests/emulated/test_mutants.py)
+	$(call emulate,$(OTHER_TRITON))
 
 other-torch:
 	@$(MAKE) tests ACTIVE= VENV=$(VENV)-$(subst ==,-,$(OTHER_TORCH)) TORCH=$(OTHER_TORCH)

@@ -16,6 +16,7 @@ from ntl_kernels.backends import triton as backend
 
 from ..emulator.emulator import Emulator
 from ..emulator.mutants import mutants_of
+from ..versions import needs
 from . import test_contract, test_shards
 from .conftest import IS_WIDE
 from .problems import check, problem_of
@@ -132,6 +133,7 @@ KERNELS: list[tuple[Callable[[], None], str]] = [
 ]
 
 
+@needs("triton", 3, 5, to="compile the code for which LEAST_FOUND is set")
 @pytest.mark.parametrize(("test", "name"), KERNELS, ids=[f"{name} in {test.__name__}" for test, name in KERNELS])
 def test_broken_kernels_are_found(test: Callable[[], None], name: str, gpu: Emulator) -> None:
     gpu.launched.clear()
