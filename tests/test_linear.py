@@ -250,6 +250,7 @@ def test_float16_keeps_the_range_of_full_logits(case: str) -> None:
         ({"bias": 0.0}, TypeError, "bias must be a float32.*got float"),
         ({"bias": torch.zeros(50, dtype=torch.int64)}, TypeError, "bias must be a float32.*int64"),
         ({"chunk_size": 0}, ValueError, "chunk_size.*0"),
+        ({"chunk_size": True}, ValueError, "chunk_size.*True"),
     ],
 )
 def test_wrong_heads_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -107,6 +107,7 @@ def wrong_weights(name: str) -> list[Wrong]:
 ALONE = "got {} without {}.*Pass {} as well.*NTLConfig\\(mean_over='tokens'\\)"
 ROWS: list[Wrong] = [
     ({"labels": torch.tensor([1.0, 2, 3, 4])}, TypeError, "labels.*float32"),
+    ({"labels": [1, 2, 3, 4]}, TypeError, "labels.*list"),
     ({"labels": torch.empty(4, dtype=torch.int64, device="meta")}, ValueError, "labels.*cpu.*meta"),
     ({"labels": torch.arange(3)}, ValueError, r"\(4,\).*\(3,\)"),
     *(
