@@ -41,7 +41,7 @@ def loss_of_hidden(
     skip_ignored = skip_ignored and not (torch.compiler.is_compiling() or is_capturing(hidden))
     size = default_chunk_size(operands[0].shape[0], weight) if chunk_size is None else chunk_size
     # torch 2.8 cannot trace a default that is an object.
-    return loss_of(Inputs(*operands), problem, Plan(IN_PLACE.columns, Chunking(size, skip_ignored)))
+    return loss_of(Inputs(*operands), problem, Plan(IN_NEW_MEMORY.columns, Chunking(size, skip_ignored)))
 
 
 def loss_of(inputs: Inputs, problem: Problem, plan: Plan) -> Forward:

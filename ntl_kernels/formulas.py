@@ -27,27 +27,27 @@ def cost_line(squash_factor: float | None, nearest: Any, furthest: Any) -> Line:
     return 1.0 - slope * nearest, slope
 
 
-def differences(values: Tensor, targets: Tensor, others: Tensor | None) -> Tensor:
+def value_offsets(values: Tensor, targets: Tensor, others: Tensor | None) -> Tensor:
     """v_k - v_y [n, K], from the values [K] and those of the labels ``targets`` [n]: 0 for ``others`` [n, K], the
     number tokens of other groups, which may be too far away to be multiplied by a probability of 0."""
     found = values - targets[:, None]
     return found if others is None else found.masked_fill_(others, 0)
 
 
-def costs(differences: Tensor, line: Line) -> Tensor:
-    """c_k [n, K]: the cost of probability on value k, by its difference from the label's (eq. 6 and 7)."""
-    distance, (offset, slope) = differences.abs(), line
+def costs(offsets: Tensor, line: Line) -> Tensor:
+    """c_k [n, K]: the cost of probability on value k, by v_k - v_y (eq. 6 and 7)."""
+    distance, (offset, slope) = offsets.abs(), line
     if not isinstance(offset, Tensor) and offset == 0:
         return distance if slope == 1 else slope * distance
     return torch.where(distance > 0, offset + slope * distance, 0.0)
 
 
-def target_exponents(differences: Tensor, others: Tensor | None, sigma: float, temperature: float) -> Tensor:
+def target_exponents(offsets: Tensor, others: Tensor | None, sigma: float, temperature: float) -> Tensor:
     """[n, K]: the logarithm of a target around the label relative to its peak, -inf where it is 0 (eq. 8 and 38).
 
     A softmax makes it the target t: a Gaussian, or with a temperature an exponential function of the distance.
     """
-    exponents = -differences.abs() / temperature if temperature > 0 else -((differences / sigma) ** 2) / 2
+    exponents = -offsets.abs() / temperature if temperature > 0 else -((offsets / sigma) ** 2) / 2
     is_none = exponents < LEAST_EXPONENT
     return exponents.masked_fill(is_none if others is None else is_none | others, -torch.inf)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .formulas import costs, differences, other_groups, target_exponents
+from .formulas import costs, other_groups, target_exponents, value_offsets
 from .problem import (
     Forward,
     Problem,
@@ -56,7 +56,7 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
     """(NTL_i, |yhat - v_y|, m), each [n, 1], of number rows x [n, V] with the number tokens ``index`` [n] as labels."""
     values, own, ids = table.values.to(x.dtype), own_group(index, table), table.ids.long()
     unit, group = 1.0, table.groups_of(index, x.dtype)
-    offsets = differences(values, values[index], ~own)
+    offsets = value_offsets(values, values[index], ~own)
     if group is not None:
         spec, unit = spec.in_group(group), group.unit
     q = x[:, ids].masked_fill(~own, -torch.inf).softmax(-1)  # eq. 4
@@ -77,7 +77,7 @@ def number_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) 
 def soft_label_losses(x: Tensor, index: Tensor, table: NumberTable, spec: LossSpec) -> Tensor:
     """KL(t || p) [n] of number rows x [n, V] with the number tokens ``index`` [n] as labels (eq. 37)."""
     values, others = table.values.to(x.dtype), ~own_group(index, table)
-    offsets = differences(values, values[index], others)
+    offsets = value_offsets(values, values[index], others)
     exponents = target_exponents(offsets, others, spec.label_sigma, spec.label_temperature)
     log_t, log_p = exponents.log_softmax(-1), x.log_softmax(-1)[:, table.ids.long()]
     return (log_t.exp() * torch.where(log_t > -torch.inf, log_t - log_p, 0.0)).sum(-1)

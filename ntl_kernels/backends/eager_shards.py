@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..formulas import costs, differences, divergence
+from ..formulas import costs, divergence, value_offsets
 from ..problem import Header, Problem, RowResult, Statistics
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, num_statistics
@@ -45,7 +45,7 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
         number_x = own(picked(x, numbers.columns), others, -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
-        offsets = differences(numbers.values, labels.targets, others)
+        offsets = value_offsets(numbers.values, labels.targets, others)
         sums = {"number_total": powers, "offset": powers * offsets}
         if spec.is_soft:
             sums |= soft_statistics(number_x, number_peak, labels, numbers, problem)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import costs, differences
+from ...formulas import costs, value_offsets
 from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
@@ -91,7 +91,7 @@ def numbers_from_fields(
 ) -> NumberLoss:
     """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
     spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table, numbers.places)
-    offsets = differences(numbers.values, labels.targets, others)
+    offsets = value_offsets(numbers.values, labels.targets, others)
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
     if spec.is_soft:
         t = soft_exponents(labels, problem).softmax(-1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import differences, divide, other_groups
+from ...formulas import divide, other_groups, value_offsets
 from ...problem import Problem, Rows, is_kept
 from ...spec import LossSpec
 from ...tokens import Group, NumberTable
@@ -44,7 +44,7 @@ class Labels(NamedTuple):
 
     def offsets(self, table: NumberTable) -> Tensor:
         """v_k - v_y [n, K]; 0 in other groups than the label's."""
-        return differences(table.values.to(self.targets.dtype), self.targets, self.others(table))
+        return value_offsets(table.values.to(self.targets.dtype), self.targets, self.others(table))
 
     @property
     def has_numbers(self) -> bool:
