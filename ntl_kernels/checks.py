@@ -198,8 +198,9 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
     if not is_plain or not can_look(rows.labels):
         return problem
     check_label_values(rows.labels, problem.vocab_size, problem.spec.ignore_index)
-    for name, weights in rows.weights().items():
-        check_weight_values(name, given.weights()[name], weights)
+    weights = rows.weights()
+    for name, each in weights.items():
+        check_weight_values(name, getattr(given, name), each)
     for name in ("num_tokens", "num_numbers"):
         denominator = getattr(problem, name)
         if isinstance(denominator, Tensor):
@@ -208,7 +209,7 @@ def checked_rows(problem: Problem, dtype: torch.dtype, is_plain: bool = True) ->
         weight = problem.ntl_weight.item()
         check_number("config.weight", weight, minimum=0.0)
         check_weight("config.weight", weight, problem.spec)
-    if problem.rows.weights() and problem.lacks_denominators:
+    if weights and problem.lacks_denominators:
         sums = load_backend("eager").count(problem, problem.vocab_size, dtype).tolist()
         for given_rows, weight_sum in zip(("labels", "labels that are numbers"), sums, strict=True):
             check_number(f"the sum of the weights of the {given_rows}", weight_sum, minimum=0.0, divides=True)

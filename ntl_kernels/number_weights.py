@@ -169,8 +169,9 @@ def token_ids(name: str, given: Sequence[int]) -> list[int]:
     """The ids of some tokens; raise unless they are integers."""
     try:
         ids = torch.tensor(list(given), device="cpu")
+        is_right = ids.ndim == 1 and (is_integral(ids) or not len(ids))
     except (TypeError, ValueError, RuntimeError):  # such as texts, a single id, or one beyond int64
-        ids = torch.tensor(0.5)
-    if ids.ndim != 1 or (ids.numel() and not is_integral(ids)):
+        is_right = False
+    if not is_right:
         raise TypeError(f"{name} must be a sequence of token ids; got {given!r}")
-    return list(map(int, ids))
+    return [int(token) for token in ids]

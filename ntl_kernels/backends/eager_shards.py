@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..formulas import costs, divergence, value_offsets
+from ..formulas import costs, divergence
 from ..problem import Header, Problem, RowResult, Statistics
 from ..value_losses import VALUE_LOSSES
 from .contract import UNKNOWN, num_statistics
 from .eager.blocks import Block, Blocks
 from .eager.gradients import LocalNumbers, all_terms, local_column, local_numbers
 from .eager.labels import Labels, picked, read_labels
-from .eager.numbers import mass_gradient_of, own, soft_exponents
+from .eager.numbers import mass_gradient_of
 from .eager.rows import as_fields, cross_entropy
 from .eager.softmax import Normaliser, anchor, normaliser_of, share_of, transform_, transform_logits
 from .layout import loss_dtype
@@ -41,16 +41,15 @@ def block_statistics(block: Block, first: int, numbers: LocalNumbers, problem: P
     peak = x.amax(-1, keepdim=True)
     found = Statistics(*(torch.full_like(peak, number) for number in UNKNOWN))
     if labels.has_numbers and numbers.values.numel():
-        others = labels.others(problem.table, numbers.places)
-        number_x = own(picked(x, numbers.columns), others, -torch.inf)
+        relative = labels.relative(numbers.values, numbers.places)
+        number_x = relative.own(picked(x, numbers.columns), -torch.inf)
         number_peak = number_x.amax(-1, keepdim=True)
         powers = (number_x - anchor(number_peak)).exp_()
-        offsets = value_offsets(numbers.values, labels.targets, others)
-        sums = {"number_total": powers, "offset": powers * offsets}
+        sums = {"number_total": powers, "offset": powers * relative.offsets}
         if spec.is_soft:
             sums |= soft_statistics(number_x, number_peak, labels, numbers, problem)
         else:
-            sums["cost"] = powers * costs(offsets, labels.spec_of_rows(spec).cost_line)
+            sums["cost"] = powers * costs(relative.offsets, labels.spec_of_rows(spec).cost_line)
         found = found._replace(
             number_peak=number_peak.masked_fill(labels.is_other, -torch.inf),
             **{name: part.sum(-1, keepdim=True).masked_fill_(labels.is_other, 0) for name, part in sums.items()},
@@ -67,7 +66,8 @@ def soft_statistics(
     x: Tensor, peak: Tensor, labels: Labels, numbers: LocalNumbers, problem: Problem
 ) -> dict[str, Tensor]:
     """What a rank sends of soft labels before the sum over its number tokens, from their logits [n, k] and the peak."""
-    t, terms = divergence(soft_exponents(labels, problem), x, anchor(peak), numbers.places)
+    exponents = labels.relative(problem.table.values).exponents(problem.spec)
+    t, terms = divergence(exponents, x, anchor(peak), numbers.places)
     return {"cost": terms, "target": t}
 
 

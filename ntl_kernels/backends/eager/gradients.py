@@ -7,19 +7,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import costs, value_offsets
+from ...formulas import costs
 from ...problem import Problem, RowResult
 from ...tokens import NumberTable
 from .blocks import Block, Blocks
-from .labels import Labels, chosen, picked, read_labels
+from .labels import Labels, Relative, chosen, picked, read_labels
 from .numbers import (
     NumberLoss,
     NumberTerms,
     cumulative_terms,
     mass_gradient_of,
     number_gradient,
-    own,
-    soft_exponents,
     soft_gradient,
     value_terms,
 )
@@ -76,10 +74,10 @@ def row_gradients(
             part = part._replace(tokens=column)
             of_ce = of_ce._replace(label=of_ce.label * is_here.to(fields.dtype))
         if part.has_numbers:
-            others = part.others(problem.table, numbers_here.places)
-            number_x = own(picked(x, numbers_here.columns), others, -torch.inf)
+            relative = part.relative(numbers_here.values, numbers_here.places)
+            number_x = relative.own(picked(x, numbers_here.columns), -torch.inf)
             every_x = None if number_logits is None else chosen(number_logits, block.rows)
-            numbers = numbers_from_fields(number_x, known, every_x, part, numbers_here, problem)
+            numbers = numbers_from_fields(number_x, known, every_x, part, relative, numbers_here.places, problem)
         powers = torch.sub(x, known.peak, out=block.target(x, keep=spec.softcap is not None)).exp_()
         block.write(row_gradient(x, powers, known.total, of_ce, part, numbers, numbers_here.columns, spec))
 
@@ -87,23 +85,29 @@ def row_gradients(
 
 
 def numbers_from_fields(
-    x: Tensor, known: RowResult, every_x: Tensor | None, labels: Labels, numbers: LocalNumbers, problem: Problem
+    x: Tensor,
+    known: RowResult,
+    every_x: Tensor | None,
+    labels: Labels,
+    relative: Relative,
+    places: Tensor | None,
+    problem: Problem,
 ) -> NumberLoss:
-    """The terms of the gradient by the number logits x [n, k] that are here; ``every_x`` [n, K]: those of all ranks."""
-    spec, others = labels.spec_of_rows(problem.spec), labels.others(problem.table, numbers.places)
-    offsets = value_offsets(numbers.values, labels.targets, others)
+    """The terms of the gradient by the number logits x [n, k] that are here, at ``places`` [k] among all or all of
+    them; ``every_x`` [n, K]: those of all ranks."""
+    spec = labels.spec_of_rows(problem.spec)
     whole, over_numbers = Normaliser(known.peak, known.total), Normaliser(known.number_peak, known.number_total)
     if spec.is_soft:
-        t = soft_exponents(labels, problem).softmax(-1)
-        return soft_gradient(t if numbers.places is None else t[:, numbers.places], labels)
+        t = labels.relative(problem.table.values).exponents(spec).softmax(-1)
+        return soft_gradient(t if places is None else t[:, places], labels)
     if spec.is_cumulative:
         terms = all_terms(x if every_x is None else every_x, labels, problem)
-        if numbers.places is not None:
-            terms = terms._replace(dloss_dq=terms.dloss_dq[:, numbers.places])
+        if places is not None:
+            terms = terms._replace(dloss_dq=terms.dloss_dq[:, places])
     elif spec.kind == "wasserstein":
-        terms = NumberTerms(costs(offsets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
+        terms = NumberTerms(costs(relative.offsets, spec.cost_line), known.mean_dloss_dq, known.mean_dloss_dq)
     else:
-        terms = value_terms(offsets, known.mean_dloss_dq, spec)
+        terms = value_terms(relative.offsets, known.mean_dloss_dq, spec)
     probabilities = (whole if spec.reweigh else over_numbers).probabilities(x)
     is_unmeasured = known.number_total == 0
     of_columns = number_gradient(probabilities, terms, spec).masked_fill_(is_unmeasured, 0)
@@ -115,5 +119,5 @@ def numbers_from_fields(
 
 def all_terms(number_logits: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
     """The terms with ``label_sigma`` of all number tokens, from their transformed logits [n, K]."""
-    q = own(number_logits, labels.others(problem.table), -torch.inf).softmax(-1)
-    return cumulative_terms(q, labels, problem)
+    relative, values = labels.relative(problem.table.values), problem.table.values.to(number_logits.dtype)
+    return cumulative_terms(relative.own(number_logits, -torch.inf).softmax(-1), relative, values, problem.spec)

@@ -7,13 +7,28 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import torch
 from torch import Tensor
 
-from ...formulas import divide, other_groups, value_offsets
+from ...formulas import divide, other_groups, target_exponents, value_offsets
 from ...problem import Problem, Rows, is_kept
 from ...spec import LossSpec
-from ...tokens import Group, NumberTable
+from ...tokens import Group
 
 Factor: TypeAlias = Union[float, Tensor]  # noqa: UP007 - evaluated, also by Python 3.10
 """One number for all rows (a Python number or a 0-d tensor), or one for each [n, 1]."""
+
+
+class Relative(NamedTuple):
+    """Number tokens [n, k] as the labels of n rows see them."""
+
+    offsets: Tensor  # v_k - v_y; 0 in other groups than the label's
+    others: Tensor | None  # bool: which are in other groups; None if there is one group
+
+    def own(self, columns: Tensor, fill: float) -> Tensor:
+        """Columns [n, k] of the number tokens, filled where they are of other groups."""
+        return columns if self.others is None else columns.masked_fill(self.others, fill)
+
+    def exponents(self, spec: LossSpec) -> Tensor:
+        """The :func:`~ntl_kernels.formulas.target_exponents` of a smooth target."""
+        return target_exponents(self.offsets, self.others, spec.label_sigma, spec.label_temperature)
 
 
 class Labels(NamedTuple):
@@ -35,16 +50,13 @@ class Labels(NamedTuple):
         """The spec with what depends on the labels' groups."""
         return spec if self.group is None else spec.in_group(self.group)
 
-    def others(self, table: NumberTable, places: Tensor | None = None) -> Tensor | None:
-        """bool [n, k]: which number tokens (all, or at ``places``) are not in the labels' groups; None for one."""
-        if self.group is None:
-            return None
-        places = torch.arange(table.ids.shape[0], device=table.ids.device) if places is None else places
-        return other_groups(self.group, places)
-
-    def offsets(self, table: NumberTable) -> Tensor:
-        """v_k - v_y [n, K]; 0 in other groups than the label's."""
-        return value_offsets(table.values.to(self.targets.dtype), self.targets, self.others(table))
+    def relative(self, values: Tensor, places: Tensor | None = None) -> Relative:
+        """The number tokens with these values [k]: all, or those at ``places`` [k] among all."""
+        others = None
+        if self.group is not None:
+            places = torch.arange(values.shape[0], device=values.device) if places is None else places
+            others = other_groups(self.group, places)
+        return Relative(value_offsets(values.to(self.targets.dtype), self.targets, others), others)
 
     @property
     def has_numbers(self) -> bool:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...formulas import costs, divergence, target_exponents
+from ...formulas import costs, divergence
 from ...problem import Problem
 from ...spec import LossSpec
 from ...value_losses import VALUE_LOSSES
-from .labels import Factor, Labels, picked
+from .labels import Factor, Labels, Relative, picked
 
 
 class NumberTerms(NamedTuple):
@@ -39,27 +39,20 @@ class NumberLoss(NamedTuple):
 
 
 def number_softmax(
-    x: Tensor, labels: Labels, problem: Problem, needs_q: bool
-) -> tuple[Tensor | None, Tensor | None, Labels]:
-    """(the number logits [n, K] of transformed logits x [n, V], or None without number rows; q [n, K], the softmax over
-    them alone, or None if neither the caller nor the loss needs it; the labels without number rows whose number logits
-    are all -inf, which have no distribution).
+    x: Tensor, relative: Relative, labels: Labels, problem: Problem, needs_q: bool
+) -> tuple[Tensor, Tensor | None, Labels]:
+    """(the number logits [n, K] of transformed logits x [n, V]; q [n, K], the softmax over them alone, or None if
+    neither the caller nor the loss needs it; the labels without number rows whose number logits are all -inf, which
+    have no distribution).
 
     Call it before x is overwritten.
     """
-    if not labels.has_numbers:
-        return None, None, labels
-    number_logits = own(picked(x, problem.table.columns), labels.others(problem.table), -torch.inf)
+    number_logits = relative.own(picked(x, problem.table.columns), -torch.inf)
     if not number_logits.amin().item() > -torch.inf:  # otherwise every row has a distribution
         has_none = number_logits.amax(-1, keepdim=True) == -torch.inf
         labels = labels._replace(is_other=labels.is_other | has_none)
     needs_q = needs_q or not (problem.spec.is_soft or (problem.spec.reweigh and is_linear(problem.spec)))
     return number_logits, number_logits.softmax(-1) if needs_q else None, labels
-
-
-def own(columns: Tensor, others: Tensor | None, fill: float) -> Tensor:
-    """Columns of number tokens [n, k], filled where they are of other groups than the label's."""
-    return columns if others is None else columns.masked_fill(others, fill)
 
 
 def is_linear(spec: LossSpec) -> bool:
@@ -68,12 +61,12 @@ def is_linear(spec: LossSpec) -> bool:
 
 
 def solve_numbers(
-    p: Tensor, q: Tensor | None, offsets: Tensor, error: Tensor | None, labels: Labels, problem: Problem
+    p: Tensor, q: Tensor | None, error: Tensor | None, relative: Relative, labels: Labels, problem: Problem
 ) -> NumberLoss:
     """The NumberLoss from the probabilities [n, K] of number tokens among all tokens (p; 0 in other groups than the
-    label's) and among themselves (q), from v_k - v_y and from the :func:`expected_error`."""
+    label's) and among themselves (q), and from the :func:`expected_error`."""
     spec = labels.spec_of_rows(problem.spec)
-    terms = number_terms(q, offsets, error, labels, problem, spec)
+    terms = number_terms(q, error, relative, problem.table.values.to(p.dtype), spec)
     probabilities = p if spec.reweigh else q
     assert probabilities is not None
     of_columns = number_gradient(probabilities, terms, spec).masked_fill_(labels.is_other, 0)
@@ -83,16 +76,11 @@ def solve_numbers(
     return NumberLoss(of_columns, mass_gradient, mass_gradient + spec.worst_loss, terms.mean_dloss_dq)  # eq. 15
 
 
-def soft_labels(number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Labels, problem: Problem) -> NumberLoss:
-    """The NumberLoss KL(t || p) (eq. 37), from the number logits [n, K] and the logsumexp of all, peak + log_total."""
-    t, terms = divergence(soft_exponents(labels, problem), number_x, peak)
+def soft_labels(exponents: Tensor, number_x: Tensor, peak: Tensor, log_total: Tensor, labels: Labels) -> NumberLoss:
+    """The NumberLoss KL(t || p) (eq. 37), from the target's exponents and the number logits [n, K] and the logsumexp of
+    all logits, peak + log_total."""
+    t, terms = divergence(exponents, number_x, peak)
     return soft_gradient(t, labels)._replace(ntl=terms.sum(-1, keepdim=True) + log_total)
-
-
-def soft_exponents(labels: Labels, problem: Problem) -> Tensor:
-    """The :func:`~ntl_kernels.formulas.target_exponents` [n, K] of soft labels."""
-    offsets, others, spec = labels.offsets(problem.table), labels.others(problem.table), problem.spec
-    return target_exponents(offsets, others, spec.label_sigma, spec.label_temperature)
 
 
 def soft_gradient(t: Tensor, labels: Labels) -> NumberLoss:
@@ -119,18 +107,18 @@ def mass_gradient_of(dloss_dq: Tensor, p: Tensor, spec: LossSpec, remainder: Fac
 
 
 def number_terms(
-    q: Tensor | None, offsets: Tensor, error: Tensor | None, labels: Labels, problem: Problem, spec: LossSpec
+    q: Tensor | None, error: Tensor | None, relative: Relative, values: Tensor, spec: LossSpec
 ) -> NumberTerms:
-    """The terms of number rows from q and v_k - v_y [n, K], yhat - v_y [n, 1] and the spec of the rows."""
+    """The terms of number rows from q [n, K], yhat - v_y [n, 1], the values [K] and the spec of the rows."""
     if is_linear(spec):
-        dloss_dq = costs(offsets, spec.cost_line)
+        dloss_dq = costs(relative.offsets, spec.cost_line)
         loss = None if q is None else (q * dloss_dq).sum(-1, keepdim=True)
         return NumberTerms(dloss_dq, loss, loss)
     if spec.is_cumulative:
         assert q is not None
-        return cumulative_terms(q, labels, problem)
+        return cumulative_terms(q, relative, values, spec)
     assert error is not None
-    return value_terms(offsets, error, spec)
+    return value_terms(relative.offsets, error, spec)
 
 
 def value_terms(offsets: Tensor, error: Tensor, spec: LossSpec) -> NumberTerms:
@@ -145,11 +133,9 @@ def expected_error(q: Tensor, offsets: Tensor) -> Tensor:
     return (q * offsets).sum(-1, keepdim=True)  # no matmul: autocast would round it
 
 
-def cumulative_terms(q: Tensor, labels: Labels, problem: Problem) -> NumberTerms:
+def cumulative_terms(q: Tensor, relative: Relative, values: Tensor, spec: LossSpec) -> NumberTerms:
     """The terms with ``label_sigma``: L is the distance between the running sums of q and of the Gaussian target."""
-    values, others = problem.table.values.to(q.dtype), labels.others(problem.table)
-    target = target_exponents(labels.offsets(problem.table), others, problem.spec.label_sigma, 0.0).softmax(-1)
-    difference = q.cumsum(-1) - target.cumsum(-1)
+    difference, others = q.cumsum(-1) - relative.exponents(spec).softmax(-1).cumsum(-1), relative.others
     gaps = values.diff() if others is None else torch.where(others[:, 1:] | others[:, :-1], 0.0, values.diff())
     gaps = torch.nn.functional.pad(gaps, (0, 1))  # to the next value; 0 after the last of a group
     dloss_dq = (difference.sign() * gaps).flip(-1).cumsum(-1).flip(-1)

@@ -24,7 +24,7 @@ from ...value_losses import VALUE_LOSSES
 from ..layout import loss_dtype
 from .blocks import Block, Blocks
 from .labels import Factor, Labels, number_of, picked, read_labels
-from .numbers import NumberLoss, expected_error, number_softmax, own, soft_labels, solve_numbers
+from .numbers import NumberLoss, expected_error, number_softmax, soft_labels, solve_numbers
 from .softmax import Normaliser, chain_, normaliser_from, normaliser_of, rounded_up_, transform_logits
 
 
@@ -102,11 +102,13 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
     if spec.label_smoothing:
         distance = torch.sub(x, peak, out=block.buffer("powers")).mean(-1, keepdim=True)
     is_later = block.gradient is None  # a later pass may compute the gradient, from the fields
-    number_x, q, measured = number_softmax(x, labels, problem, problem.wants_parts or is_later)
-    offsets = labels.offsets(problem.table) if labels.has_numbers else None
-    error = None
-    if q is not None and offsets is not None and (problem.wants_parts or spec.kind in VALUE_LOSSES):
-        error = expected_error(q, offsets)
+    relative = labels.relative(problem.table.values) if labels.has_numbers else None
+    number_x = q = error = None
+    measured = labels
+    if relative is not None:
+        number_x, q, measured = number_softmax(x, relative, labels, problem, problem.wants_parts or is_later)
+        if q is not None and (problem.wants_parts or spec.kind in VALUE_LOSSES):
+            error = expected_error(q, relative.offsets)
     if is_later:
         p = block.buffer("powers") if x is block.logits else x
         normaliser = normaliser_of(x, peak, p)
@@ -115,14 +117,14 @@ def solve_block(block: Block, problem: Problem) -> Tensor:
         p = torch.softmax(x, -1, out=block.target(x, keep=spec.softcap is not None))
         normaliser = normaliser_from(p, peak)
     number_p = numbers = None
-    if number_x is not None and offsets is not None:
-        number_p = own(picked(p, columns), labels.others(problem.table), 0)
+    if number_x is not None and relative is not None:
+        number_p = relative.own(picked(p, columns), 0)
         if is_later:
             number_p.div_(normaliser.total)
         if spec.is_soft:
-            numbers = soft_labels(number_x, peak, normaliser.total.log(), labels, problem)
+            numbers = soft_labels(relative.exponents(spec), number_x, peak, normaliser.total.log(), labels)
         else:
-            numbers = solve_numbers(number_p, q, offsets, error, measured, problem)
+            numbers = solve_numbers(number_p, q, error, relative, measured, problem)
     if not is_later:
         of_ce = cross_entropy_gradient(labels.a, normaliser, problem.vocab_size, spec)
         block.write(row_gradient(x, p, None, of_ce, labels, numbers, columns, spec))
