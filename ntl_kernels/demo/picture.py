@@ -45,7 +45,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         if label not in range(len(TOKENS)):
             raise ValueError(f"label must be a whole number from 0 to {len(TOKENS) - 1}; got {label!r}")
         return drawn(heights, int(label), NTLConfig(**setting))
-    except (TypeError, ValueError) as error:
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
         return {"problem": f"{error}."}
 
 

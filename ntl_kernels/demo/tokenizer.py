@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..tokens import NumberTokens
-from ..tokens.texts import Options, counts_of_options, possible_labels, shortened, vocab_of
+from ..tokens.texts import Options, counts_of_options, panics_as_errors, possible_labels, shortened, vocab_of
 
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
@@ -16,6 +17,8 @@ MOST_LETTERS = 1000
 """The maximum length of a message: some errors quote whole files."""
 LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's; a table of this size is allocated."""
+INSERTED, MOST_TIMES = re.compile(r'"(?:content|prepend)": "((?:[^"\\]|\\.)*)"'), 100_000
+"""What a normalizer's parts may insert at every character; how many times as long they may make a text in all."""
 
 
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
@@ -30,7 +33,8 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     size = question.get("vocab_size", "").strip()
     options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
     try:
-        tokenizer = read_tokenizer(name, content)
+        with panics_as_errors(f"{name} is JSON, but the tokenizers package cannot read it"):
+            tokenizer = read_tokenizer(name, content)
         vocab_size = whole_number(size) if size else None
         if size and not 1 <= (vocab_size or 0) <= LARGEST_VOCABULARY:
             raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {size[:40]!r}.")
@@ -60,10 +64,18 @@ def read_tokenizer(name: str, content: bytes) -> Any:
         raise ValueError(f"{name} is not a tokenizer.json: its JSON is nested too deeply.") from error
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
         raise ValueError(f"{name} is JSON, but not a tokenizer.json: {what_is_missing(found)}.")
+    inserted = INSERTED.findall(json.dumps(found.get("normalizer"), ensure_ascii=False))
+    if math.prod(1 + len(text) for text in inserted) > MOST_TIMES:
+        raise ValueError(f"{name}: its normalizer could make a text more than {MOST_TIMES:,} times as long.")
+    found |= dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))  # the verdict needs none of them
     try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the tokenizers package raises no other class
+        tokenizer = Tokenizer.from_str(json.dumps(found))
+    except Exception as error:
         raise ValueError(f"{name} is JSON, but the tokenizers package cannot read it: {error}.") from error
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= LARGEST_VOCABULARY:
+        raise ValueError(f"{name}: token ids must be below {LARGEST_VOCABULARY:,}; got {largest:,}.")
+    return tokenizer
 
 
 def what_is_missing(found: object) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
@@ -140,10 +141,22 @@ def possible_labels(tokenizer: Any, vocab: Vocab) -> Vocab:
 def encoded(tokenizer: Any, text: str) -> list[int]:
     """The token ids of a text, without special tokens and padding."""
     # Through the tokenizer of transformers, the call would change the padding and truncation of its backend.
-    found = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(text, add_special_tokens=False)
+    with panics_as_errors(f"the tokenizer cannot encode {shortened(text, 24)!r}"):
+        found = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(text, add_special_tokens=False)
     if not hasattr(found, "ids"):
         return list(found)
     return [token for token, is_text in zip(found.ids, found.attention_mask, strict=True) if is_text]
+
+
+@contextmanager
+def panics_as_errors(problem: str) -> Iterator[None]:
+    """Convert a panic of the tokenizers package, which is not an ``Exception``, to a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{problem}: {error}") from error
 
 
 def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> dict[int, float]:
