@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import signal
 import sys
 import tempfile
@@ -17,6 +19,8 @@ __all__ = ["WRONG_INPUT", "InputError", "Parser", "count", "in_one_line", "meant
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code."""
+STORAGE = {getattr(errno, name, None) for name in "EACCES EDQUOT EEXIST EFBIG EISDIR ENOSPC ENOTDIR EROFS".split()}
+"""Errors of the system for a place that cannot be written to."""
 
 
 class InputError(ValueError):
@@ -39,7 +43,8 @@ def naming(what: str) -> Iterator[None]:
 
 
 def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
-    """A command that prints input errors and interruptions in one line and returns the matching exit code."""
+    """A command that prints input errors, full or unsuitable storage and interruptions in one line and returns the
+    matching exit code."""
 
     @wraps(main)
     def command(arguments: list[str]) -> int:
@@ -47,6 +52,14 @@ def in_one_line(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
             return main(arguments)
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
+            return WRONG_INPUT
+        except BrokenPipeError:  # who reads the output, such as head, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + 13  # SIGPIPE, which Windows lacks
+        except OSError as error:
+            if error.errno not in STORAGE:
+                raise
+            print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
             return WRONG_INPUT
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import files
 from .environment import ROOT
 
 README = ROOT / "README.md"
@@ -50,12 +51,12 @@ class Pages(NamedTuple):
     def write(self, readme: Path) -> list[Path]:
         """Write all files; return their paths."""
         for path, text in self.texts.items():
-            path.write_text(text)
+            files.write(path, text)
         for path, (source, draw) in self.plots.items():
             draw(path, source)
         written = [*self.texts, *self.plots]
         if self.section is not None:
-            readme.write_text(with_section(readme.read_text(), self.name, self.section))
+            files.write(readme, with_section(readme.read_text(encoding="utf-8"), self.name, self.section))
             written.append(readme)
         return written
 
@@ -64,14 +65,15 @@ class Pages(NamedTuple):
         found = [
             f"{path} differs from the results next to it"
             for path, text in self.texts.items()
-            if not path.exists() or path.read_text() != text
+            if not path.exists() or path.read_text(encoding="utf-8") != text
         ]
         found += [
             f"{path} was not drawn from the results next to it"
             for path, (source, _) in self.plots.items()
             if not path.exists() or source_of(path) != source
         ]
-        if self.section is not None and with_section(readme.read_text(), self.name, self.section) != readme.read_text():
+        text = readme.read_text(encoding="utf-8")
+        if self.section is not None and with_section(text, self.name, self.section) != text:
             found.append(f"{readme}: the section on {self.name} differs from the results in {self.folder}")
         return [f"{problem}; run `python -m benchmarks.{self.name} report` to update it" for problem in found]
 
@@ -100,7 +102,8 @@ def pyplot() -> Any:
 
 def save(figure: Any, path: Path, source: str, **options: Any) -> None:
     """Write a figure as a PNG whose metadata contains its source, and close it."""
-    figure.savefig(path, metadata={"Source": source}, **options)
+    with files.replacing(path) as unfinished:
+        figure.savefig(unfinished, metadata={"Source": source}, **options)
     pyplot().close(figure)
 
 

@@ -430,7 +430,7 @@ def main() -> int:
 
 def read(name: str) -> str:
     path = FOLDER / f"{name}.svg"
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
 
 def on_config(config: Any) -> Any:
     """Link the repository, once CITATION.cff has its address."""
-    if found := REPOSITORY.search((ROOT / "CITATION.cff").read_text()):
+    if found := REPOSITORY.search((ROOT / "CITATION.cff").read_text(encoding="utf-8")):
         config["repo_url"] = found[1]
     return config
 
@@ -97,7 +97,7 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def diagram(title: str, path: str) -> str:
     """A diagram as part of the page, coloured by the page's style sheet instead of its own."""
-    svg = STYLE.sub("", (PAGES / path).read_text())
+    svg = STYLE.sub("", (PAGES / path).read_text(encoding="utf-8"))
     return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
 
@@ -136,7 +136,7 @@ def public_names(module: str) -> list[str]:
     """``__all__`` of a module, read without importing it."""
     path = ROOT.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    for statement in ast.parse(source.read_text()).body:
+    for statement in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "__all__":
             return [str(name) for name in ast.literal_eval(statement.value)]
     raise ValueError(f"{module} has no __all__")
@@ -162,7 +162,7 @@ def included(path: Path, section: str | None, is_part: bool) -> str:
     Raises:
         ValueError: the markers are missing.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if section is not None:
         found = re.search(rf"<!-- {section}:begin -->\n(.*?)<!-- {section}:end -->", text, re.DOTALL)
         if found is None:
@@ -202,7 +202,7 @@ def page_with(file: Path) -> str | None:
     if file.is_relative_to(PAGES) and file.suffix == ".md":
         return str(file.relative_to(PAGES))
     for page in sorted(PAGES.glob("*.md")):
-        for path, left_out, section in INCLUDE.findall(page.read_text()):
+        for path, left_out, section in INCLUDE.findall(page.read_text(encoding="utf-8")):
             if not section and file in matching(path, left_out):
                 return page.name
     return None

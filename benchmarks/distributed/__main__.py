@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from ntl_kernels import NumberTokens
 
-from .. import environment
+from .. import environment, files
 from ..commands import Parser, count, in_one_line, writable
 from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
@@ -217,7 +217,7 @@ def keep(path: Path | None, device: torch.device, program: str, results: dict[st
     command = f"torchrun --nproc-per-node {dist.get_world_size()} {program}"
     described = environment.describe("distributed", device, command=command)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"environment": described, **results}, indent=1) + "\n")
+    files.write(path, json.dumps({"environment": described, **results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
+from .. import files
 from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
 from .codec import SPAN
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         "log": log,
         "metrics": {"test": found},
     }
-    (folder / METRICS).write_text(json.dumps(result, indent=2) + "\n")
-    (folder / "predictions-test.jsonl").write_text("")
+    files.write(folder / "predictions-test.jsonl", "")
+    files.write(folder / METRICS, json.dumps(result, indent=2) + "\n")
     print(", ".join(f"{name} {value:.4f}" for name, value in found.items()))
     return 0

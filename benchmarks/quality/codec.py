@@ -90,7 +90,7 @@ def train_tokenizer(texts: Sequence[str], size: int, kind: str) -> PreTrainedTok
 
 def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
     """A checkpoint's tokenizer for a kind of codec, with missing tokens of :data:`SPECIAL` added."""
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
     if kind == "own":

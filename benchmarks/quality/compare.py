@@ -20,6 +20,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
 
+from .. import files
 from ..commands import InputError, Parser, count, in_one_line, writable
 from . import plots, records
 from .configuration import configure, run_name
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     plot, data = chosen.out / "comparison.png", chosen.out / "comparison.json"
     ((dataset, groups),) = by_dataset(found).items()
     plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs in this folder")
-    data.write_text(json.dumps(found, indent=1) + "\n")
+    files.write(data, json.dumps(found, indent=1) + "\n")
     chosen_steps = found[0]["config"]["trainer"]["arguments"]
     print(
         f"\n{words(dataset)}: {found[0]['sizes']['train']:,} training pairs, {chosen_steps['max_steps']:,} steps of "

@@ -16,14 +16,15 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from .. import files
 from ..commands import InputError, meant, naming, writable
 from .codec import SCALES
+from .names import LONGEST_NAME
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
 CONFIGURATION, METRICS = "config.json", "metrics.json"
 """The files of a run."""
-LONGEST_NAME = 120
 IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
@@ -73,6 +74,8 @@ def one_of(*known: str | None) -> tuple[Callable[[Any], bool], str]:
     return lambda value: value in known, f"one of {', '.join(each or 'null' for each in known)}"
 
 
+MOST = 10_000_000
+"""Tokens of a vocabulary: far beyond any model's."""
 SEED = (lambda value: is_whole(value, 0) and value < 2**32, "a whole number from 0 to 2**32 - 1")
 SWITCH = (lambda value: isinstance(value, bool), "true or false")
 EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -87,11 +90,11 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.architecture": one_of("t5", "llama"),
     "model.adapter": one_of(None, "lora"),
     "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval", "own"),
-    "model.bins": (lambda value: value is None or is_whole(value, 2), "null or a number of bins"),
+    "model.bins": (lambda value: value is None or (is_whole(value, 2) and value <= MOST), "null or a number of bins"),
     "model.scale": one_of(None, *SCALES),
     "model.head": one_of("token", "regression", "value"),
     "model.longest_question": (lambda value: value is None or is_whole(value, 1), "null or a number of tokens"),
-    "model.vocabulary": (lambda value: is_whole(value, 1), "a number of tokens"),
+    "model.vocabulary": (lambda value: is_whole(value, 1) and value <= MOST, f"a number of tokens, at most {MOST:,}"),
 }
 """Option -> (whether a value is valid, what is expected), for options that are not checked where they are used."""
 
@@ -150,14 +153,12 @@ def claim(folder: Path, config: DictConfig) -> None:
     writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
     with naming(str(path)):
-        found = json.loads(path.read_text()) if path.exists() else wanted
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
     different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
     if different:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
     if int(os.environ.get("RANK", 0)) == 0:
-        unfinished = path.with_suffix(".new")  # so that no other process reads an incomplete file
-        unfinished.write_text(json.dumps(wanted, indent=2) + "\n")
-        unfinished.replace(path)
+        files.write(path, json.dumps(wanted, indent=2) + "\n")
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from transformers import ProgressCallback, TrainerCallback
 
 from ntl_kernels.evaluation import median_answer
 
-from ..commands import WRONG_INPUT, InputError, Parser, meant, naming
+from .. import files
+from ..commands import WRONG_INPUT, InputError, Parser, meant, writable
 from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
 from .data import Pair, Splits, load
@@ -102,7 +104,7 @@ def write_answers(trainer: Answering, pairs: Sequence[Pair], answers: Sequence[s
             {"question": question, "truth": truth, "answer": answer}
             for (question, truth), answer in zip(pairs, answers, strict=True)
         ]
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+        files.write(path, "".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def shortened(splits: Splits, questions: int | None, seed: int) -> Splits:
@@ -118,27 +120,40 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     path = folder / METRICS
     if not path.is_file():
         return None
-    with naming(str(path)):
-        result: dict[str, Any] = json.loads(path.read_text())
-    others = set(differences(result["config"], plain(config))) - {"device", "trainer.resume", *SILENT}
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        others = set(differences(result["config"], plain(config))) - {"device", "trainer.resume", *SILENT}
+    except (LookupError, TypeError, ValueError) as error:
+        print(f"{path}: not the metrics of a run ({error}); they will be replaced", file=sys.stderr)
+        return None
     return None if others else result
 
 
 def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = None) -> dict[str, Any]:
     """Train and evaluate one configuration; write ``metrics.json``, predictions and, if configured, checkpoints.
 
-    ``trainer.resume``: true or a checkpoint's path; training continues from it, or it is evaluated if nothing is left
-    to train. A finished run is not repeated: true then returns what its ``metrics.json`` holds. ``progress`` is shown
-    in place of the Trainer's own bar.
+    ``trainer.resume``: true (the newest whole checkpoint in the folder) or a checkpoint's path; training continues from
+    it, or it is evaluated if nothing is left to train. A finished run is not repeated: true then returns what its
+    ``metrics.json`` holds. Only one process, with its ranks, runs in a folder. ``progress`` is shown in place of the
+    Trainer's own bar.
     """
     check(config)
-    claim(folder, config)
-    if config.trainer.resume is True and (result := finished(config, folder)):
-        print(f"{folder}: this run is finished", file=sys.stderr)
-        return result
+    writable(folder)
+    with files.locked(folder, wait=False) if int(os.environ.get("RANK", 0)) == 0 else nullcontext():
+        if config.trainer.resume is True and (result := finished(config, folder)):
+            print(f"{folder}: this run is finished", file=sys.stderr)
+            return result
+        checkpoint = checkpoint_of(config.trainer, folder)
+        claim(folder, config)
+        return run_from(checkpoint, config, folder, progress)
+
+
+def run_from(
+    checkpoint: str | None, config: DictConfig, folder: Path, progress: TrainerCallback | None
+) -> dict[str, Any]:
+    """:func:`run` from a checkpoint, or from the start."""
     arguments = training_arguments(config, folder)
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
-    checkpoint = checkpoint_of(config.trainer.resume, folder)
     task = make_task(config, splits)
     if config.samples and task.sample is None:
         raise InputError(f"samples={config.samples} needs a model whose answers are tokens; {task.loss} trains a value")
@@ -176,7 +191,7 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
         "metrics": metrics,
     }
     if trainer.is_world_process_zero():
-        (folder / METRICS).write_text(json.dumps(result, indent=2) + "\n")
+        files.write(folder / METRICS, json.dumps(result, indent=2) + "\n")
     return result
 
 

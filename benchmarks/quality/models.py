@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformers import (
     T5ForConditionalGeneration,
     TrainerState,
 )
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..commands import InputError, naming
 from .codec import Codec, OwnCodec, RTCodec
@@ -165,7 +166,7 @@ def adapted(model: Any, options: DictConfig, new_tokens: list[int]) -> Any:
     from peft import LoraConfig, PeftModel, get_peft_model  # a second; nothing else here needs it
 
     if (folder := saved_model(options.checkpoint)).joinpath(ADAPTER).is_file():
-        return PeftModel.from_pretrained(model, folder, is_trainable=True)
+        return PeftModel.from_pretrained(model, folder, is_trainable=True, trust_remote_code=False)
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     rows: dict[str, Any] = {}
     if new_tokens:
@@ -201,12 +202,11 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
     folder, chosen, more = saved_model(options.checkpoint), WITH_HEAD.get(options.head, auto), {}
     if options.adapter and (adapter := folder / ADAPTER).is_file():
-        folder = saved_model(json.loads(adapter.read_text())["base_model_name_or_path"])
+        folder = saved_model(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
     if options.head == "regression" and isinstance(codec, OwnCodec):
         chosen, more = AutoModelForSequenceClassification, {"num_labels": 1, "pad_token_id": codec.pad}
-    model, found = chosen.from_pretrained(
-        folder, local_files_only=True, output_loading_info=True, dtype=torch.float32, **more
-    )
+    read = {"local_files_only": True, "output_loading_info": True, "dtype": torch.float32}
+    model, found = chosen.from_pretrained(folder, trust_remote_code=False, **read, **more)
     for name in sorted(found["missing_keys"]):
         if not name.startswith(("head.", "score.")):
             raise ValueError(f"{folder} has no weights {name}, which a {type(model).__name__} needs")
@@ -238,8 +238,8 @@ def saved_model(checkpoint: str) -> Path:
         raise InputError(f"model.checkpoint={checkpoint}: no such folder")
     if (folder / "model").is_dir():
         folder = folder / "model"
-    elif newest := get_last_checkpoint(str(folder)):
-        run = json.loads((folder / CONFIGURATION).read_text())
+    elif newest := newest_checkpoint(folder):
+        run = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
         state = state_of(newest)
         is_best = run["trainer"]["arguments"].get("load_best_model_at_end") and state.best_model_checkpoint
         folder = folder / Path(is_best or newest).name
@@ -261,5 +261,18 @@ NEEDED = {
 """What a saved model consists of -> names of its files."""
 
 
-def state_of(checkpoint: str) -> TrainerState:
-    return TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+def state_of(checkpoint: str | Path) -> TrainerState:
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in the folder of a run. The Trainer writes its state last (see ``Answering``)."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    for path in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
+        try:
+            state_of(path)
+        except (OSError, ValueError, TypeError):
+            print(f"{path}: not a whole checkpoint; left out", file=sys.stderr)
+        else:
+            return path
+    return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 
+LONGEST_NAME = 120
+"""Characters in the name of a file or folder, without a digest."""
 SHORT, RENTS, LONG = "rents_quick", "rents_linear_decay", "rents_long"
 BUDGETS = (SHORT, RENTS, LONG)
 """The training budgets of rents; each has its own learning-rate schedule."""
@@ -140,6 +143,13 @@ def in_order(datasets: Iterable[str]) -> list[str]:
     """Data sets in the order of reports."""
     order = {dataset: place for place, dataset in enumerate(DATASETS)}
     return sorted(datasets, key=lambda dataset: (order.get(dataset, len(order)), dataset))
+
+
+def file_name(name: str) -> str:
+    """A name as that of a file in the folder where it is written: of few characters, and never two the same."""
+    known = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if known == name and len(name) <= LONGEST_NAME else f"{known[:LONGEST_NAME]}-{digest}"
 
 
 def anchor(heading: str) -> str:

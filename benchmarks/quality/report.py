@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from .. import published
+from .. import files, published
 from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
 from . import headlines, ordered, paper, plots, records, several_digits
 from .advice import ADVICE, CHOICE, SOFT, Evidence
 from .losses import NTL
-from .names import ANSWERS, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, in_order, words
+from .names import ANSWERS, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, file_name, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
 from .statistics import Difference, compare
 from .tables import (
@@ -97,7 +97,7 @@ YARDSTICKS = (
 
 def tables_of(dataset: str, groups: Groups) -> list[str]:
     """The figure and tables of a data set."""
-    parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({dataset}.png)"]
+    parts = [f"## {words(dataset)}", settings(groups), f"![{words(dataset)}]({picture_of(dataset)})"]
     if is_rated(groups):
         parts.append(RATINGS)
     for split in splits_of(groups):
@@ -110,6 +110,11 @@ def tables_of(dataset: str, groups: Groups) -> list[str]:
     if budgets(groups):
         parts += [f"Validation, over training steps:\n\n{budget_table(groups, metric)}" for metric in CURVES]
     return parts
+
+
+def picture_of(dataset: str) -> str:
+    """The file with the figure of a data set."""
+    return f"{file_name(dataset)}.png"
 
 
 RATINGS = (
@@ -258,14 +263,14 @@ def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
 def pages(folder: Path) -> Pages:
     """The pages made from a folder's records; advice and README section only for the committed ones."""
     runs = records.read([folder], folder)
-    files = folder / TIMING, folder / records.YARDSTICKS
-    timing, yardsticks = (json.loads(path.read_text()) if path.exists() else {} for path in files)
+    sources = folder / TIMING, folder / records.YARDSTICKS
+    timing, yardsticks = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in sources)
     drawn: dict[Path, tuple[str, Draw]] = {}
     for dataset, groups in by_dataset(without_sections(runs)).items():
         source = digest([each for _, each in sorted(groups.items())])
-        drawn[folder / f"{dataset}.png"] = source, partial(plots.draw, groups, words(dataset))
+        drawn[folder / picture_of(dataset)] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)
-    costs = [json.loads(path.read_text()) for path in sorted(folder.glob("timing-*.json"))]
+    costs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("timing-*.json"))]
     told = report(runs, timing, yardsticks, is_published, costs)
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:
@@ -289,10 +294,11 @@ def is_committed(folder: Path) -> bool:
 
 @in_one_line
 def main(arguments: list[str]) -> int:
-    """``report [RUN_FOLDER...] [--out FOLDER] [--check]``"""
+    """``report [RUN_FOLDER...] [--out FOLDER] [--replace] [--check]``"""
     parser = Parser(prog="python -m benchmarks.quality report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="*", help="folders with runs; without any, the committed records")
     parser.add_argument("--out", type=Path, help="folder for records, tables and plots (default: runs/quality/report)")
+    parser.add_argument("--replace", action="store_true", help="drop records in --out of which there is a newer run")
     parser.add_argument("--check", action="store_true", help="only say what does not agree with the committed records")
     chosen = parser.parse_args(arguments)
     if chosen.check and chosen.runs:
@@ -301,9 +307,10 @@ def main(arguments: list[str]) -> int:
     if chosen.check:
         return published.verdict(check(folder))
     writable(folder)
-    if chosen.runs:
-        records.write(records.read(chosen.runs, folder), folder / records.FILE)
-    written = pages(folder).write(README)
-    print(written[0].read_text())
+    with files.locked(folder):
+        if chosen.runs:
+            records.write(records.read(chosen.runs, folder, chosen.replace), folder / records.FILE)
+        written = pages(folder).write(README)
+    print(written[0].read_text(encoding="utf-8"))
     print("\n".join(map(str, written)))
     return 0

@@ -19,6 +19,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
+from .. import files
 from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
 from ..speed.measure import observe
@@ -126,7 +127,7 @@ def main(arguments: list[str]) -> int:
     environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}
     result |= {"all_tokens": chosen.all_tokens, **measured, **summary(measured["seconds"])}
-    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    files.write(chosen.out, json.dumps(result, indent=1) + "\n")
     for name, value in result["milliseconds"].items():
         time = f"{value['median']:8.1f} ms per step ({value['low']:.1f} to {value['high']:.1f})"
         print(f"{CONTESTANTS[name]:44s} {time}, {result['peak_bytes'][name] / 2**20:,.0f} MiB")

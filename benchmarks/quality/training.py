@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
-from numbers import Real
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 import torch
 from accelerate.utils import gather_object
@@ -16,20 +18,25 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ntl_kernels.integrations.transformers import NTLTrainer
 from ntl_kernels.integrations.transformers.targets import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
 
 from ..commands import InputError, naming
+from .configuration import CONFIGURATION, is_whole
 from .data import Pair
 from .metrics import answer_metrics
-from .models import state_of
+from .models import newest_checkpoint, state_of
 
 IGNORE = -100
 SECONDS = "seconds_of_training"
 ARGUMENTS = "trainer.arguments"
+LEAST = {"max_steps": -1} | dict.fromkeys(
+    ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit"), 1
+)
+"""The least values of numbers, if not 0."""
 
 
 class Stopwatch(TrainerCallback):
@@ -101,6 +108,9 @@ class Answering:
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.stopwatch.log(self.state)  # type: ignore[attr-defined]
+        if self.is_world_process_zero():  # type: ignore[attr-defined]
+            folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")  # type: ignore[attr-defined]
+            (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)  # of an earlier run; with it, a checkpoint is whole
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -148,13 +158,21 @@ def check_device(device: object) -> None:
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Raise if an argument is not a number although its default is, or if the length of training is not set."""
+    """Raise if an argument has another type, or is too small, or if the length of training is not set."""
+    kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(TrainingArguments)}
     for name, value in options.items():
-        usual = getattr(TrainingArguments, name, None)
-        is_number = isinstance(usual, Real) and not isinstance(usual, bool)
-        if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise InputError(f"{ARGUMENTS}.{name} must be a number; got {value!r}")
-    wanted = options.get("report_to", "none")
+        kind, least = [get_origin(each) or each for each in kinds.get(name, ())], LEAST.get(name, 0)
+        is_right, expected = type(value) in kind, " or ".join(sorted(getattr(each, "__name__", "") for each in kind))
+        if bool in kind:
+            expected = "true or false"
+        elif int in kind:
+            is_right, expected = is_whole(value, least), f"a whole number of at least {least}"
+        elif float in kind:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            is_right, expected = is_number and least <= value < math.inf, f"a number of at least {least}"
+        if kind and not is_right and not (value is None and NoneType in kind):
+            raise InputError(f"{ARGUMENTS}.{name} must be {expected}; got {value!r}")
+    wanted = options.get("report_to") or "none"
     for name in [wanted] if isinstance(wanted, str) else wanted:
         if name not in ("none", "all", *get_available_reporting_integrations()):
             raise InputError(f"{ARGUMENTS}.report_to={name}: no such package is installed (pip install {name})")
@@ -162,14 +180,17 @@ def check_arguments(options: dict[str, Any]) -> None:
         raise InputError(f"{ARGUMENTS}.max_steps must be at least 1; got {options.get('max_steps')!r}")
 
 
-def checkpoint_of(resume: bool | str, folder: Path) -> str | None:
-    """The checkpoint to resume from: a path, the newest one in the run's folder, or None."""
-    if not resume:
+def checkpoint_of(trainer: DictConfig, folder: Path) -> str | None:
+    """The checkpoint to resume from: a path, or the newest whole one in the run's folder; None to start."""
+    if not (resume := trainer.resume):
         return None
-    found = get_last_checkpoint(str(folder)) if resume is True else str(resume)
-    if found is None or not Path(found).is_dir():
+    found = newest_checkpoint(folder) if resume is True else Path(resume)
+    if found is None and trainer.train and (folder / CONFIGURATION).is_file():
+        print(f"{folder}: this run ended before its first checkpoint; it starts again", file=sys.stderr)
+        return None
+    if found is None or not found.is_dir():
         raise InputError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
-    return found
+    return str(found)
 
 
 def is_trained(checkpoint: str, max_steps: int) -> bool:

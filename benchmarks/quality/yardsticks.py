@@ -19,10 +19,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from ntl_kernels.evaluation import number_in, value_metrics
 
-from ..commands import InputError, Parser, in_one_line, writable
+from .. import files
+from ..commands import Parser, in_one_line, writable
 from ..environment import describe
-from .configuration import configure
+from .configuration import configure, plain
 from .data import Pair
+from .data.table import columns_used, header_of
 from .experiment import load_splits, shortened
 from .names import BOOSTED
 from .records import YARDSTICKS
@@ -61,15 +63,14 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
     """Metrics of both methods on the test rows of a table, in the format of the file stored with the records."""
     config = configure(["dataset=table", *overrides])
-    columns = config.dataset.columns
-    if columns is None:
-        raise InputError("yardsticks needs dataset.columns=[...]")
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
+    file, table = Path(config.dataset.file), plain(config.dataset)
+    columns = columns_used(file, header_of(file), table["target"], table["columns"], table["without"])
     train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
     answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))
     found = {BOOSTED: boosted(train, answers, test, columns), CONSTANT: [median(answers)] * len(truths)}
     return {
-        "columns": list(columns),
+        "columns": columns,
         "sizes": {"train": len(train), "test": len(test)},
         "metrics": {name: value_metrics(values, truths) for name, values in found.items()},
         "environment": describe("quality", torch.device("cpu")),
@@ -85,10 +86,11 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     path = writable(chosen.out) / YARDSTICKS
     name = configure(["dataset=table", *chosen.overrides]).dataset.name
-    found = json.loads(path.read_text()) if path.exists() else {}
-    found[name] = measure(chosen.overrides)
-    path.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
-    for method, metrics in found[name]["metrics"].items():
+    measured = measure(chosen.overrides)
+    with files.locked(chosen.out):
+        found = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}) | {name: measured}
+        files.write(path, json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+    for method, metrics in measured["metrics"].items():
         print(f"{name}, {method}: MAE {metrics['mae']:.4g}, median error {metrics['median_error']:.4g}")
     print(f"JSON: {path}")
     return 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from .. import files
 from ..environment import ROOT
 from ..inspect.workers import on_all_cores
 from ..table import Table
@@ -93,7 +94,7 @@ def traced(workload: Workload, device: torch.device, folder: Path) -> str:
         step(index)
     events = trace_of(step, device)
     path = folder / f"{workload.name}-trace.json"
-    path.write_text(json.dumps({"traceEvents": events}))
+    files.write(path, json.dumps({"traceEvents": events}))
     ran = sorted((event for event in events if event.get("cat") in DEVICE_EVENTS), key=lambda event: event["ts"])
     if not ran:
         return f"{workload.name}: no kernel ran on a GPU; {path.name}"
@@ -126,7 +127,7 @@ def counters(folder: Path) -> str:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=NCU_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"ncu: {error}"[:200]
-    (folder / COUNTED).write_text(done.stdout)
+    files.write(folder / COUNTED, done.stdout)
     _, *launches = metrics(folder)
     if done.returncode or len(launches) != len(PROFILED):
         complaints = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if "==ERROR==" in line]
@@ -137,7 +138,7 @@ def counters(folder: Path) -> str:
 def metrics(folder: Path) -> list[dict[str, str]]:
     """What Nsight Compute wrote for a device: the units, then a line for each launch; an empty dict if nothing."""
     path = folder / COUNTED
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [*csv.DictReader(line for line in lines if line.startswith('"'))] or [{}]
 
 

@@ -250,4 +250,4 @@ def trace_of(step: Step, device: torch.device) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_text())["traceEvents"]
+        return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]

@@ -77,7 +77,7 @@ def loaded(package: str, path: str, stand_ins: dict[str, Plain]) -> ModuleType:
     module = ModuleType(".".join([package, *Path(path).with_suffix("").parts]))
     module.__file__, module.__package__ = str(file), module.__name__.rpartition(".")[0]
     with patch.dict(sys.modules, {name: module_of(name, values) for name, values in stand_ins.items()}):
-        exec(compile(file.read_text(), str(file), "exec", optimize=1), vars(module))
+        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec", optimize=1), vars(module))
     return module
 
 
@@ -90,7 +90,7 @@ def module_of(name: str, values: Plain) -> ModuleType:
 def definitions(file: Path, names: tuple[str, ...], known: Plain) -> Plain:
     """Constants and functions of a file that cannot be imported; ``known`` are the names that they use."""
     scope = dict(known)
-    for node in ast.parse(file.read_text()).body:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if getattr(node, "name", None) in names or getattr(getattr(node, "target", None), "id", None) in names:
             exec(compile(ast.Module([node], []), str(file), "exec"), scope)
     return {name: scope[name] for name in names}

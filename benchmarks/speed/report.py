@@ -110,7 +110,7 @@ def sources(device: Path, records: Records) -> str:
 def device_report(records: Records, device: Path) -> str:
     """The full report of a device."""
     path = device / CAUSES
-    causes = json.loads(path.read_text()) if path.exists() else {}
+    causes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     mains = {record["name"]: record for record in of_group(records, "main")}
     hosts = of_group(records, "host")
     parts = [

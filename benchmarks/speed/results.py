@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import files
 from ..commands import InputError
 from .memory import FRESH, KEPT
 from .workloads import FAMILIES
@@ -31,14 +32,13 @@ def key(name: str, memory: str | None) -> str:
     return f"{name} ({memory} memory)" if memory else name
 
 
-def add(folder: Path, name: str, record: Record, replace: bool) -> None:
-    """Write a record to the file of a name; ``replace`` drops the records already there."""
+def add(folder: Path, name: str, records: Sequence[Record], whole: bool = False) -> None:
+    """Write records to the file of a name, beside the others there; ``whole`` drops those."""
     path = folder / f"{name}.json"
-    known = {} if replace or not path.exists() else read(path)
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".new")  # Ctrl-C meanwhile does not cost what is there
-    unfinished.write_text(dumps({**known, key(record["name"], record["memory"]): record}))
-    unfinished.replace(path)
+    with files.locked(folder):
+        known = {} if whole or not path.exists() else read(path)
+        files.write(path, dumps(known | {key(record["name"], record["memory"]): record for record in records}))
 
 
 def dumps(records: Records) -> str:
@@ -60,7 +60,7 @@ def members(entries: Record, indent: str) -> list[str]:
 def read(path: Path) -> Records:
     """The records of a file."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from error
     schema = content.get("schema") if isinstance(content, dict) else None

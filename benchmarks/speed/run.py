@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -123,22 +124,24 @@ def write_records(
 ) -> tuple[Path, list[Record]]:
     """Measure the workloads one after another and write their records; return (``folder/<device>``, all records).
 
-    The records go into one ``file``, or one per family. Existing records are dropped if all is measured or with
-    ``fresh``.
+    The records go into one ``file``, or one per family. If all is measured or with ``fresh``, other records in these
+    files are dropped in the end.
     """
     fresh = fresh or settings.is_whole
     described = environment.describe("speed", settings.device, settings.threads)
     target = writable(folder / environment.slug(described["device"]), "cannot write results to {folder}")
     records: list[Record] = []
-    begun: set[str] = set()
+    written: dict[str, list[Record]] = defaultdict(list)
     for number, workload in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {workload.name}", flush=True)
         for record in measured(workload, settings):
             records.append(record | {"environment": described})
             print(*summary(record), sep="\n", flush=True)
-            name = file or workload.family
-            results.add(target, name, records[-1], replace=fresh and name not in begun)
-            begun.add(name)
+            written[file or workload.family].append(records[-1])
+            results.add(target, file or workload.family, records[-1:])
+    if fresh:
+        for name, of_name in written.items():
+            results.add(target, name, of_name, whole=True)
     return target, records
 
 

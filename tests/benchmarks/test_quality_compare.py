@@ -92,5 +92,6 @@ def test_a_table_that_trees_can_learn(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["columns"] == ["size", "place"]
     assert found["metrics"][BOOSTED]["mae"] < 40 < 200 < found["metrics"][CONSTANT]["mae"]
     assert "made, gradient boosting: MAE" in capsys.readouterr().out
-    assert main(["yardsticks", *options]) == 2
-    assert "yardsticks needs dataset.columns" in capsys.readouterr().err
+    assert main(["yardsticks", *options, "dataset.without=[row]"]) == 0
+    again = json.loads((tmp_path / YARDSTICKS).read_text())["made"]
+    assert all(again[part] == found[part] for part in ("columns", "sizes", "metrics"))

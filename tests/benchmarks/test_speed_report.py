@@ -108,12 +108,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of results, as if they were the committed ones."""
     for device, found in (("some-cpu", cpu_records()), ("some-gpu", gpu_records())):
         for each in found:
-            results.add(tmp_path / device, "host" if each["family"] == "host" else "logits", each, replace=False)
+            results.add(tmp_path / device, "host" if each["family"] == "host" else "logits", [each])
     for each in first_records():
-        results.add(tmp_path / "some-gpu", "first", each, replace=False)
+        results.add(tmp_path / "some-gpu", "first", [each])
     lines = f'"ID","{first.KERNEL_NS}"', '"","ns"', '"0","950,000"', '"1","1,100,000"'
     (tmp_path / "some-gpu" / first.COUNTED).write_text("\n".join(("==PROF== Connected", *lines)))
-    results.add(tmp_path / "some-cpu", "counts", counted(), replace=False)
+    results.add(tmp_path / "some-cpu", "counts", [counted()])
     missed = {"eager-256x1000-fp32 (kept memory): time / F.cross_entropy, one thread": "calls"}
     (tmp_path / "some-cpu" / report.CAUSES).write_text(json.dumps(missed))
     (tmp_path / "README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n")
@@ -138,7 +138,7 @@ def test_pages_are_written_from_the_results(folder: Path) -> None:
 def test_what_does_not_agree_is_named(folder: Path) -> None:
     report.write(folder)
     faster = cpu_records()[0] | {"providers": {"ours": entry(1.0)}}
-    results.add(folder / "some-cpu", "logits", faster, replace=False)
+    results.add(folder / "some-cpu", "logits", [faster])
     problems = report.check(folder)
     for changed in ("report.md differs", "logits.png was not drawn", "README.md: the section on speed differs"):
         assert any(changed in problem for problem in problems)

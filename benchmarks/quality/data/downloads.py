@@ -16,6 +16,7 @@ from typing import Any
 from ntl_kernels.evaluation import THOUSANDS
 
 from ...commands import InputError, Parser, in_one_line, naming, writable
+from ...files import replacing
 from .pairs import FINAL, Pair, as_it_is_or_gzipped, final_value, lines_of, read_pairs
 
 ARITHMETIC_TRAIN, ARITHMETIC_VALIDATION = 33_333, 1_000
@@ -150,7 +151,8 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     for file, entries in files.items():
         path = destination / file
         writable(path.parent)
-        with naming(str(path)), (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as opened:
+        write_as = gzip.open if path.suffix == ".gz" else open
+        with naming(str(path)), replacing(path) as unfinished, write_as(unfinished, "wt", encoding="utf-8") as opened:
             opened.writelines(f"{entry}\n" for entry in entries)
     return {file: len(entries) for file, entries in files.items()}
 

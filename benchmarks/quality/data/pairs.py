@@ -47,9 +47,9 @@ def as_it_is_or_gzipped(path: Path) -> Path:
 def lines_of(path: Path) -> list[tuple[int, str]]:
     """(number, text) of every line of a UTF-8 text file, gzipped or not."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             lines = [line.rstrip("\r\n") for line in file]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"not a text file in UTF-8: {error}"
         raise InputError(f"{path}: {reason}") from error
     if not lines:

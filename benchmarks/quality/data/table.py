@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ntl_kernels.evaluation import number_in
@@ -23,18 +25,19 @@ Row = dict[str, str]
 
 def load_table(
     file: str | None,
-    target: str | None,
-    columns: Sequence[str] | None,
-    without: Sequence[str] | None,
+    target: object,
+    columns: object,
+    without: object,
     empty_target: str | None,
     limits: dict[str, int | None],
     seed: int,
 ) -> Splits:
     """The rows of a CSV file, split at random; rows with the same question go into the same split.
 
-    ``columns``: the columns in the questions; None: all but the target and those of ``without``.
+    ``columns``: the columns in the questions; None: all but the target and those of ``without``. Each column is its
+    name, which may have been read as a number or a truth value: 2020, true.
     """
-    if file is None or target is None:
+    if not isinstance(file, str) or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
     pairs = answered(read_table(Path(file), target, columns, without), Path(file), empty_target)
     questions = sorted({pair.question for pair in pairs})
@@ -59,47 +62,74 @@ def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
     return size
 
 
-def read_table(
-    path: Path, target: str, columns: Sequence[str] | None, without: Sequence[str] | None = None
-) -> list[Pair]:
+def read_table(path: Path, target: object, columns: object, without: object = None) -> list[Pair]:
     """A pair for every row; empty cells are omitted."""
-    lines = [line for _, line in lines_of(path)]
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
-    pairs = []
+    rows = rows_of(path)
+    header = next(rows)[1]
+    (answer,), used = named(path, header, "target", [target]), columns_used(path, header, target, columns, without)
+    return [pair_of(row_of(cells, header, where), used, answer, where) for where, cells in rows]
+
+
+def header_of(path: Path) -> list[str]:
+    """The names of a table's columns."""
+    return next(rows_of(path))[1]
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(place, cells) of the rows that are not blank; the first are the names of the columns."""
+    reader = csv.reader((f"{line}\n" for _, line in lines_of(path)), strict=True)
+    found = False
     try:
-        header = [name.strip() for name in next(reader)]
-        header[0] = header[0].removeprefix("\ufeff")
-        used = columns_used(path, header, target, columns, without)
-        for cells in reader:
-            if cells:
-                where = f"{path}, line {reader.line_num}"
-                pairs.append(pair_of(row_of(cells, header, where), used, target, where))
+        for cells in filter(None, reader):
+            yield f"{path}, line {reader.line_num}", cells if found else [name.strip() for name in cells]
+            found = True
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
-    return pairs
+    if not found:
+        raise InputError(f"{path}: the file has no header")
 
 
 def columns_used(
-    path: Path, header: Sequence[str], target: str, columns: Sequence[str] | None, without: Sequence[str] | None
+    path: Path, header: Sequence[str], target: object, columns: object, without: object = None
 ) -> list[str]:
     """The columns in the questions; raise unless every selected column exists exactly once."""
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
     if columns is not None and without is not None:
         raise InputError("dataset.columns and dataset.without exclude each other; choose columns with one of them")
-    for option, names in {"target": [target], "columns": columns, "without": without}.items():
-        if isinstance(names, str):
-            raise InputError(f"dataset.{option} must be a list of columns, [{names}]; got {names}")
-        for name in names or []:
-            if name not in header:
-                raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
-    used = [name for name in header if name not in (target, *(without or []))] if columns is None else list(columns)
-    if target in used:
-        raise InputError(f"dataset.columns contains the target {target!r}, which is to be estimated")
+    (answer,), left_out = named(path, header, "target", [target]), named(path, header, "without", without or [])
+    others = [name for name in header if name not in {answer, *left_out}]
+    used = others if columns is None else named(path, header, "columns", columns)
+    if answer in used:
+        raise InputError(f"dataset.columns contains the target {answer!r}, which is to be estimated")
     if not used:
-        raise InputError(f"{path}: no column is left besides the target {target!r} to estimate it from")
+        raise InputError(f"{path}: no column is left besides the target {answer!r} to estimate it from")
     return used
+
+
+def named(path: Path, header: Sequence[str], option: str, given: object) -> list[str]:
+    """The names of the columns that an option gives; raise if it is not a list, or there is no such column."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InputError(f"dataset.{option} must be a list of columns, [{given}]; got {given}")
+    found, known = [], set(header)
+    for each in given:
+        name = each if isinstance(each, str) else written(each, header)
+        if name not in known:
+            raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
+        found.append(name)
+    return found
+
+
+def written(value: object, header: Sequence[str]) -> str:
+    """The column whose name the configuration reads as a value: "2020" as 2020, "true" as True."""
+
+    def is_read_so(name: str) -> bool:
+        with suppress(ValueError):
+            return name.lower() == str(value).lower() or (not isinstance(value, bool) and float(name) == value)
+        return False
+
+    return next(filter(is_read_so, [*filter(str(value).__eq__, header), *header]), str(value))
 
 
 def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:

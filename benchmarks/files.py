@@ -1,0 +1,80 @@
+"""Files that are whole or not there, whatever ends the process that writes them; folders for one process at a time."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+
+from .commands import InputError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file; at the end of the block, it is flushed and takes the place of ``path`` in one step.
+
+    Until then, and after an error, what was at ``path`` is as it was. A folder may be written, too, if there is none.
+    """
+    path = Path(os.path.realpath(path))  # a link stays a link
+    unfinished = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # no other process uses this name
+    try:
+        yield unfinished
+        for file in [unfinished] if unfinished.is_file() else unfinished.rglob("*"):
+            flush(file)
+        if path.is_file():
+            shutil.copymode(path, unfinished)
+        unfinished.replace(path)
+    except BaseException:
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Return when the storage has a file."""
+    if path.is_file():
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file in place of the one that was there."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Only one process at a time is in such a block for a folder; others wait, or raise an :class:`InputError`.
+
+    The end of a process ends its lock. Where the system cannot lock folders, nothing is locked.
+    """
+    if fcntl is None:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        os.close(opened)
+        raise InputError(f"{folder}: another process is at work in this folder") from error
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_UN)  # a process that was forked meanwhile would keep the lock
+        os.close(opened)
