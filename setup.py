@@ -1,9 +1,11 @@
 """Build and install `ntl_kernels`. Settings of the tools are in pyproject.toml."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build import build
 
 ROOT = Path(__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -13,6 +15,14 @@ CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ntl_kernels" / "__init__.py").read_text(encoding="utf-8")).group(
     1
 )
+
+
+class FreshBuild(build):
+    """A build without what an earlier one left, such as modules that are gone: all of it would get into the wheel."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 def standalone(text: str) -> str:
@@ -59,7 +69,8 @@ setup(
     author=in_citation(r"^authors:\n  - name: (.+)$"),
     project_urls=urls(),
     keywords=["number token loss", "cross-entropy", "language models", "numbers", "regression", "Triton", "PyTorch"],
-    license="MIT",
+    license_expression="MIT",
+    cmdclass={"build": FreshBuild},
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["ntl_kernels", "ntl_kernels.*"]),

@@ -19,8 +19,9 @@ __all__ = ["WRONG_INPUT", "InputError", "Parser", "count", "in_one_line", "meant
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code."""
-STORAGE = {getattr(errno, name, None) for name in "EACCES EDQUOT EEXIST EFBIG EISDIR ENOSPC ENOTDIR EROFS".split()}
-"""Errors of the system for a place that cannot be written to."""
+STORAGE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS}
+STORAGE |= {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
+"""Errors of the system for a place that cannot be written to, or is full."""
 
 
 class InputError(ValueError):

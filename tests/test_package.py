@@ -78,6 +78,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(archive) as opened:
         opened.extractall(folder / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (folder / "unpacked").iterdir()
+    stale = unpacked / "build" / "lib" / "ntl_kernels" / "stale.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     built("bdist_wheel", unpacked, out)
     return out
 
@@ -91,7 +94,7 @@ def test_distributions_hold_the_package_and_what_installing_needs_alone(distribu
     assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"} <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
     in_wheel = wheel(distributions).namelist()
-    assert package <= names and package <= set(in_wheel)
+    assert package <= names and package <= set(in_wheel) and "ntl_kernels/stale.py" not in in_wheel
     assert {name.partition("/")[0].partition("-")[0] for name in in_wheel} == {"ntl_kernels"}
 
 
@@ -129,6 +132,7 @@ def test_metadata(distributions: Path) -> None:
     found = metadata(distributions)
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nauthors:\n  - name: {found['Author']}\n" in citation and "\nversion:" not in citation
+    assert found["License-Expression"] == "MIT" and not found["License"]
     assert found["Version"] == ntl_kernels.__version__ and "number token loss" in found["Keywords"]
     links = dict(link.split(", ", 1) for link in found.get_all("Project-URL"))
     assert links and all(link.startswith("https://") for link in links.values())

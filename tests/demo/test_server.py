@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import pytest
@@ -69,6 +73,90 @@ def test_an_upload_that_is_too_large_is_refused_unread(server: Server) -> None:
     assert status == 413 and said.startswith(words)
     status, said = problem(server, f"/tokenizer?name=big.json&size={MOST_BYTES}")
     assert status == 200 and said.startswith("big.json is not JSON")
+
+
+def said(served: Server, sent: bytes) -> bytes:
+    """What the demo answers to bytes."""
+    with socket.create_connection(served.server_address[:2], timeout=60) as connection:
+        with suppress(OSError):  # it may have answered before the end
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def tokenizer_file(**parts: Any) -> bytes:
+    model = {"type": "WordLevel", "vocab": {str(digit): digit for digit in range(10)} | {"km": 10}, "unk_token": "km"}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode()
+
+
+PADDING = {"direction": "Left", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+DOUBLED = {"type": "Replace", "pattern": {"String": "0"}, "content": "00"}
+BODIES = [
+    *(json.dumps(picture.FIRST).encode(), tokenizer_file(), b"", b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000),
+    *(json.dumps(picture.FIRST | each).encode() for each in ({"label": [1]}, {"kind": {}}, {"weight": 1e999}, {"": 1})),
+    *(json.dumps(picture.FIRST | {"heights": [each] * 11}).encode() for each in (10**400, -1, None, "1", math.nan)),
+    # The tokenizers package panics.
+    tokenizer_file(pre_tokenizer={"type": "FixedLength", "length": 0}),
+    tokenizer_file(normalizer={"type": "Precompiled", "precompiled_charsmap": ""}),
+    # It asks for more memory than there is, which ends the process.
+    tokenizer_file(normalizer={"type": "Sequence", "normalizers": [DOUBLED] * 60}),
+    tokenizer_file(padding={"strategy": "BatchLongest", "pad_to_multiple_of": 2**40, **PADDING}),
+    tokenizer_file(model={"type": "WordLevel", "vocab": {"0": 2**32 - 1, "km": 1}, "unk_token": "km"}),
+]
+LINES = ["POST /picture HTTP/1.1", "POST /tokenizer?name=%00%ff HTTP/1.0", "GET / HTTP/1.1", "PUT / HTTP/1.1", "GET /"]
+LINES += ["POST http://[::1 HTTP/1.1", "GET /%2e%2e/server.py HTTP/1.1", "BREW", f"GET /{'a' * 70_000} HTTP/1.1", "\0"]
+HEADERS = ["Content-Length: {}", "Content-Length: -1", "Content-Length: 99999999999", "Transfer-Encoding: chunked"]
+HEADERS += ["Content-Length: 5\r\nContent-Length: 7", "no colon", "\r\n".join(["X: y"] * 120), "É: \0"]
+HOSTS = ["Host: 127.0.0.1:7860", "Host: localhost", "Host: [::1]:80", "Host: evil.example", "Host: 127.0.0.1.evil.org"]
+
+
+def test_every_request_gets_an_answer_and_none_ends_the_demo(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    """512 at random, 200 of them at once."""
+    chance, hostile = random.Random(0), []
+    for number in range(512):
+        body, line = chance.choice(BODIES), chance.choice([*LINES[:2], chance.choice(LINES)])
+        if number % 4 == 0:  # torn, and with bytes of something else
+            cut = chance.randrange(len(body) + 1)
+            body = body[:cut] + chance.randbytes(chance.randrange(9)) + body[cut + chance.randrange(9) :]
+        headers = [chance.choice(HOSTS[:3] * 3 + HOSTS), chance.choice([HEADERS[0], chance.choice(HEADERS)])]
+        head = "\r\n".join([line, *headers]).format(len(body)).encode("latin-1")
+        hostile.append(head + b"\r\n\r\n" + body)
+    with ThreadPool(200) as pool:
+        answers = pool.map(partial(said, server), hostile[:200], chunksize=1)
+    for sent, answer in zip(hostile, answers + [said(server, each) for each in hostile[200:]], strict=True):
+        status = int(answer.split()[1]) if answer.startswith(b"HTTP/1.0 ") else b"<" in answer or b"{" in answer
+        assert status and status != 500, (sent[:200], answer[:200])
+    assert requested(server, "/picture", json.dumps(picture.FIRST).encode())[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:1", "http://localhost:1", 200),
+        ("[::1]:80", None, 200),
+        ("10.0.0.7", "https://10.0.0.7", 200),
+        ("evil.example", None, 403),
+        ("127.0.0.1.evil.example", None, 403),
+        ("", None, 403),
+        ("localhost:1", "http://evil.example", 403),
+        ("localhost:1", "http://localhost:2", 403),
+        ("localhost:1", "null", 403),
+    ],
+)
+def test_pages_from_elsewhere_are_refused(host: str, origin: str | None, status: int, server: Server) -> None:
+    """Also those whose name leads to this machine."""
+    headers = {"Host": host} | ({"Origin": origin} if origin is not None else {})
+    found = [requested(server, "/", None, **headers), requested(server, "/picture", b"{}", **headers)]
+    assert [found[0][0], found[1][0]] == [status, status] and found[0][1]["X-Content-Type-Options"] == "nosniff"
+    assert (status == 403) == json.loads(found[1][2])["problem"].startswith("The demo answers only its own page; got")
+
+
+def test_slow_clients_do_not_stay(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SECONDS", 0.3)
+    with socket.create_connection(server.server_address[:2], timeout=60) as connection:
+        connection.sendall(b"POST /picture HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        assert b" 408 " in connection.recv(1000)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,148 @@
+"""What is written is whole or not there: with a full disk, a kill at any moment, and several processes at once."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import multiprocessing
+import random
+import re
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks import files
+from benchmarks.commands import InputError
+from benchmarks.environment import ROOT
+from benchmarks.quality import records
+from benchmarks.quality.configuration import configure
+from benchmarks.quality.experiment import run
+from benchmarks.quality.models import newest_checkpoint
+from benchmarks.speed import results
+
+RUN = ["dataset=debug", "trainer=debug", "model.size=test", "+trainer.arguments.disable_tqdm=true"]
+RUN += [f"dataset.limits.{split}={size}" for split, size in (("train", 8), ("validation", 2), ("test", 2))]
+RUN += ["trainer.arguments.max_steps=6", "trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=1"]
+STOPS = 20
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])  # a run starts at once
+
+
+def attempt(folder: Path, largest: int) -> None:
+    """Run, or go on with what is there, on a disk where no file can be larger."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    sys.stdout = sys.stderr = io.StringIO()
+    run(configure([*RUN, f"trainer.resume={(folder / 'config.json').exists()}"]), folder)
+
+
+def tried(folder: Path, largest: int = resource.RLIM_INFINITY, seconds: float | None = None) -> bool:
+    """Whether an attempt ended by itself and well."""
+    process = PROCESSES.Process(target=attempt, args=(folder, largest))
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    for path in folder.glob("[!.]*.json*"):
+        text = path.read_text()
+        assert list(map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text])), path
+    return process.exitcode == 0
+
+
+def learned(folder: Path) -> list[tuple[int, float]]:
+    log = json.loads((folder / "metrics.json").read_text())["log"]
+    return [(entry["step"], entry["loss"]) for entry in log if "loss" in entry]
+
+
+@pytest.mark.parametrize("ends", ["killed", "full disk"])
+def test_a_run_goes_on_from_wherever_it_was_stopped(ends: str, tmp_path: Path) -> None:
+    chance, stopped, finished = random.Random(ends), 0, []
+    assert tried(tmp_path / "first")
+    started = time.perf_counter()
+    assert tried(tmp_path / "whole")
+    seconds = time.perf_counter() - started
+    draws = {
+        "killed": lambda: (resource.RLIM_INFINITY, chance.uniform(0, seconds)),
+        "full disk": lambda: (int(10 ** chance.uniform(2, 5)), None),
+    }
+    draw = draws[ends]
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        while stopped < STOPS:
+            if tried(folder, *draw()):
+                break
+            stopped += 1
+        finished.append(folder)
+        assert tried(folder)
+        if stopped == STOPS:
+            break
+    for folder in finished:
+        assert learned(folder) == learned(tmp_path / "whole")
+
+
+def test_an_unfinished_checkpoint_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(configure(RUN), tmp_path)
+    (tmp_path / "checkpoint-7").mkdir()
+    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text('{"epoch')
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-5"
+    written = (tmp_path / "metrics.json").read_text()
+    (tmp_path / "metrics.json").write_text(written[:2000])
+    again = run(configure([*RUN, "trainer.resume=true"]), tmp_path)
+    losses, found = ([m["loss"] for m in each["metrics"].values()] for each in (json.loads(written), again))
+    assert found == pytest.approx(losses)
+    told = capsys.readouterr().err
+    assert "checkpoint-7: not a whole checkpoint" in told and "metrics.json: not the metrics of a run" in told
+    with files.locked(tmp_path), pytest.raises(InputError, match="another process is at work in this folder"):
+        run(configure(RUN), tmp_path)
+
+
+def rewrite(path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    with pytest.raises(OSError, match="File too large"):
+        records.write(records.read_records(path), path)
+
+
+def test_records_outlive_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps(dict.fromkeys(records.FIELDS, "a" * 1000)) + "\n")
+    path.write_text(path.read_text() * 40)
+    path.chmod(0o640)
+    written = path.read_bytes()
+    process = PROCESSES.Process(target=rewrite, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and path.read_bytes() == written and list(tmp_path.iterdir()) == [path]
+    (tmp_path / "link").symlink_to(path)
+    files.write(tmp_path / "link", "ä")
+    assert path.read_text(encoding="utf-8") == "ä" and path.stat().st_mode & 0o777 == 0o640
+    with suppress(FileNotFoundError), files.replacing(tmp_path / "new") as unfinished:
+        (unfinished / "inner").mkdir(parents=True)
+        (unfinished / "not" / "there").touch()
+    assert {each.name for each in tmp_path.iterdir()} == {"runs.jsonl", "link"}
+
+
+def add_ten(folder: Path, name: str) -> None:
+    for number in range(10):
+        results.add(folder, "logits", [{"name": f"{name}{number}", "memory": None, "providers": {}}])
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    processes = [PROCESSES.Process(target=add_ten, args=(tmp_path, name)) for name in "abcd"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert len(results.read(tmp_path / "logits.json")) == 40
+
+
+def test_results_are_written_in_one_way() -> None:
+    """All but what goes into a temporary folder."""
+    direct = {"files.py", "machine_code.py", "pretrained.py"}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        assert path.name in direct or not re.search(r"\bwrite_(text|bytes)\(|open\([^)]*\"[wax]", path.read_text()), (
+            path
+        )
