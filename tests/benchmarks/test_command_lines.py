@@ -69,11 +69,14 @@ def test_errors_of_input_and_ctrl_c_end_a_command_in_one_line(capsys: Any) -> No
     def stopped(arguments: list[str]) -> int:
         if not arguments:
             raise KeyboardInterrupt
+        if arguments == ["/dev/full"]:
+            Path("/dev/full").write_text("full")
         with naming("--size"):
             return int(arguments[0])
 
     command = in_one_line(stopped)
-    assert (command([]), command(["7"]), command(["x"])) == (130, 7, 2)
-    assert capsys.readouterr().err == "interrupted\nerror: --size: invalid literal for int() with base 10: 'x'\n"
+    assert (command([]), command(["7"]), command(["x"]), command(["/dev/full"])) == (130, 7, 2, 2)
+    told = "interrupted\nerror: --size: invalid literal for int() with base 10: 'x'\nerror: a file: No space left on"
+    assert capsys.readouterr().err.startswith(told)
     with pytest.raises(InputError, match="^kept$"), naming("another"):
         raise InputError("kept")

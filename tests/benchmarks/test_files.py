@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,15 @@ from benchmarks.speed import results
 RUN = ["dataset=debug", "trainer=debug", "model.size=test", "+trainer.arguments.disable_tqdm=true"]
 RUN += [f"dataset.limits.{split}={size}" for split, size in (("train", 8), ("validation", 2), ("test", 2))]
 RUN += ["trainer.arguments.max_steps=6", "trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=1"]
-STOPS = 20
+STOPS, NO_LIMIT = 20, resource.RLIM_INFINITY
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])  # a run starts at once
+
+
+def started(target: Any, *args: Any) -> Any:
+    process = PROCESSES.Process(target=target, args=args)
+    process.start()
+    return process
 
 
 def attempt(folder: Path, largest: int) -> None:
@@ -40,10 +47,9 @@ def attempt(folder: Path, largest: int) -> None:
     run(configure([*RUN, f"trainer.resume={(folder / 'config.json').exists()}"]), folder)
 
 
-def tried(folder: Path, largest: int = resource.RLIM_INFINITY, seconds: float | None = None) -> bool:
-    """Whether an attempt ended by itself and well."""
-    process = PROCESSES.Process(target=attempt, args=(folder, largest))
-    process.start()
+def tried(folder: Path, largest: int = NO_LIMIT, seconds: float | None = None) -> bool:
+    """Whether an attempt ended by itself and well; whatever it left is whole."""
+    process = started(attempt, folder, largest)
     process.join(seconds)
     process.kill()
     process.join()
@@ -60,40 +66,30 @@ def learned(folder: Path) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize("ends", ["killed", "full disk"])
 def test_a_run_goes_on_from_wherever_it_was_stopped(ends: str, tmp_path: Path) -> None:
-    chance, stopped, finished = random.Random(ends), 0, []
-    assert tried(tmp_path / "first")
-    started = time.perf_counter()
-    assert tried(tmp_path / "whole")
-    seconds = time.perf_counter() - started
-    draws = {
-        "killed": lambda: (resource.RLIM_INFINITY, chance.uniform(0, seconds)),
-        "full disk": lambda: (int(10 ** chance.uniform(2, 5)), None),
-    }
-    draw = draws[ends]
+    chance, stopped = random.Random(ends), 0
+    assert tried(tmp_path / "first")  # and whatever is loaded only once
+    begun = time.perf_counter()
+    assert tried(whole := tmp_path / "whole")
+    seconds = time.perf_counter() - begun
     for number in itertools.count():
-        folder = tmp_path / str(number)
         while stopped < STOPS:
-            if tried(folder, *draw()):
+            killed, full = (NO_LIMIT, chance.uniform(0, seconds)), (int(10 ** chance.uniform(2, 5)), None)
+            if tried(tmp_path / str(number), *(killed if ends == "killed" else full)):
                 break
             stopped += 1
-        finished.append(folder)
-        assert tried(folder)
+        assert tried(tmp_path / str(number)) and learned(tmp_path / str(number)) == learned(whole)
         if stopped == STOPS:
-            break
-    for folder in finished:
-        assert learned(folder) == learned(tmp_path / "whole")
+            return
 
 
-def test_an_unfinished_checkpoint_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(configure(RUN), tmp_path)
+def test_what_is_torn_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [metrics["loss"] for metrics in run(configure(RUN), tmp_path)["metrics"].values()]
     (tmp_path / "checkpoint-7").mkdir()
-    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text('{"epoch')
+    for path in (tmp_path / "checkpoint-6" / "trainer_state.json", tmp_path / "metrics.json"):
+        path.write_text(path.read_text()[:200])
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-5"
-    written = (tmp_path / "metrics.json").read_text()
-    (tmp_path / "metrics.json").write_text(written[:2000])
-    again = run(configure([*RUN, "trainer.resume=true"]), tmp_path)
-    losses, found = ([m["loss"] for m in each["metrics"].values()] for each in (json.loads(written), again))
-    assert found == pytest.approx(losses)
+    again = run(configure([*RUN, "trainer.resume=true"]), tmp_path)["metrics"].values()
+    assert [metrics["loss"] for metrics in again] == pytest.approx(losses)
     told = capsys.readouterr().err
     assert "checkpoint-7: not a whole checkpoint" in told and "metrics.json: not the metrics of a run" in told
     with files.locked(tmp_path), pytest.raises(InputError, match="another process is at work in this folder"):
@@ -107,22 +103,19 @@ def rewrite(path: Path) -> None:
 
 
 def test_records_outlive_a_full_disk(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    path.write_text(json.dumps(dict.fromkeys(records.FIELDS, "a" * 1000)) + "\n")
-    path.write_text(path.read_text() * 40)
+    path, link = tmp_path / "runs.jsonl", tmp_path / "link"
+    path.write_text((json.dumps(dict.fromkeys(records.FIELDS, "a" * 1000)) + "\n") * 40)
     path.chmod(0o640)
-    written = path.read_bytes()
-    process = PROCESSES.Process(target=rewrite, args=(path,))
-    process.start()
+    written, process = path.read_bytes(), started(rewrite, path)
     process.join()
-    assert process.exitcode == 0 and path.read_bytes() == written and list(tmp_path.iterdir()) == [path]
-    (tmp_path / "link").symlink_to(path)
-    files.write(tmp_path / "link", "ä")
+    assert process.exitcode == 0 and path.read_bytes() == written
+    link.symlink_to(path)
+    files.write(link, "ä")
     assert path.read_text(encoding="utf-8") == "ä" and path.stat().st_mode & 0o777 == 0o640
     with suppress(FileNotFoundError), files.replacing(tmp_path / "new") as unfinished:
         (unfinished / "inner").mkdir(parents=True)
         (unfinished / "not" / "there").touch()
-    assert {each.name for each in tmp_path.iterdir()} == {"runs.jsonl", "link"}
+    assert set(tmp_path.iterdir()) == {path, link}
 
 
 def add_ten(folder: Path, name: str) -> None:
@@ -131,18 +124,12 @@ def add_ten(folder: Path, name: str) -> None:
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    processes = [PROCESSES.Process(target=add_ten, args=(tmp_path, name)) for name in "abcd"]
-    for process in processes:
-        process.start()
-    for process in processes:
+    for process in [started(add_ten, tmp_path, name) for name in "abcd"]:
         process.join()
     assert len(results.read(tmp_path / "logits.json")) == 40
 
 
 def test_results_are_written_in_one_way() -> None:
-    """All but what goes into a temporary folder."""
-    direct = {"files.py", "machine_code.py", "pretrained.py"}
-    for path in (ROOT / "benchmarks").rglob("*.py"):
-        assert path.name in direct or not re.search(r"\bwrite_(text|bytes)\(|open\([^)]*\"[wax]", path.read_text()), (
-            path
-        )
+    direct = {"files.py", "machine_code.py", "pretrained.py"}  # the last two into temporary folders
+    for path in (path for path in (ROOT / "benchmarks").rglob("*.py") if path.name not in direct):
+        assert not re.search(r"\bwrite_(text|bytes)\(|open\([^)]*\"[wax]", path.read_text()), path

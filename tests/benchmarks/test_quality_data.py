@@ -22,6 +22,7 @@ from benchmarks.quality import metrics
 from benchmarks.quality.configuration import configure, plain
 from benchmarks.quality.data import downloads, generated, load
 from benchmarks.quality.data.pairs import Pair, Splits, read_pairs
+from benchmarks.quality.data.table import columns_used
 from benchmarks.quality.experiment import load_splits, metrics_of_parts, shortened
 from benchmarks.quality.metrics import answer_metrics
 from benchmarks.quality.records import whole_splits
@@ -182,6 +183,8 @@ def test_malformed_files_and_lines_are_named(reader: Any, text: bytes, said: str
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a text file in UTF-8: embedded null byte"):
+        read_pairs(tmp_path / "a\0b")
     whole = write(tmp_path / "data.txt.gz", "1 + 1\n2\n" * 9999).read_bytes()
     for content in (b"not gzip", whole[: len(whole) // 2]):
         (tmp_path / "data.txt.gz").write_bytes(content)
@@ -302,6 +305,12 @@ def test_rows_become_questions(tmp_path: Path) -> None:
     chosen = [pair.question for part in parts_of(load_table(path, columns=["cut", "carat"])) for pair in part]
     assert "cut Ideal, carat 0.101, price?" in chosen
     assert load_table(path, without=["cut"]) == load_table(path, columns=["carat"])
+    plain = write(tmp_path / "numbers.csv", table(*ROWS, header="\ufeff\n\n1e3,TRUE,2020"))
+    for columns, target in (([1000.0, True], 2020), (["1e3", "TRUE"], "2020")):
+        questions = [pair.question for part in parts_of(load_table(plain, target, columns=columns)) for pair in part]
+        assert "1e3 0.101, TRUE Ideal, 2020?" in questions
+    header = [f"c{n}" for n in range(40_000)]
+    assert columns_used(path, [*header, "y"], "y", None) == header
 
 
 def test_empty_cells_are_not_told_and_rows_without_a_target_left_out_on_request(tmp_path: Path, capsys: Any) -> None:
@@ -351,6 +360,9 @@ def test_limits_say_how_much_is_held_out(tmp_path: Path) -> None:
         (table("1,2,3", header="a,a,price"), {}, "two columns are called 'a'"),
         (table('1,"x,3'), {}, "line 2: not CSV"),
         ("", {}, "the file is empty"),
+        ("\n\n", {}, "the file has no header"),
+        (table(*ROWS), {"columns": 5}, r"dataset.columns must be a list of columns, \[5\]; got 5"),
+        (table(*ROWS), {"target": 2020}, "dataset.target: .* no column '2020'; expected one of"),
         (table(*ROWS), {"target": None}, "needs dataset.file=FILE.csv and dataset.target=COLUMN"),
     ],
 )

@@ -396,25 +396,13 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("~model.head", "model has the options .*head.*; got adapter, .*codec, longest_question, lora, name"),
         ("+foo=1", "an experiment has the options beams, .*; got .*foo"),
         ("trainer.resume=not/there", "trainer.resume=not/there: no checkpoint"),
-        (
-            "trainer.arguments.max_steps=abc",
-            "max_steps must be a whole number of at least -1; got 'abc'",
-        ),
-        (
-            "trainer.arguments.max_steps=1.5",
-            "max_steps must be a whole number of at least -1; got 1.5",
-        ),
-        (
-            "trainer.arguments.per_device_train_batch_size=0",
-            "batch_size must be a whole .* least 1; got 0",
-        ),
+        ("trainer.arguments.max_steps=abc", "max_steps must be a whole number of at least -1; got 'abc'"),
+        ("trainer.arguments.max_steps=1.5", "max_steps must be a whole number of at least -1; got 1.5"),
+        ("trainer.arguments.per_device_train_batch_size=0", "batch_size must be a whole .* least 1; got 0"),
         ("trainer.arguments.learning_rate=-1", "learning_rate must be a number of at least 0; got -1"),
         ("trainer.arguments.warmup_steps=inf", "warmup_steps must be a number of at least 0; got inf"),
         ("trainer.arguments.bf16=abc", "trainer.arguments.bf16 must be true or false; got 'abc'"),
-        (
-            "model.vocabulary=1000000000",
-            "vocabulary must be a number of tokens, at most 10,000,000; got",
-        ),
+        ("model.vocabulary=1000000000", "vocabulary must be a number of tokens, at most 10,000,000; got"),
         ("trainer.arguments.max_steps=0", "trainer.arguments.max_steps must be at least 1; got 0"),
         ("+trainer.arguments.steps=1", "trainer.arguments: .*unexpected keyword argument 'steps'"),
         ("trainer.arguments.lr_scheduler_type=zigzag", "trainer.arguments: zigzag is not a valid"),
@@ -440,10 +428,8 @@ def test_the_papers_settings() -> None:
     """Those of its ``training_args/train.yaml`` and ``config.yaml``."""
     found = training_arguments(configure("trainer=paper"), Path("unused"))
     assert (found.learning_rate, found.weight_decay, found.max_steps, found.warmup_steps) == (1e-4, 0.01, 2_500_000, 0)
-    assert found.lr_scheduler_type == "reduce_lr_on_plateau" and found.lr_scheduler_kwargs == {
-        "factor": 0.5,
-        "patience": 5,
-    }
+    assert found.lr_scheduler_type == "reduce_lr_on_plateau"
+    assert found.lr_scheduler_kwargs == {"factor": 0.5, "patience": 5}
     assert (found.per_device_train_batch_size, found.per_device_eval_batch_size) == (32, 64)
     assert (found.eval_steps, found.save_steps, found.logging_steps, found.save_total_limit) == (25000, 25000, 2000, 2)
     assert found.load_best_model_at_end and found.metric_for_best_model == "loss" and not found.greater_is_better
@@ -475,6 +461,10 @@ def test_checkpoints_bring_their_tokenizer(tmp_path: Path) -> None:
     assert second["parameters"] == first["parameters"]
     for split, metrics in first["metrics"].items():
         assert second["metrics"][split]["ce"] == pytest.approx(metrics["ce"], rel=1e-5)
+    (checkpoint / "code.py").write_text("raise SystemExit('code of strangers')\n")
+    (checkpoint / "config.json").write_text('{"model_type": "unknown", "auto_map": {"AutoConfig": "code.Config"}}')
+    with pytest.raises(InputError, match="contains custom code"):
+        small_run(tmp_path / "third", f"model.checkpoint={checkpoint}")
 
 
 def test_answers_are_searched_with_beams(monkeypatch: pytest.MonkeyPatch) -> None:

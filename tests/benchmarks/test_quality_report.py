@@ -208,8 +208,8 @@ def test_a_report_does_not_read_its_own_output(out: str, runs: Path, tmp_path: P
     assert texts[0] == texts[1] and records.read([tmp_path / out], tmp_path / out) == found and len(found) == 6
 
 
-def test_committed_records_are_joined_with_new_runs(runs: Path, tmp_path: Path) -> None:
-    """A run that has become a record is read once; another run in its place is refused."""
+def test_records_are_joined_with_new_runs(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    """A run that has become a record is read once; another run in its place is refused, unless it is to replace it."""
     out, more = tmp_path / "out", tmp_path / "more"
     assert report.main([str(runs), "--out", str(out)]) == 0
     written = (out / records.FILE).read_text()
@@ -217,12 +217,27 @@ def test_committed_records_are_joined_with_new_runs(runs: Path, tmp_path: Path) 
     (more / "unfinished").mkdir()
     texts = []
     for _ in range(2):
-        assert report.main([str(out), str(more), "--out", str(out)]) == 0
+        assert report.main([str(more), "--out", str(out)]) == 0
         texts.append((out / records.FILE).read_text())
     assert texts[0] == texts[1] and set(written.splitlines()) < set(texts[0].splitlines())
-    write_run(more / "b", {**run_of("ce", 1, 9.0, 0.1), "environment": {**ENVIRONMENT, "date": "2026-02-02"}})
-    with pytest.raises(InputError, match="two runs of diamonds, llama, CE, 1"):
-        records.read([out, more], out)
+    write_run(more / "b", {**run_of("ce", 1, 8.0, 0.1), "environment": {**ENVIRONMENT, "date": "2026-02-02"}})
+    assert report.main([str(more), "--out", str(out)]) == 2 and (out / records.FILE).read_text() == texts[0]
+    assert re.search("two runs of diamonds, llama, CE, 1: .*--replace drops that in .*out", capsys.readouterr().err)
+    assert report.main([str(more), "--out", str(out), "--replace"]) == 0
+    found = {records.key_of(record): record["metrics"]["test"]["mae"] for record in records.read([], out)}
+    assert len(found) == 7 and found["diamonds", "llama", "CE", 1] == 8
+
+
+def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: Path) -> None:
+    """Each of them another."""
+    found, escaping = records.read([runs]), ("../../escaped", "/escaped", ".escaped", "a/b", "a_b", "n" * 300)
+    (tmp_path / "in").mkdir()
+    records.write([{**each, "dataset": name} for each in found for name in escaping], tmp_path / "in" / records.FILE)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert report.main([str(tmp_path / "in"), "--out", str(tmp_path / "a" / "out")]) == 0
+    written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert {path.parent for path in written} == {tmp_path / "a" / "out"}
+    assert len([path for path in written if path.suffix == ".png"]) == len(escaping)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +245,12 @@ def test_committed_records_are_joined_with_new_runs(runs: Path, tmp_path: Path) 
     [
         ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
-        ("runs.jsonl", "{}\n", "runs.jsonl: not a file of records: .*'dataset'"),
+        (
+            "runs.jsonl",
+            "{}\n",
+            "runs.jsonl, line 1: not a record: without config, .*; delete this line",
+        ),
+        ("runs.jsonl", '{}\n{"dat', "runs.jsonl, line 1: not a record: .* go on with the other 1$"),
     ],
 )
 def test_malformed_runs_are_named(file: str, content: str, said: str, runs: Path, capsys: Any) -> None:

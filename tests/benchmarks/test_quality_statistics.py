@@ -140,15 +140,8 @@ def record(seed: int, loss: str, **changes: Any) -> dict[str, Any]:
         "seed": seed,
         "data_seed": 0,
     }
-    config.update(changes)
-    return {
-        "dataset": "d",
-        "model": "m",
-        "loss": loss,
-        "seed": seed,
-        "config": config,
-        "metrics": {"test": {"mae": seed}},
-    }
+    key = {"dataset": "d", "model": "m", "loss": loss, "seed": seed}
+    return {**key, "config": {**config, **changes}, "metrics": {"test": {"mae": seed}}}
 
 
 def test_pairs_are_runs_of_the_same_seed() -> None:

@@ -17,20 +17,14 @@ from benchmarks.speed.workloads import VOCAB_SIZES, Workload
 
 from .speed_cases import CPU, case
 
-SUITES = {
-    "cpu": workloads.cpu_workloads(),
-    "quick": workloads.quick_workloads(),
-    "gpu": workloads.gpu_workloads(141 * 2**30),
-}
+SUITES = {"cpu": workloads.cpu_workloads(), "quick": workloads.quick_workloads()}
+SUITES["gpu"] = workloads.gpu_workloads(141 * 2**30)
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_names_are_unique_and_providers_exist(suite: str) -> None:
-    for names in (
-        [workload.name for workload in SUITES[suite]],
-        [(provider.family, provider.name) for provider in PROVIDERS],
-    ):
-        assert len(set(names)) == len(names)
+    assert len({workload.name for workload in SUITES[suite]}) == len(SUITES[suite])
+    assert len({(provider.family, provider.name) for provider in PROVIDERS}) == len(PROVIDERS)
     assert all(providers_of(workload.family, workload.providers) for workload in SUITES[suite])
     assert {workload.family for workload in SUITES[suite]} == set(workloads.FAMILIES)
     assert {workload.group for workload in SUITES[suite]} <= {"main", *GROUPS}  # which have a heading

@@ -75,8 +75,7 @@ def test_an_upload_that_is_too_large_is_refused_unread(server: Server) -> None:
     assert status == 200 and said.startswith("big.json is not JSON")
 
 
-def said(served: Server, sent: bytes) -> bytes:
-    """What the demo answers to bytes."""
+def answer_to(served: Server, sent: bytes) -> bytes:
     with socket.create_connection(served.server_address[:2], timeout=60) as connection:
         with suppress(OSError):  # it may have answered before the end
             connection.sendall(sent)
@@ -84,72 +83,59 @@ def said(served: Server, sent: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def tokenizer_file(**parts: Any) -> bytes:
-    model = {"type": "WordLevel", "vocab": {str(digit): digit for digit in range(10)} | {"km": 10}, "unk_token": "km"}
-    return json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode()
-
-
-PADDING = {"direction": "Left", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+GOOD = json.dumps(picture.FIRST).encode()
+VOCAB = {str(digit): digit for digit in range(10)} | {"km": 10}
+MODEL, WHOLE = {"type": "WordLevel", "vocab": VOCAB, "unk_token": "km"}, {"version": "1.0", "added_tokens": []}
+PADDING = {"strategy": "BatchLongest", "direction": "Left", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
 DOUBLED = {"type": "Replace", "pattern": {"String": "0"}, "content": "00"}
-BODIES = [
-    *(json.dumps(picture.FIRST).encode(), tokenizer_file(), b"", b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000),
-    *(json.dumps(picture.FIRST | each).encode() for each in ({"label": [1]}, {"kind": {}}, {"weight": 1e999}, {"": 1})),
-    *(json.dumps(picture.FIRST | {"heights": [each] * 11}).encode() for each in (10**400, -1, None, "1", math.nan)),
-    # The tokenizers package panics.
-    tokenizer_file(pre_tokenizer={"type": "FixedLength", "length": 0}),
-    tokenizer_file(normalizer={"type": "Precompiled", "precompiled_charsmap": ""}),
-    # It asks for more memory than there is, which ends the process.
-    tokenizer_file(normalizer={"type": "Sequence", "normalizers": [DOUBLED] * 60}),
-    tokenizer_file(padding={"strategy": "BatchLongest", "pad_to_multiple_of": 2**40, **PADDING}),
-    tokenizer_file(model={"type": "WordLevel", "vocab": {"0": 2**32 - 1, "km": 1}, "unk_token": "km"}),
+SETTINGS: list[dict[str, Any]] = [{"label": [1]}, {"kind": {}}, {"weight": 1e999}]
+SETTINGS += [{"heights": [height] * 11} for height in (10**400, -1, None, math.nan)]
+PARTS: list[dict[str, Any]] = [
+    *({}, {"pre_tokenizer": {"type": "FixedLength", "length": 0}}),  # the second makes the tokenizers package panic
+    # These ask for more memory than there is, which would end the process.
+    {"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 60}},
+    {"padding": {**PADDING, "pad_to_multiple_of": 2**40}},
+    {"model": {**MODEL, "vocab": {"0": 2**32 - 1, "km": 1}}},
 ]
+BODIES = [GOOD, b"", b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000]
+BODIES += [json.dumps(picture.FIRST | each).encode() for each in SETTINGS]
+BODIES += [json.dumps({**WHOLE, "model": MODEL, **each}).encode() for each in PARTS]
 LINES = ["POST /picture HTTP/1.1", "POST /tokenizer?name=%00%ff HTTP/1.0", "GET / HTTP/1.1", "PUT / HTTP/1.1", "GET /"]
 LINES += ["POST http://[::1 HTTP/1.1", "GET /%2e%2e/server.py HTTP/1.1", "BREW", f"GET /{'a' * 70_000} HTTP/1.1", "\0"]
 HEADERS = ["Content-Length: {}", "Content-Length: -1", "Content-Length: 99999999999", "Transfer-Encoding: chunked"]
 HEADERS += ["Content-Length: 5\r\nContent-Length: 7", "no colon", "\r\n".join(["X: y"] * 120), "É: \0"]
-HOSTS = ["Host: 127.0.0.1:7860", "Host: localhost", "Host: [::1]:80", "Host: evil.example", "Host: 127.0.0.1.evil.org"]
+HOSTS = ["Host: 127.0.0.1:7860", "Host: localhost", "Host: [::1]:80", "Host: evil.example"]
 
 
 def test_every_request_gets_an_answer_and_none_ends_the_demo(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     """512 at random, 200 of them at once."""
     chance, hostile = random.Random(0), []
     for number in range(512):
-        body, line = chance.choice(BODIES), chance.choice([*LINES[:2], chance.choice(LINES)])
-        if number % 4 == 0:  # torn, and with bytes of something else
-            cut = chance.randrange(len(body) + 1)
-            body = body[:cut] + chance.randbytes(chance.randrange(9)) + body[cut + chance.randrange(9) :]
-        headers = [chance.choice(HOSTS[:3] * 3 + HOSTS), chance.choice([HEADERS[0], chance.choice(HEADERS)])]
-        head = "\r\n".join([line, *headers]).format(len(body)).encode("latin-1")
-        hostile.append(head + b"\r\n\r\n" + body)
+        body, cut = chance.choice(BODIES), chance.randrange(10_000)
+        body = body if number % 4 else body[:cut] + chance.randbytes(9) + body[cut + number % 9 :]
+        head = [chance.choice([*LINES[:2], chance.choice(LINES)]), chance.choice(HOSTS)]
+        head.append(chance.choice([HEADERS[0], chance.choice(HEADERS)]).format(len(body)))
+        hostile.append("\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body)
     with ThreadPool(200) as pool:
-        answers = pool.map(partial(said, server), hostile[:200], chunksize=1)
-    for sent, answer in zip(hostile, answers + [said(server, each) for each in hostile[200:]], strict=True):
-        status = int(answer.split()[1]) if answer.startswith(b"HTTP/1.0 ") else b"<" in answer or b"{" in answer
-        assert status and status != 500, (sent[:200], answer[:200])
-    assert requested(server, "/picture", json.dumps(picture.FIRST).encode())[0] == 200
-    assert "Traceback" not in capfd.readouterr().err
+        answers = pool.map(partial(answer_to, server), hostile[:200], chunksize=1)
+    answers += [answer_to(server, sent) for sent in hostile[200:]]
+    assert all(re.match(rb"HTTP/1.0 [24]|HTTP/1.0 50[15]|<|{", answer) for answer in answers)
+    assert requested(server, "/picture", GOOD)[0] == 200 and "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("host", "origin", "status"),
-    [
-        ("localhost:1", "http://localhost:1", 200),
-        ("[::1]:80", None, 200),
-        ("10.0.0.7", "https://10.0.0.7", 200),
-        ("evil.example", None, 403),
-        ("127.0.0.1.evil.example", None, 403),
-        ("", None, 403),
-        ("localhost:1", "http://evil.example", 403),
-        ("localhost:1", "http://localhost:2", 403),
-        ("localhost:1", "null", 403),
-    ],
-)
-def test_pages_from_elsewhere_are_refused(host: str, origin: str | None, status: int, server: Server) -> None:
+OWN = [("localhost:1", "http://localhost:1"), ("[::1]:80", None), ("10.0.0.7", "https://10.0.0.7")]
+FOREIGN = [("evil.example", None), ("127.0.0.1.evil.org", None), ("", None), ("localhost:1", "http://evil.example")]
+FOREIGN += [("localhost:1", "http://localhost:2"), ("localhost:1", "null")]
+
+
+@pytest.mark.parametrize(("host", "origin"), [*OWN, *FOREIGN])
+def test_pages_from_elsewhere_are_refused(host: str, origin: str | None, server: Server) -> None:
     """Also those whose name leads to this machine."""
     headers = {"Host": host} | ({"Origin": origin} if origin is not None else {})
-    found = [requested(server, "/", None, **headers), requested(server, "/picture", b"{}", **headers)]
-    assert [found[0][0], found[1][0]] == [status, status] and found[0][1]["X-Content-Type-Options"] == "nosniff"
-    assert (status == 403) == json.loads(found[1][2])["problem"].startswith("The demo answers only its own page; got")
+    status = 200 if (host, origin) in OWN else 403
+    found, (_, _, text) = requested(server, "/", None, **headers), requested(server, "/picture", GOOD, **headers)
+    assert found[0] == status and found[1]["X-Content-Type-Options"] == "nosniff"
+    assert (status == 403) == text.startswith('{"problem": "The demo answers only its own page; got host=')
 
 
 def test_slow_clients_do_not_stay(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

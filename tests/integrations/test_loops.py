@@ -150,14 +150,7 @@ def pipeline(
     return {f"{int(name[0]) + 2 * rank}{name[1:]}": grad for name, grad in grads.items()}
 
 
-LOOPS = {
-    "accelerate": accelerate,
-    "lightning": lightning,
-    "deepspeed": deepspeed,
-    "ddp": ddp,
-    "fsdp2": fsdp2,
-    "pipeline": pipeline,
-}
+LOOPS = {loop.__name__: loop for loop in (accelerate, lightning, deepspeed, ddp, fsdp2, pipeline)}
 
 
 def in_two(group: Any, loop: str, options: dict[str, Any], *args: Any) -> Grads:

@@ -368,7 +368,7 @@ class MixinFirst(NTLTrainerMixin, Penalised):
     """Its mixin calls the other's."""
 
 
-class MixinBehind(Penalised, NTLTrainer):
+class MixinLast(Penalised, NTLTrainer):
     """Its ``super().compute_loss`` is the mixin's."""
 
 
@@ -387,12 +387,7 @@ class TestLossOfTheirs:
 
     @pytest.mark.parametrize(
         ("case", "cls", "patched"),
-        [
-            ("llama", MixinFirst, True),
-            ("llama", MixinBehind, False),
-            ("t5", MixinFirst, True),
-            ("t5", MixinBehind, True),
-        ],
+        [("llama", MixinFirst, True), ("llama", MixinLast, False), ("t5", MixinFirst, True), ("t5", MixinLast, True)],
     )
     def test_runs(self, case: str, cls: Any, patched: bool, tmp_path: Path) -> None:
         parts, expected = self.expected(case)
