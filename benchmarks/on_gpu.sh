@@ -183,7 +183,7 @@ quality() {
         longest=$((SECONDS - started > longest ? SECONDS - started : longest))
     done
     limit=$((limit + reserve))
-    run "$python" -m benchmarks.quality report "$runs" --out "$folder/$part"
+    run "$python" -m benchmarks.quality report "$runs" --out "$folder/$part" --replace
 }
 
 # Imports and compiles, which must not take a part's time; fails if the part cannot run.

@@ -199,7 +199,7 @@ reweighed="loss.reweigh=true"
   sweep 1 $stones dataset.name=diamonds_60_steps dataset.limits.train=960 samples=16 loss=ce,ntl_was $(steps 60 60)
 }
 
-python -m benchmarks.quality report runs/quality --out benchmarks/results/quality
+python -m benchmarks.quality report runs/quality --out benchmarks/results/quality --replace
 measured() { # FILE TARGET COLUMNS
   python -m benchmarks.quality yardsticks dataset.limits.validation=200 "dataset.file=$1" "dataset.target=$2" \
     "dataset.columns=[$3]" --out benchmarks/results/quality
