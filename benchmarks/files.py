@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from .commands import InputError
+from .commands import InputError, naming
 
 fcntl: ModuleType | None
 try:
@@ -53,6 +55,12 @@ def write(path: Path, text: str) -> None:
     """Write a text file in place of the one that was there."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path, missing: Any = None) -> Any:
+    """The content of a file of JSON; ``missing`` if there is none and this is given."""
+    with naming(str(path)):
+        return missing if missing is not None and not path.exists() else json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from .. import files
 from ..commands import Parser, count, in_one_line, writable
 from ..environment import describe
 from .codec import SPAN
-from .configuration import METRICS, configure, plain, run_name
+from .configuration import METRICS, check, configure, plain, run_name
 from .losses import ntl_config
 
 SIDE, PATCH, PATCHES = 48, 6, 64
@@ -152,7 +152,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=count, default=1, help="of pictures, weights and order (1)")
     parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="the run's folder is made there")
     chosen = parser.parse_args(arguments)
+    if chosen.steps < VALIDATIONS:
+        parser.error(f"--steps must be at least {VALIDATIONS}, with a validation each; got {chosen.steps}")
     config = configure([*(chosen.loss or ["loss=ce"]), f"seed={chosen.seed}"])
+    check(config)
     name = f"boxes_{chosen.pictures}"
     folder = writable(chosen.out / run_name(name, "locator", config.loss.name, chosen.seed, chosen.loss))
     started = time.perf_counter()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 import tempfile
 import time
@@ -77,6 +78,8 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
         for loss in (PLAIN, ours):
             chosen = [BARS, *task, *loss, f"seed={seed}"]
             config = configure(chosen)
+            if loss is ours and config.loss.name == "ce":
+                raise InputError("compare compares CE with another loss; got loss=ce")
             runs.append((run_name(config.dataset.name, config.model.name, config.loss.name, seed, chosen), config))
     return runs
 
@@ -91,7 +94,8 @@ def expected_seconds(config: DictConfig) -> float:
         trainer = make_trainer("ce", arguments, splits, Path(folder))
         trainer.train()  # the first steps are slower
         step = trainer.train().metrics["train_runtime"] / 2
-    evaluations = -(-steps // config.trainer.arguments.eval_steps)
+    every = config.trainer.arguments.eval_steps or config.trainer.arguments.logging_steps
+    evaluations = math.ceil(1 / every if every < 1 else steps / every)
     questions = evaluations * len(splits.validation) + sum(map(len, splits.tests.values()))
     few = splits.validation[: config.trainer.arguments.per_device_eval_batch_size]
     started = time.perf_counter()

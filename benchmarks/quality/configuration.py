@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import files
-from ..commands import InputError, meant, naming, writable
+from ..commands import InputError, meant, writable
 from .codec import SCALES
 from .names import LONGEST_NAME
 
@@ -85,10 +85,12 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "beams": (lambda value: is_whole(value, 1), "a number of beams; 1 is greedy"),
     "dataset.ratings": (lambda value: value in (None, True, False), "true or false"),
     "trainer.train": SWITCH,
+    "trainer.resume": (lambda value: isinstance(value, (bool, str)), "true, false or the path of a checkpoint"),
     "trainer.save_model": SWITCH,
     "trainer.max_questions": (lambda value: value is None or is_whole(value, 1), "null or a number of questions"),
     "model.architecture": one_of("t5", "llama"),
     "model.adapter": one_of(None, "lora"),
+    "model.checkpoint": (lambda value: value is None or isinstance(value, str), "null or a folder"),
     "model.codec": one_of("plain", "digits", "triples", "scores", "rt", "xval", "own"),
     "model.bins": (lambda value: value is None or (is_whole(value, 2) and value <= MOST), "null or a number of bins"),
     "model.scale": one_of(None, *SCALES),
@@ -152,8 +154,7 @@ def claim(folder: Path, config: DictConfig) -> None:
     """Reserve the folder for this configuration."""
     writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
-    with naming(str(path)):
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
+    found = files.read_json(path, wanted)
     different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
     if different:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
@@ -179,6 +180,8 @@ def configure(overrides: Sequence[str]) -> DictConfig:
 @contextmanager
 def explaining(overrides: Sequence[str]) -> Iterator[None]:
     """Convert errors of Hydra to an :class:`InputError` in one line."""
+    if nothing := [group for group in GROUPS if f"{group}=null" in overrides]:
+        raise InputError(f"{nothing[0]} must be one of {', '.join(choices(nothing[0]))}; got null")
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:

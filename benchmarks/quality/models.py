@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
+from .. import files
 from ..commands import InputError, naming
 from .codec import Codec, OwnCodec, RTCodec
 from .configuration import CONFIGURATION, plain
@@ -202,7 +202,7 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
     folder, chosen, more = saved_model(options.checkpoint), WITH_HEAD.get(options.head, auto), {}
     if options.adapter and (adapter := folder / ADAPTER).is_file():
-        folder = saved_model(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
+        folder = saved_model(files.read_json(adapter)["base_model_name_or_path"])
     if options.head == "regression" and isinstance(codec, OwnCodec):
         chosen, more = AutoModelForSequenceClassification, {"num_labels": 1, "pad_token_id": codec.pad}
     read = {"local_files_only": True, "output_loading_info": True, "dtype": torch.float32}
@@ -239,14 +239,14 @@ def saved_model(checkpoint: str) -> Path:
     if (folder / "model").is_dir():
         folder = folder / "model"
     elif newest := newest_checkpoint(folder):
-        run = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+        run = files.read_json(folder / CONFIGURATION)
         state = state_of(newest)
         is_best = run["trainer"]["arguments"].get("load_best_model_at_end") and state.best_model_checkpoint
         folder = folder / Path(is_best or newest).name
-    for what, files in NEEDED.items():
-        if not any(match for file in files for match in folder.glob(file)):
+    for what, names in NEEDED.items():
+        if not any(match for name in names for match in folder.glob(name)):
             raise InputError(
-                f"model.checkpoint={checkpoint}: no {what} in {folder} ({' or '.join(files)}); a run saves them with "
+                f"model.checkpoint={checkpoint}: no {what} in {folder} ({' or '.join(names)}); a run saves them with "
                 "trainer.save_model=true or trainer.arguments.save_strategy=steps"
             )
     return folder
@@ -265,14 +265,20 @@ def state_of(checkpoint: str | Path) -> TrainerState:
     return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
 
 
+def is_whole_checkpoint(folder: Path) -> bool:
+    """Whether the Trainer has written all of a checkpoint: its state is the last file (see ``Answering``)."""
+    try:
+        state_of(folder)
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in the folder of a run. The Trainer writes its state last (see ``Answering``)."""
+    """The newest whole checkpoint in the folder of a run."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
     for path in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        try:
-            state_of(path)
-        except (OSError, ValueError, TypeError):
-            print(f"{path}: not a whole checkpoint; left out", file=sys.stderr)
-        else:
+        if is_whole_checkpoint(path):
             return path
+        print(f"{path}: not a whole checkpoint; left out", file=sys.stderr)
     return None

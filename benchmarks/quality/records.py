@@ -30,8 +30,10 @@ CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accurac
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); larger errors count in the last bin."""
 
-FIELDS = {"dataset", "model", "loss", "seed", "parameters", "sizes", "seconds", "curve", "metrics", "errors", "config"}
-FIELDS |= {"environment"}
+FIELDS: dict[str, Any] = {"dataset": str, "model": str, "loss": str, "seed": int, "parameters": int, "curve": list}
+FIELDS |= {"seconds": (int, float)} | dict.fromkeys(("sizes", "metrics", "errors", "config", "environment"), dict)
+OF_CONFIG = ("dataset", "model", "loss")
+"""Field of a record -> its type; what its configuration has."""
 
 Record = dict[str, Any]
 Key = tuple[str, str]
@@ -125,16 +127,19 @@ def read_run(path: Path) -> Record:
 def read_records(path: Path) -> list[Record]:
     """The records of a ``runs.jsonl``."""
     with naming(str(path)):
-        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        lines = {
+            place: line for place, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1) if line.strip()
+        }
     found = []
-    for number, line in enumerate(lines, 1):
+    for place, line in lines.items():
         try:
             found.append(json.loads(line))
-            if missing := FIELDS - found[-1].keys():
-                raise ValueError(f"without {', '.join(sorted(missing))}")
-        except (RecursionError, ValueError, AttributeError) as error:
+            wrong = [name for name, kind in FIELDS.items() if not isinstance(found[-1].get(name), kind)]
+            if wrong := wrong or [f"config.{name}" for name in OF_CONFIG if name not in found[-1]["config"]]:
+                raise ValueError(f"without {', '.join(wrong)}")
+        except (RecursionError, ValueError, AttributeError, TypeError) as error:
             without = f"delete this line to go on with the other {len(lines) - 1}"
-            raise InputError(f"{path}, line {number}: not a record: {error}; {without}") from error
+            raise InputError(f"{path}, line {place}: not a record: {error}; {without}") from error
     return found
 
 

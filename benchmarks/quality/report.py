@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -263,14 +262,13 @@ def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
 def pages(folder: Path) -> Pages:
     """The pages made from a folder's records; advice and README section only for the committed ones."""
     runs = records.read([folder], folder)
-    sources = folder / TIMING, folder / records.YARDSTICKS
-    timing, yardsticks = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in sources)
+    timing, yardsticks = (files.read_json(folder / name, {}) for name in (TIMING, records.YARDSTICKS))
     drawn: dict[Path, tuple[str, Draw]] = {}
     for dataset, groups in by_dataset(without_sections(runs)).items():
         source = digest([each for _, each in sorted(groups.items())])
         drawn[folder / picture_of(dataset)] = source, partial(plots.draw, groups, words(dataset))
     is_published = is_committed(folder)
-    costs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("timing-*.json"))]
+    costs = [files.read_json(path) for path in sorted(folder.glob("timing-*.json"))]
     told = report(runs, timing, yardsticks, is_published, costs)
     texts = {folder / TEXT: told, folder / COMMANDS: commands(runs, yardsticks)}
     if not is_published:

@@ -123,6 +123,8 @@ def main(arguments: list[str]) -> int:
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
     writable(chosen.out.parent)
+    if chosen.out.is_dir():
+        parser.error(f"--out must be a file; got the folder {chosen.out}")
     measured = measure(chosen.overrides, chosen.rounds, chosen.steps, chosen.all_tokens)
     environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}

@@ -28,7 +28,7 @@ from ..commands import InputError, naming
 from .configuration import CONFIGURATION, is_whole
 from .data import Pair
 from .metrics import answer_metrics
-from .models import newest_checkpoint, state_of
+from .models import is_whole_checkpoint, newest_checkpoint, state_of
 
 IGNORE = -100
 SECONDS = "seconds_of_training"
@@ -188,7 +188,7 @@ def checkpoint_of(trainer: DictConfig, folder: Path) -> str | None:
     if found is None and trainer.train and (folder / CONFIGURATION).is_file():
         print(f"{folder}: this run ended before its first checkpoint; it starts again", file=sys.stderr)
         return None
-    if found is None or not found.is_dir():
+    if found is None or not is_whole_checkpoint(found):
         raise InputError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
     return str(found)
 

@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from ntl_kernels.evaluation import number_in, value_metrics
 
 from .. import files
-from ..commands import Parser, in_one_line, writable
+from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import describe
 from .configuration import configure, plain
 from .data import Pair
@@ -63,8 +63,10 @@ def encoded(train: Sequence[str], test: Sequence[str]) -> tuple[np.ndarray, np.n
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
     """Metrics of both methods on the test rows of a table, in the format of the file stored with the records."""
     config = configure(["dataset=table", *overrides])
+    if config.dataset.format != "table":
+        raise InputError(f"yardsticks are for dataset=table; got {config.dataset.name}")
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
-    file, table = Path(config.dataset.file), plain(config.dataset)
+    file, table = Path(str(config.dataset.file)), plain(config.dataset)
     columns = columns_used(file, header_of(file), table["target"], table["columns"], table["without"])
     train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
     answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))
@@ -85,10 +87,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)
     path = writable(chosen.out) / YARDSTICKS
+    files.read_json(path, {})
     name = configure(["dataset=table", *chosen.overrides]).dataset.name
     measured = measure(chosen.overrides)
     with files.locked(chosen.out):
-        found = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}) | {name: measured}
+        found = files.read_json(path, {}) | {name: measured}
         files.write(path, json.dumps(dict(sorted(found.items())), indent=1) + "\n")
     for method, metrics in measured["metrics"].items():
         print(f"{name}, {method}: MAE {metrics['mae']:.4g}, median error {metrics['median_error']:.4g}")

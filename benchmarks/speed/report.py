@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..commands import InputError
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
@@ -109,8 +110,7 @@ def sources(device: Path, records: Records) -> str:
 
 def device_report(records: Records, device: Path) -> str:
     """The full report of a device."""
-    path = device / CAUSES
-    causes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    causes = files.read_json(device / CAUSES, {})
     mains = {record["name"]: record for record in of_group(records, "main")}
     hosts = of_group(records, "host")
     parts = [

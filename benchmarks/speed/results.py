@@ -59,10 +59,7 @@ def members(entries: Record, indent: str) -> list[str]:
 
 def read(path: Path) -> Records:
     """The records of a file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    content = files.read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path}: expected schema {SCHEMA}; got {schema!r}")

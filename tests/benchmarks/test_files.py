@@ -26,6 +26,8 @@ from benchmarks.quality.experiment import run
 from benchmarks.quality.models import newest_checkpoint
 from benchmarks.speed import results
 
+from .test_quality_report import record
+
 RUN = ["dataset=debug", "trainer=debug", "model.size=test", "+trainer.arguments.disable_tqdm=true"]
 RUN += [f"dataset.limits.{split}={size}" for split, size in (("train", 8), ("validation", 2), ("test", 2))]
 RUN += ["trainer.arguments.max_steps=6", "trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=1"]
@@ -104,7 +106,7 @@ def rewrite(path: Path) -> None:
 
 def test_records_outlive_a_full_disk(tmp_path: Path) -> None:
     path, link = tmp_path / "runs.jsonl", tmp_path / "link"
-    path.write_text((json.dumps(dict.fromkeys(records.FIELDS, "a" * 1000)) + "\n") * 40)
+    path.write_text((json.dumps(record("a" * 10_000, "CE", 1, 1.0)) + "\n") * 40)
     path.chmod(0o640)
     written, process = path.read_bytes(), started(rewrite, path)
     process.join()

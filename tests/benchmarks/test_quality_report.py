@@ -248,9 +248,9 @@ def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: P
         (
             "runs.jsonl",
             "{}\n",
-            "runs.jsonl, line 1: not a record: without config, .*; delete this line",
+            "runs.jsonl, line 1: not a record: without dataset, .*; delete this line",
         ),
-        ("runs.jsonl", '{}\n{"dat', "runs.jsonl, line 1: not a record: .* go on with the other 1$"),
+        ("runs.jsonl", '\n{"dat\n{}', "runs.jsonl, line 2: not a record: .* go on with the other 1$"),
     ],
 )
 def test_malformed_runs_are_named(file: str, content: str, said: str, runs: Path, capsys: Any) -> None:

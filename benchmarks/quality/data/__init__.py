@@ -47,7 +47,7 @@ def load(
     if format not in READERS:
         known = ", ".join(["table", *GENERATORS, *READERS])
         raise InputError(f"dataset.format must be one of {known}; got {format!r}")
-    base = Path(folder or f"data/{name}")
+    base = Path(str(folder or f"data/{name}"))
 
     def read_split(file: str, limit: int | None) -> list[Pair]:
         path = as_it_is_or_gzipped(base / file)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ntl_kernels.evaluation import number_in
+from ntl_kernels.tokens.texts import shortened
 
 from ...commands import InputError, meant
 from .pairs import Pair, Splits, answered, lines_of, sample
@@ -37,9 +38,10 @@ def load_table(
     ``columns``: the columns in the questions; None: all but the target and those of ``without``. Each column is its
     name, which may have been read as a number or a truth value: 2020, true.
     """
-    if not isinstance(file, str) or target is None:
+    if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
-    pairs = answered(read_table(Path(file), target, columns, without), Path(file), empty_target)
+    path = Path(str(file))
+    pairs = answered(read_table(path, target, columns, without), path, empty_target)
     questions = sorted({pair.question for pair in pairs})
     if len(questions) < FEWEST_ROWS:
         raise InputError(f"{file}: {len(questions)} distinct rows; at least {FEWEST_ROWS} are needed")
@@ -116,7 +118,7 @@ def named(path: Path, header: Sequence[str], option: str, given: object) -> list
     for each in given:
         name = each if isinstance(each, str) else written(each, header)
         if name not in known:
-            raise InputError(f"dataset.{option}: {path} has no column {name!r}{meant(name, header)}")
+            raise InputError(f"dataset.{option}: {path} has no column {name!r}{shortened(meant(name, header), 500)}")
         found.append(name)
     return found
 
