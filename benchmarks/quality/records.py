@@ -88,7 +88,7 @@ def read(folders: Sequence[Path], output: Path | None = None, replace: bool = Fa
     where records will be written.
 
     A record in ``output`` that was made from one of the other runs is read once. One of another run with the same key
-    is an error, or left out if it is to be ``replaced``.
+    is an error, or left out with ``replace``.
     """
     records: list[Record] = []
     for folder in folders:
@@ -127,11 +127,10 @@ def read_run(path: Path) -> Record:
 def read_records(path: Path) -> list[Record]:
     """The records of a ``runs.jsonl``."""
     with naming(str(path)):
-        lines = {
-            place: line for place, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1) if line.strip()
-        }
+        lines = list(enumerate(path.read_text(encoding="utf-8").split("\n"), 1))
+    lines = [(place, line) for place, line in lines if line.strip()]
     found = []
-    for place, line in lines.items():
+    for place, line in lines:
         try:
             found.append(json.loads(line))
             wrong = [name for name, kind in FIELDS.items() if not isinstance(found[-1].get(name), kind)]
