@@ -17,9 +17,7 @@ from .tokenizer import whole_number
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m ntl_kernels.demo", description="See the Number Token Loss at work.")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="to listen on and be reached by (default: this machine only)"
-    )
+    parser.add_argument("--host", default="127.0.0.1", help="address or name (default: this machine only)")
     parser.add_argument("--port", type=port, help=f"default: the first free port from {FIRST_PORT}")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     chosen = parser.parse_args(arguments)
