@@ -23,9 +23,10 @@ except ImportError:  # Windows
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a file; at the end of the block, it is flushed and takes the place of ``path`` in one step.
+    """Where to write a file or a folder; at the end of the block, it is flushed and takes the place of ``path``.
 
-    Until then, and after an error, what was at ``path`` is as it was. A folder may be written, too, if there is none.
+    Until then, and after an error, what was at ``path`` is as it was. A file is replaced in one step; a folder that was
+    there is removed before.
     """
     path = Path(os.path.realpath(path))  # a link stays a link
     unfinished = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # no other process uses this name
@@ -35,6 +36,8 @@ def replacing(path: Path) -> Iterator[Path]:
             flush(file)
         if path.is_file():
             shutil.copymode(path, unfinished)
+        elif path.is_dir() and unfinished.is_dir():
+            shutil.rmtree(path)
         unfinished.replace(path)
     except BaseException:
         if unfinished.is_dir():

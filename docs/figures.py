@@ -424,7 +424,7 @@ def main() -> int:
         return len(stale)
     FOLDER.mkdir(exist_ok=True)
     for name, draw in FIGURES.items():
-        (FOLDER / f"{name}.svg").write_text(draw())
+        (FOLDER / f"{name}.svg").write_text(draw(), encoding="utf-8")
     return 0
 
 

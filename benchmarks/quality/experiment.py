@@ -174,7 +174,9 @@ def run_from(
     elif config.trainer.train:
         trainer.train(resume_from_checkpoint=checkpoint)
     if config.trainer.save_model:
-        trainer.save_model(str(folder / "model"))
+        whole = files.replacing(folder / "model")
+        with whole if trainer.is_world_process_zero() else nullcontext(folder / "model") as path:
+            trainer.save_model(str(path))
     metrics = evaluate(trainer, splits, folder)
     if config.samples:
         metrics |= evaluate_decoded(trainer, medians_of(task.sample, config.samples, config.seed), splits, folder)

@@ -170,7 +170,8 @@ def check_arguments(options: dict[str, Any]) -> None:
         elif float in kind:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             is_right, expected = is_number and least <= value < math.inf, f"a number of at least {least}"
-        if kind and not is_right and not (value is None and NoneType in kind):
+        is_known = kind and all(isinstance(each, type) for each in kind)
+        if is_known and not is_right and not (value is None and NoneType in kind):
             raise InputError(f"{ARGUMENTS}.{name} must be {expected}; got {value!r}")
     wanted = options.get("report_to") or "none"
     for name in [wanted] if isinstance(wanted, str) else wanted:
