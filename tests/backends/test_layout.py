@@ -24,6 +24,7 @@ BASE = torch.randn(3, 5, 11)
         (BASE.view(3, 1, 5, 11)[:, :, :-1], (3, 4, 11), True),
         (BASE.transpose(0, 2), (1, 55, 3), False),
         (BASE[:1].expand(3, 5, 11), (1, 15, 11), False),
+        (BASE[:1, :1].expand(4, 1, 11), (1, 4, 11), False),
         (BASE[:0], (1, 0, 11), True),
         (torch.randn(2, 3, 4, 5, 6)[:, :2, :3], (1, 2 * 2 * 3 * 5, 6), False),
     ],

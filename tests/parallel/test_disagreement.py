@@ -51,11 +51,7 @@ UNEQUAL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"config": NTLConfig(kind="huber")}, {"config": NTLConfig(kind="huber", huber_delta=2.0)}, OPTIONS_DIFFER),
     ({"config": NTLConfig(label_sigma=1.0)}, {"config": NTLConfig(label_sigma=2.0)}, OPTIONS_DIFFER),
     # of the same smallest and largest distance
-    (
-        {},
-        {"numbers": NumberTokens.from_mapping({i: float(i) for i in (0, 1, 2, 3, 4, 6, 5, 7, 9)}, 12)},
-        OPTIONS_DIFFER,
-    ),
+    ({}, {"numbers": NumberTokens.from_mapping({i: float(i) for i in (*range(5), 6, 5, 7, 9)}, 12)}, OPTIONS_DIFFER),
     ({}, {"numbers": NumberTokens.from_mapping({(i + 1) % 10: float(i) for i in range(10)}, 12)}, OPTIONS_DIFFER),
     ({}, {"numbers": NumberTokens.from_mapping({i: float(i) for i in range(10)}, 13)}, OPTIONS_DIFFER),
     ({}, {"config": NTLConfig(weight=0.4)}, "config.weight (0.3, 0.3, 0.4 in rank order)"),
@@ -137,6 +133,7 @@ BOUNDS = [
     [(0, 12), (0, 12), (0, 12)],  # gathered logits, by mistake
     [(0, 4), (5, 4), (9, 3)],
     [(0, 4), (3, 5), (8, 4)],
+    [(0, 4), (0, 4), (8, 4)],
     [(0, 4), (4, 4), (8, 3)],
     [(0, 6), (0, 6), (6, 0)],
     [(0, 0), (0, 0), (0, 0)],

@@ -40,6 +40,7 @@ def load(
             raise InputError(f"dataset.limits.{split} must be null or a whole number of at least 1; got {limit!r}")
     if empty_target not in (None, "error", "skip"):
         raise InputError(f"dataset.empty_target must be skip, error or null; got {empty_target!r}")
+    format = str(format)
     if format == "table":
         return load_table(file, target, columns, without, empty_target, limits, seed)
     if format in GENERATORS:
