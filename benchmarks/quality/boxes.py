@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaModel
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 from .. import files
-from ..commands import Parser, count, in_one_line, writable
+from ..commands import InputError, Parser, count, in_one_line, writable
 from ..environment import describe
 from .codec import SPAN
 from .configuration import METRICS, check, configure, plain, run_name
@@ -156,6 +156,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--steps must be at least {VALIDATIONS}, with a validation each; got {chosen.steps}")
     config = configure([*(chosen.loss or ["loss=ce"]), f"seed={chosen.seed}"])
     check(config)
+    if config.loss.name == "number_level":
+        raise InputError("loss=number_level needs one token for each digit; a corner of a box is one token")
     name = f"boxes_{chosen.pictures}"
     folder = writable(chosen.out / run_name(name, "locator", config.loss.name, chosen.seed, chosen.loss))
     started = time.perf_counter()

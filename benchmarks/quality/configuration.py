@@ -52,7 +52,7 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
 
 
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-OmegaConf.register_new_resolver("stem", lambda file: Path(file or "table").name.split(".")[0], replace=True)
+OmegaConf.register_new_resolver("stem", lambda file: Path(str(file or "table")).name.split(".")[0], replace=True)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
