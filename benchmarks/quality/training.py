@@ -141,6 +141,7 @@ class AddedLossTrainer(TokenTrainer):
 def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
     """The Trainer's arguments as configured."""
     options: dict[str, Any] = OmegaConf.to_container(config.trainer.arguments, resolve=True)  # type: ignore[assignment]
+    options["report_to"] = options.get("report_to") or "none"
     check_device(config.device)
     check_arguments(options)
     with naming(ARGUMENTS):
@@ -173,7 +174,7 @@ def check_arguments(options: dict[str, Any]) -> None:
         is_known = kind and all(isinstance(each, type) for each in kind)
         if is_known and not is_right and not (value is None and NoneType in kind):
             raise InputError(f"{ARGUMENTS}.{name} must be {expected}; got {value!r}")
-    wanted = options.get("report_to") or "none"
+    wanted = options["report_to"]
     for name in [wanted] if isinstance(wanted, str) else wanted:
         if name not in ("none", "all", *get_available_reporting_integrations()):
             raise InputError(f"{ARGUMENTS}.report_to={name}: no such package is installed (pip install {name})")
