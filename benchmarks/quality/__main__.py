@@ -4,7 +4,7 @@ python -m benchmarks.quality [compare] [OPTION=VALUE...] [--seeds N] [--out FOLD
 python -m benchmarks.quality dataset=D model=M loss=L trainer=T [OPTION=VALUE...]      one experiment
 python -m benchmarks.quality loss=ce,ntl_was seed=1,2 [OPTION=VALUE...] -m             every combination (Hydra)
 python -m benchmarks.quality prepare DATASET DOWNLOADED_FOLDER DESTINATION             splits from a download
-python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--check]           tables and plots over seeds
+python -m benchmarks.quality report [RUN_FOLDER...] [--out FOLDER] [--replace] [--check]  tables and plots over seeds
 python -m benchmarks.quality yardsticks OPTION=VALUE... [--out FOLDER]                 reference errors on a table
 python -m benchmarks.quality pretrained smollm2 [FOLDER]                               a checkpoint to fine-tune
 python -m benchmarks.quality boxes [loss=L...] [--pictures N] [--seed N]               boxes in generated pictures

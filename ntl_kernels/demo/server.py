@@ -125,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem)
         content = self.rfile.read(length)
         if len(content) < length:
-            return self.problem(HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive in {SECONDS} seconds.")
+            return self.problem(HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive whole in {SECONDS} seconds.")
         try:
             self.reply(HTTPStatus.OK, "application/json", json.dumps(ANSWERS[self.path](question, content)))
         except Exception:
