@@ -150,7 +150,7 @@ def test_only_the_score_of_a_conversation_counts(make: Any) -> None:
         (lambda ids: number_after(ids, [6], DIGITS, ids.tolist()), TypeError, "ids must be a tensor of .*; got list"),
         (lambda ids: number_after(ids, [6], DIGITS, ids.float()), TypeError, "ids must be .*; got torch.float32"),
         (lambda ids: number_after(ids.tolist(), [6], DIGITS), TypeError, "labels must be .*; got list"),
-        (lambda ids: number_after(ids[0, 0], [6], DIGITS), ValueError, r"must be \[..., T\]; got a single label"),
+        (lambda x: number_after(x[0, 0], [6], DIGITS), ValueError, r"labels must be \[..., T\]; got a single label"),
         (lambda ids: last_number(ids, DIGITS, [True]), TypeError, r"joints must be .* token ids; got \[True\]"),
         (lambda ids: last_number(ids, DIGITS, "."), TypeError, "joints must be a sequence of token ids; got '.'"),
         (lambda ids: number_after(ids, ["8"], DIGITS), TypeError, r"marker must be .* token ids; got \['8'\]"),

@@ -262,7 +262,7 @@ def test_vocabulary_size_of_a_model(make: Any, rows: int) -> None:
     [
         (lambda: "gpt2", {}, TypeError, "model must have a get_output_embeddings method; got str"),
         (lambda: BertModel(BertConfig(vocab_size=48, **TINY)), {}, ValueError, r"head.* of BertModel returned None$"),
-        (make_model, {"vocab_size": 97}, ValueError, "vocab_size or model; got vocab_size=97 and model=LlamaFor"),
+        (make_model, {"vocab_size": 7}, ValueError, "either vocab_size or model; got vocab_size=7 and model=LlamaFor"),
     ],
 )
 def test_models_without_a_vocabulary_size_are_named(make: Any, options: Any, error: Any, said: str) -> None:
@@ -454,7 +454,10 @@ def test_one_text_as_bytes_and_as_str(are_bytes_first: bool, digits_only: bool) 
     ("texts", "groups"),
     [
         (LIKE_LLAMA_3, [(unit, [n / unit for n in range(10 * unit)]) for unit in (1, 10, 100)]),
-        (["3.14", "31", "7", "12.5", "8", "007"], [(1, [7, 8]), (1, [3.14]), (10, [3.1]), (10, [1.25]), (100, [0.07])]),
+        (
+            ["3.14", "31", "7", "12.5", "2.71", "8", "007"],
+            [(1, [7, 8]), (1, [2.71, 3.14]), (10, [3.1]), (10, [1.25]), (100, [0.07])],
+        ),
         (["\u012042", "17", "7", "\u01207", "\u25819", "\u01203.5"], [(1, [7, 7, 9]), (1, [3.5]), (10, [1.7, 4.2])]),
         (["10", "\u012030", "20"], [(1, [10, 20, 30])]),
         (["10.5", "20.5"], [(1, [10.5, 20.5])]),
@@ -966,7 +969,7 @@ def test_texts_without_the_padding_of_an_earlier_call() -> None:
 @pytest.mark.parametrize(
     ("make", "texts", "error", "said"),
     [
-        (byte_level, ["7", "128"], ValueError, "must be one token of the tokenizer; '128' is '1' + '2' + '8'"),
+        (byte_level, ["128"], ValueError, "each text must be one token of the tokenizer; '128' is '1' + '2' + '8'"),
         (panicking, ["7", "8"], ValueError, "the tokenizer cannot encode '7': "),
         (sentencepiece_digits, ["7", "10"], ValueError, "'10' is '1' + '0'"),
         (byte_level, {"7": 7, "": 1}, ValueError, "'' is nothing"),
@@ -974,7 +977,7 @@ def test_texts_without_the_padding_of_an_earlier_call() -> None:
         (sentencepiece_unigram, {"7": 7, "日": 1}, ValueError, "'日' is '<unk>'"),
         (byte_level_with_digit_groups, ["7", " 7"], ValueError, "'7' and ' 7' are the same token '7' (id 22)"),
         (word_level, ["7", "7"], ValueError, "'7' and '7' are the same token"),
-        (word_level, ["7", "add"], ValueError, "a mapping from text to value; could not convert string to float"),
+        (word_level, ["+"], ValueError, "need a mapping from text to value; could not convert string to float: '+'"),
         (word_level, ["7"], ValueError, "at least two distinct float32 values; all are 7"),
         (word_level, {"7": math.nan, "42": 1.0}, ValueError, "must be finite in float32; got nan"),
         (word_level, "742", TypeError, "texts must be a sequence of str, or map str to values; got '742'"),

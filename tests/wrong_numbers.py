@@ -12,6 +12,7 @@ import torch
 from ntl_kernels import NTLConfig
 
 HUGE = 10**400
+MOST_OF_WAS = r"weight must be at most 3\.7\d*e\+37.*largest number loss 9\.09.*1e\+38"
 Wrong = tuple[dict[str, Any], type[Exception], str]
 OPTIONS: list[Wrong] = [
     ({"numbers": {3: 0.0}}, TypeError, "NumberTokens.*dict"),
@@ -38,7 +39,7 @@ OPTIONS: list[Wrong] = [
     ({"ignore_index": 2**63}, ValueError, "ignore_index must fit int64"),
     ({"ignore_index": -(2**63) - 1}, ValueError, "ignore_index must fit int64"),
     ({"ignore_index": HUGE}, ValueError, "ignore_index must fit int64.*an int of 1329 bits"),
-    ({"config": NTLConfig(weight=1e38)}, ValueError, r"must be at most 3\.7\d*e\+37.*number loss 9\.09.*1e\+38"),
+    ({"config": NTLConfig(weight=1e38)}, ValueError, MOST_OF_WAS),
     ({"config": NTLConfig(weight=2.2e36, kind="mse")}, ValueError, "weight must be at most.*largest number loss"),
 ]
 """Also of a module."""
@@ -79,13 +80,14 @@ def unfit(name: str, weight: float) -> Wrong:
 
 def wrong_weights(name: str) -> list[Wrong]:
     """Weights of the rows that are no weights."""
+    bounds = f"{name} must not be negative, infinite or NaN"
     return [
         ({name: torch.ones(3)}, ValueError, rf"{name}.*\(4,\).*\(3,\)"),
         ({name: [1.0] * 4}, TypeError, f"{name}.*list"),
         ({name: torch.ones(4, dtype=torch.complex64)}, TypeError, f"{name}.*complex64"),
         ({name: torch.ones(4, requires_grad=True)}, ValueError, f"{name} require grad"),
         *(
-            ({name: torch.tensor([1, weight, 1, 1])}, ValueError, f"{name} must not be .* or NaN.*; got {weight}")
+            ({name: torch.tensor([1, weight, 1, 1])}, ValueError, f"{bounds}.*; got {weight}")
             for weight in (-0.5, float("nan"), float("inf"), -float("inf"))
         ),
         *(
@@ -102,7 +104,7 @@ ROWS: list[Wrong] = [
     ({"labels": [1, 2, 3, 4]}, TypeError, "labels.*list"),
     ({"labels": torch.empty(4, dtype=torch.int64, device="meta")}, ValueError, "labels.*cpu.*meta"),
     ({"labels": torch.arange(3)}, ValueError, r"\(4,\).*\(3,\)"),
-    *(({"labels": torch.tensor([1, id, 2, 3])}, IndexError, rf"\[0, 50\).*{id}") for id in (-1, 50, 999, -101)),
+    *(({"labels": torch.tensor([1, each, 2, 3])}, IndexError, rf"\[0, 50\).*{each}") for each in (-1, 50, 999, -101)),
     *(
         (
             {"labels": torch.tensor([1, 2, 3, wrapped], dtype=torch.int32), "ignore_index": index},
