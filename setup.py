@@ -12,9 +12,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)[^)]*\)")
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 """Says who wrote it and, once it has a public home, where (``repository-code: URL``): the one place for both."""
-VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ntl_kernels" / "__init__.py").read_text(encoding="utf-8")).group(
-    1
-)
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ntl_kernels" / "__init__.py").read_text(encoding="utf-8"))[1]
 
 
 class FreshBuild(build):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ntl_kernels.command_line import WRONG_INPUT, Parser, meant
 
-__all__ = ["WRONG_INPUT", "InputError", "Parser", "count", "in_one_line", "meant", "naming", "seconds", "writable"]
+__all__ = ["WRONG_INPUT", "InputError", "Parser", "count", "in_one_line", "meant", "naming", "seconds"]
+__all__ += ["writable", "writable_file"]
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code."""
@@ -78,6 +79,14 @@ def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> P
     except OSError as error:
         raise InputError(f"{complaint.format(folder=folder)}: {error.strerror or error}") from error
     return folder
+
+
+def writable_file(path: Path) -> Path:
+    """The same for a file: its folder is created and tested."""
+    writable(path.parent)
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; the results go into a file")
+    return path
 
 
 def count(text: str) -> int:

@@ -29,6 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
     there is removed before.
     """
     path = Path(os.path.realpath(path))  # a link stays a link
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # no other process uses this name
     try:
         yield unfinished

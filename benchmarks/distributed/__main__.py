@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from ntl_kernels import NumberTokens
 
 from .. import environment, files
-from ..commands import Parser, count, in_one_line, writable
+from ..commands import Parser, count, in_one_line, writable_file
 from .model import HEAD_WIDTH, WIDTH, Model, spread
 from .traffic import Traffic
 
@@ -86,7 +86,7 @@ def parse(given: list[str]) -> Namespace:
             f"{processes} processes with --tp {arguments.tp} are {replicas} replicas: must divide the {ROWS} rows"
         )
     if arguments.out is not None:
-        writable(arguments.out.parent)
+        writable_file(arguments.out)
     return arguments
 
 
@@ -216,7 +216,6 @@ def keep(path: Path | None, device: torch.device, program: str, results: dict[st
         return
     command = f"torchrun --nproc-per-node {dist.get_world_size()} {program}"
     described = environment.describe("distributed", device, command=command)
-    path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, json.dumps({"environment": described, **results}, indent=1) + "\n")
 
 

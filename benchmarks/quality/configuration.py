@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,9 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import files
-from ..commands import InputError, meant, writable
+from ..commands import InputError, meant
 from .codec import SCALES
-from .names import LONGEST_NAME
+from .names import LONGEST_NAME, digested
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
@@ -47,8 +46,7 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
             changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
     name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
     name = re.sub(r"[^\w.-]+", "_", name)  # Hydra does not accept "=" in the value of an override
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}-seed{seed}"
+    return name if len(name) <= LONGEST_NAME else f"{digested(name, name)}-seed{seed}"
 
 
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
@@ -152,14 +150,18 @@ def listed(names: set[str]) -> str:
 
 def claim(folder: Path, config: DictConfig) -> None:
     """Reserve the folder for this configuration."""
-    writable(folder)
     wanted, path = plain(config), folder / CONFIGURATION
     found = files.read_json(path, wanted)
     different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
     if different:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
-    if int(os.environ.get("RANK", 0)) == 0:
+    if is_first_rank():
         files.write(path, json.dumps(wanted, indent=2) + "\n")
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the only one of a run, or the first that torchrun started."""
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:

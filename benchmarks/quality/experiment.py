@@ -24,7 +24,7 @@ from ntl_kernels.evaluation import median_answer
 from .. import files
 from ..commands import WRONG_INPUT, InputError, Parser, meant, writable
 from ..environment import describe
-from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, plain
+from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, is_first_rank, plain
 from .data import Pair, Splits, load
 from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
@@ -139,7 +139,7 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
     """
     check(config)
     writable(folder)
-    with files.locked(folder, wait=False) if int(os.environ.get("RANK", 0)) == 0 else nullcontext():
+    with files.locked(folder, wait=False) if is_first_rank() else nullcontext():
         if config.trainer.resume is True and (result := finished(config, folder)):
             print(f"{folder}: this run is finished", file=sys.stderr)
             return result

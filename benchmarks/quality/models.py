@@ -276,8 +276,8 @@ def is_whole_checkpoint(folder: Path) -> bool:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint in the folder of a run."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
-    for path in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
+    steps = {path.name.removeprefix("checkpoint-"): path for path in folder.glob("checkpoint-*")}
+    for path in (steps[step] for step in sorted(filter(str.isdecimal, steps), key=int, reverse=True)):
         if is_whole_checkpoint(path):
             return path
         print(f"{path}: not a whole checkpoint; left out", file=sys.stderr)

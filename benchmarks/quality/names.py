@@ -147,9 +147,13 @@ def in_order(datasets: Iterable[str]) -> list[str]:
 
 def file_name(name: str) -> str:
     """A name as that of a file in the folder where it is written: of few characters, and never two the same."""
-    known = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".")
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return name if known == name and len(name) <= LONGEST_NAME else f"{known[:LONGEST_NAME]}-{digest}"
+    clean = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".")
+    return name if clean == name and len(name) <= LONGEST_NAME else digested(clean, name)
+
+
+def digested(clean: str, name: str) -> str:
+    """The beginning of a cleaned name, and a digest that tells the name from others."""
+    return f"{clean[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def anchor(heading: str) -> str:

@@ -20,7 +20,7 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from .. import files
-from ..commands import Parser, count, in_one_line, writable
+from ..commands import Parser, count, in_one_line, writable_file
 from ..environment import describe
 from ..speed.measure import observe
 from ..speed.results import percentiles
@@ -122,9 +122,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     set_verbosity_error()
     device = torch.device("cuda" if "device=cuda" in chosen.overrides else "cpu")
-    writable(chosen.out.parent)
-    if chosen.out.is_dir():
-        parser.error(f"--out must be a file; got the folder {chosen.out}")
+    writable_file(chosen.out)
     measured = measure(chosen.overrides, chosen.rounds, chosen.steps, chosen.all_tokens)
     environment = describe("quality", device)
     result = {"environment": environment, "overrides": chosen.overrides, "steps": chosen.steps}

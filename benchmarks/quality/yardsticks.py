@@ -67,7 +67,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"yardsticks are for dataset=table; got {config.dataset.name}")
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     file, table = Path(str(config.dataset.file)), plain(config.dataset)
-    columns = columns_used(file, header_of(file), table["target"], table["columns"], table["without"])
+    _, columns = columns_used(file, header_of(file), table["target"], table["columns"], table["without"])
     train, test = (cells_of(pairs, columns) for pairs in (splits.train, splits.tests["test"]))
     answers, truths = ([float(pair.answer) for pair in pairs] for pairs in (splits.train, splits.tests["test"]))
     found = {BOOSTED: boosted(train, answers, test, columns), CONSTANT: [median(answers)] * len(truths)}
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/quality/report"), help="folder of records")
     chosen = parser.parse_args(arguments)
     path = writable(chosen.out) / YARDSTICKS
-    files.read_json(path, {})
+    files.read_json(path, {})  # what cannot be read is told before the work
     name = configure(["dataset=table", *chosen.overrides]).dataset.name
     measured = measure(chosen.overrides)
     with files.locked(chosen.out):

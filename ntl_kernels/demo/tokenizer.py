@@ -33,8 +33,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     size = question.get("vocab_size", "").strip()
     options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
     try:
-        with panics_as_errors(f"{name} is JSON, but the tokenizers package cannot read it"):
-            tokenizer = read_tokenizer(name, content)
+        tokenizer = read_tokenizer(name, content)
         vocab_size = whole_number(size) if size else None
         if size and not 1 <= (vocab_size or 0) <= LARGEST_VOCABULARY:
             raise ValueError(f"vocab_size must be a whole number from 1 to {LARGEST_VOCABULARY:,}; got {size[:40]!r}.")
@@ -69,7 +68,8 @@ def read_tokenizer(name: str, content: bytes) -> Any:
         raise ValueError(f"{name}: its normalizer could make a text more than {MOST_TIMES:,} times as long.")
     found |= dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))  # the verdict needs none of them
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(found))
+        with panics_as_errors("it panicked"):
+            tokenizer = Tokenizer.from_str(json.dumps(found))
     except Exception as error:
         raise ValueError(f"{name} is JSON, but the tokenizers package cannot read it: {error}.") from error
     largest = max(tokenizer.get_vocab().values(), default=0)

@@ -310,7 +310,7 @@ def test_rows_become_questions(tmp_path: Path) -> None:
         questions = [pair.question for part in parts_of(load_table(plain, target, columns=columns)) for pair in part]
         assert "1e3 0.101, TRUE Ideal, 2020?" in questions
     header = [f"c{n}" for n in range(40_000)]
-    assert columns_used(path, [*header, "y"], "y", None) == header
+    assert columns_used(path, [*header, "y"], "y", None) == ("y", header)
 
 
 def test_empty_cells_are_not_told_and_rows_without_a_target_left_out_on_request(tmp_path: Path, capsys: Any) -> None:

@@ -33,6 +33,8 @@ def load(
     A test split is a file, or parts with a file each, all cut to ``limits["test"]``. ``empty_target``: whether to
     "skip" questions without an answer; otherwise they are an error.
     """
+    # A name such as 2020 has been read as a number.
+    format, folder, file = (each if each is None else str(each) for each in (format, folder, file))
     if not isinstance(limits, dict) or limits.keys() != {"train", "validation", "test"}:
         raise InputError(f"dataset.limits must have train, validation and test; got {limits!r}")
     for split, limit in limits.items():
@@ -40,7 +42,6 @@ def load(
             raise InputError(f"dataset.limits.{split} must be null or a whole number of at least 1; got {limit!r}")
     if empty_target not in (None, "error", "skip"):
         raise InputError(f"dataset.empty_target must be skip, error or null; got {empty_target!r}")
-    format = str(format)
     if format == "table":
         return load_table(file, target, columns, without, empty_target, limits, seed)
     if format in GENERATORS:
@@ -48,7 +49,7 @@ def load(
     if format not in READERS:
         known = ", ".join(["table", *GENERATORS, *READERS])
         raise InputError(f"dataset.format must be one of {known}; got {format!r}")
-    base = Path(str(folder or f"data/{name}"))
+    base = Path(folder or f"data/{name}")
 
     def read_split(file: str, limit: int | None) -> list[Pair]:
         path = as_it_is_or_gzipped(base / file)

@@ -150,7 +150,6 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
     files = (split_files if name in FILES else deepmind_files)(name, source)
     for file, entries in files.items():
         path = destination / file
-        writable(path.parent)
         write_as = gzip.open if path.suffix == ".gz" else open
         with naming(str(path)), replacing(path) as unfinished, write_as(unfinished, "wt", encoding="utf-8") as opened:
             opened.writelines(f"{entry}\n" for entry in entries)

@@ -40,7 +40,7 @@ def load_table(
     """
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
-    path = Path(str(file))
+    path = Path(file)
     pairs = answered(read_table(path, target, columns, without), path, empty_target)
     questions = sorted({pair.question for pair in pairs})
     if len(questions) < FEWEST_ROWS:
@@ -68,7 +68,7 @@ def read_table(path: Path, target: object, columns: object, without: object = No
     """A pair for every row; empty cells are omitted."""
     rows = rows_of(path)
     header = next(rows)[1]
-    (answer,), used = named(path, header, "target", [target]), columns_used(path, header, target, columns, without)
+    answer, used = columns_used(path, header, target, columns, without)
     return [pair_of(row_of(cells, header, where), used, answer, where) for where, cells in rows]
 
 
@@ -93,8 +93,8 @@ def rows_of(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def columns_used(
     path: Path, header: Sequence[str], target: object, columns: object, without: object = None
-) -> list[str]:
-    """The columns in the questions; raise unless every selected column exists exactly once."""
+) -> tuple[str, list[str]]:
+    """The target, and the columns in the questions; raise unless every selected column exists exactly once."""
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
@@ -107,7 +107,7 @@ def columns_used(
         raise InputError(f"dataset.columns contains the target {answer!r}, which is to be estimated")
     if not used:
         raise InputError(f"{path}: no column is left besides the target {answer!r} to estimate it from")
-    return used
+    return answer, used
 
 
 def named(path: Path, header: Sequence[str], option: str, given: object) -> list[str]:
@@ -131,7 +131,8 @@ def written(value: object, header: Sequence[str]) -> str:
             return name.lower() == str(value).lower() or (not isinstance(value, bool) and float(name) == value)
         return False
 
-    return next(filter(is_read_so, [*filter(str(value).__eq__, header), *header]), str(value))
+    exact = str(value)
+    return exact if exact in header else next(filter(is_read_so, header), exact)
 
 
 def row_of(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
