@@ -100,15 +100,21 @@ emulated: $(ENVIRONMENT)/.installed-dev
 
 other-torch:
 	@$(MAKE) tests ACTIVE= VENV=$(VENV)-$(subst ==,-,$(OTHER_TORCH)) TORCH=$(OTHER_TORCH)
+	$(if $(CI),@rm -rf $(VENV)-$(subst ==,-,$(OTHER_TORCH)))
 
 frameworks: $(ENVIRONMENT)/.installed-dev
 	$(call say,tests with frameworks that pin other versions)
 	.ci/frameworks $(RUN)
 
+# One part after another and without a cache: a build with CUDA has gigabytes of parts, and pip would first collect all.
+install_torch = $(RUN) -m pip install --quiet --no-cache-dir --no-deps $(TORCH) && $(RUN) -c \
+	'from importlib.metadata import requires; print(*requires("torch"), sep="\0", end="")' \
+	| xargs -0 -n 1 $(RUN) -m pip install --quiet --no-cache-dir
+
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
 	$(if $(ACTIVE),,$(call say,installation (once): $(TORCH)))
-	$(if $(ACTIVE),,@$(RUN) -m pip install --quiet $(TORCH))
+	$(if $(ACTIVE),,@$(install_torch))
 	$(call say,installation: ntl_kernels with the extra $* into $(ENVIRONMENT))
 	@constraint=$$(mktemp) && trap 'rm -f $$constraint' EXIT \
 		&& $(RUN) -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $$constraint \
