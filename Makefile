@@ -109,7 +109,7 @@ frameworks: $(ENVIRONMENT)/.installed-dev
 # One part after another and without a cache: a build with CUDA has gigabytes of parts, and pip would first collect all.
 install_torch = $(RUN) -m pip install --quiet --no-cache-dir --no-deps $(TORCH) && $(RUN) -c \
 	'from importlib.metadata import requires; print(*requires("torch"), sep="\0", end="")' \
-	| xargs -0 -n 1 $(RUN) -m pip install --quiet --no-cache-dir
+	| xargs -0 -n 1 $(RUN) -m pip install --quiet --no-cache-dir --no-warn-conflicts
 
 # An active environment may serve other checkouts, too, so that it has no mark and is looked at every time.
 $(ENVIRONMENT)/.installed-%: setup.py $(if $(ACTIVE),always) | $(RUN)
