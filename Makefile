@@ -98,7 +98,9 @@ emulated: $(ENVIRONMENT)/.installed-dev
 	$(call emulate,$(PIPS_TRITON),NTL_KERNELS_EMULATE_ALL=1)
 	$(call emulate,$(OTHER_TRITON))
 
+# CI frees the gigabytes of what has been run.
 other-torch:
+	$(if $(CI),@rm -rf build/triton==* build/emulator*)
 	@$(MAKE) tests ACTIVE= VENV=$(VENV)-$(subst ==,-,$(OTHER_TORCH)) TORCH=$(OTHER_TORCH)
 	$(if $(CI),@rm -rf $(VENV)-$(subst ==,-,$(OTHER_TORCH)))
 
