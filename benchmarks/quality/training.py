@@ -24,7 +24,7 @@ from ntl_kernels.integrations.transformers import NTLTrainer
 from ntl_kernels.integrations.transformers.targets import Targets
 from ntl_kernels.integrations.transformers.trainer import Window
 
-from ..commands import InputError, naming
+from ..commands import InputError, meant, naming
 from .configuration import CONFIGURATION, is_whole
 from .data import Pair
 from .metrics import answer_metrics
@@ -37,6 +37,8 @@ LEAST = {"max_steps": -1} | dict.fromkeys(
     ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit"), 1
 )
 """The least values of numbers, if not 0."""
+BELOW = {"adam_beta1": 1, "adam_beta2": 1}
+"""What numbers must be below, if that is not infinity."""
 
 
 class Stopwatch(TrainerCallback):
@@ -106,6 +108,13 @@ class Answering:
             answers[rank::processes] = theirs
         return answers
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        name = self.args.metric_for_best_model  # type: ignore[attr-defined]
+        known = [metric.removeprefix("eval_") for metric in metrics]
+        if name is not None and name.removeprefix("eval_") not in known:
+            raise InputError(f"{ARGUMENTS}.metric_for_best_model={name}: there is no such metric{meant(name, known)}")
+        return super()._determine_best_metric(metrics=metrics, trial=trial)  # type: ignore[misc,no-any-return]
+
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.stopwatch.log(self.state)  # type: ignore[attr-defined]
         if self.is_world_process_zero():  # type: ignore[attr-defined]
@@ -159,18 +168,24 @@ def check_device(device: object) -> None:
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Raise if an argument has another type, or is too small, or if the length of training is not set."""
+    """Raise if an argument has another type or is out of range, or if the length of training is not set. Whole numbers
+    become floats where an argument is one."""
     kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(TrainingArguments)}
     for name, value in options.items():
         kind, least = [get_origin(each) or each for each in kinds.get(name, ())], LEAST.get(name, 0)
         is_right, expected = type(value) in kind, " or ".join(sorted(getattr(each, "__name__", "") for each in kind))
-        if bool in kind:
+        if name.endswith("_kwargs"):
+            is_right, expected = isinstance(value, dict), "a mapping"
+        elif bool in kind:
             expected = "true or false"
         elif int in kind:
             is_right, expected = is_whole(value, least), f"a whole number of at least {least}"
         elif float in kind:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            is_right, expected = is_number and least <= value < math.inf, f"a number of at least {least}"
+            most = BELOW.get(name, math.inf)
+            is_right = is_number and least <= value < most
+            expected = f"a number of at least {least}" + f" and below {most}" * (name in BELOW)
+            options[name] = float(value) if is_right else value  # torch wants both betas as floats
         is_known = kind and all(isinstance(each, type) for each in kind)
         if is_known and not is_right and not (value is None and NoneType in kind):
             raise InputError(f"{ARGUMENTS}.{name} must be {expected}; got {value!r}")
