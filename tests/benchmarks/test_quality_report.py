@@ -245,11 +245,7 @@ def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: P
     [
         ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
-        (
-            "runs.jsonl",
-            "{}\n",
-            "runs.jsonl, line 1: not a record: without dataset, .*; delete this line",
-        ),
+        ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: without dataset, .*; delete this line"),
         ("runs.jsonl", '\n{"dat\n{}', "runs.jsonl, line 2: not a record: .* go on with the other 1$"),
     ],
 )
