@@ -20,6 +20,7 @@ RUN := $(ENVIRONMENT)/bin/python
 # Besides TORCH: what pip brings, or the oldest that is promised, by turns on odd and even days. Each brings its Triton.
 TURN := $(shell expr $$(date +%j) % 2 + 1)
 OTHER_TORCH ?= $(word $(TURN),torch==2.8.0 torch==2.14.1)
+OTHER_VENV = $(VENV)-$(subst ==,-,$(OTHER_TORCH))
 PIPS_TRITON := triton==3.8.0
 OTHER_TRITON ?= $(word $(TURN),triton==3.9.0 triton==3.4.0)
 # A worker has a core: more threads than that would only wait for each other.
@@ -86,11 +87,12 @@ tests-all: $(ENVIRONMENT)/.installed-dev
 	@command -v chromium > /dev/null || printf '\n== NOT TESTED: pages in a browser, since there is no %s\n' \
 		"chromium on this machine (Debian: apt-get install chromium chromium-driver)"
 
-# A Triton beside that of the environment, settings.
+# A Triton beside that of the environment, settings. It takes a gigabyte or two, which CI frees, as below.
 define emulate
 	$(call say,emulated GPU: $(1))
 	@test -d build/$(1) || $(RUN) -m pip install --quiet --no-deps --target build/$(1) $(1)
 	$(2) PYTHONPATH=build/$(1) NTL_KERNELS_EMULATOR=build/emulator-$(1) $(EMULATED) $(PYTEST)
+	$(if $(CI),@rm -rf build/$(1) build/emulator-$(1))
 endef
 
 # Every test in every way, and then in one way with another Triton.
@@ -98,11 +100,9 @@ emulated: $(ENVIRONMENT)/.installed-dev
 	$(call emulate,$(PIPS_TRITON),NTL_KERNELS_EMULATE_ALL=1)
 	$(call emulate,$(OTHER_TRITON))
 
-# CI frees the gigabytes of what has been run.
 other-torch:
-	$(if $(CI),@rm -rf build/triton==* build/emulator*)
-	@$(MAKE) tests ACTIVE= VENV=$(VENV)-$(subst ==,-,$(OTHER_TORCH)) TORCH=$(OTHER_TORCH)
-	$(if $(CI),@rm -rf $(VENV)-$(subst ==,-,$(OTHER_TORCH)))
+	@$(MAKE) tests ACTIVE= VENV=$(OTHER_VENV) TORCH=$(OTHER_TORCH)
+	$(if $(CI),@rm -rf $(OTHER_VENV))
 
 frameworks: $(ENVIRONMENT)/.installed-dev
 	$(call say,tests with frameworks that pin other versions)
