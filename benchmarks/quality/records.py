@@ -99,11 +99,7 @@ def read(folders: Sequence[Path], output: Path | None = None, replace: bool = Fa
         records += found + (read_records(path) if path.is_file() and not is_output else [])
     made = {key_of(record): record["environment"] for record in records}
     kept = read_records(output / FILE) if output is not None and (output / FILE).is_file() else []
-    kept = [
-        record
-        for record in kept
-        if (key := key_of(record)) not in made or not (replace or made[key] == record["environment"])
-    ]
+    kept = [old for old in kept if not ((key := key_of(old)) in made and (replace or made[key] == old["environment"]))]
     records = sorted(records + kept, key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):

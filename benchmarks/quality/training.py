@@ -153,6 +153,7 @@ def training_arguments(config: DictConfig, folder: Path) -> TrainingArguments:
     options["report_to"] = options.get("report_to") or "none"
     check_device(config.device)
     check_arguments(options)
+    options |= {name: float(options[name]) for name in BELOW if name in options}  # torch wants both betas as floats
     with naming(ARGUMENTS):
         return TrainingArguments(
             str(folder), seed=config.seed, remove_unused_columns=False, use_cpu=config.device == "cpu", **options
@@ -168,8 +169,7 @@ def check_device(device: object) -> None:
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Raise if an argument has another type or is out of range, or if the length of training is not set. Whole numbers
-    become floats where an argument is one."""
+    """Raise if an argument has another type or is out of range, or if the length of training is not set."""
     kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(TrainingArguments)}
     for name, value in options.items():
         kind, least = [get_origin(each) or each for each in kinds.get(name, ())], LEAST.get(name, 0)
@@ -185,7 +185,6 @@ def check_arguments(options: dict[str, Any]) -> None:
             most = BELOW.get(name, math.inf)
             is_right = is_number and least <= value < most
             expected = f"a number of at least {least}" + f" and below {most}" * (name in BELOW)
-            options[name] = float(value) if is_right else value  # torch wants both betas as floats
         is_known = kind and all(isinstance(each, type) for each in kind)
         if is_known and not is_right and not (value is None and NoneType in kind):
             raise InputError(f"{ARGUMENTS}.{name} must be {expected}; got {value!r}")
