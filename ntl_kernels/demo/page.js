@@ -31,9 +31,10 @@ function picture(section) {
   const FULL = 0.75;  // of the plot: a bar of probability 1
   const STEPS = { ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1,
     Home: -1, End: 1 };
+  const PAUSE = 150;  // milliseconds between two steps of a run
   const find = selector => section.querySelector(selector);
-  const first = JSON.parse(section.dataset.first), form = find('form'), table = find('tbody');
-  let { heights, label } = first, answer = {};
+  const first = JSON.parse(section.dataset.first), form = find('form'), table = find('tbody'), typed = find('.numbers-form');
+  let { heights, label } = first, answer = {}, isPlaying = false, pause;
 
   const columns = first.tokens.map(token => {
     const column = find('template').content.firstElementChild.cloneNode(true);
@@ -69,6 +70,45 @@ function picture(section) {
     });
   }
 
+  function shape(name, attributes, text = '') {
+    const made = document.createElementNS('http://www.w3.org/2000/svg', name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.textContent = text;
+    return made;
+  }
+
+  // The losses over the digit, below its bar, and the expected value on the same axis.
+  function drawCurves() {
+    const svg = find('.curves'), { curves, at, drawing, expected, mean } = answer;
+    svg.replaceChildren();
+    if (!curves) return svg.removeAttribute('aria-label');
+    svg.setAttribute('aria-label', `${drawing}; ${mean}`);
+    const width = svg.clientWidth, height = svg.clientHeight - 26, top = Math.max(...curves.flat(), 0.1);
+    const x = digit => (digit + 0.5) * width / columns.length, y = loss => 22 + (height - 24) * (1 - loss / top);
+    svg.append(shape('line', { x1: 0, x2: width, y1: y(0), y2: y(0), class: 'axis' }));
+    curves.forEach((losses, which) => {
+      const name = which ? 'both' : 'alone', points = losses.map((loss, digit) => `${x(digit)},${y(loss)}`);
+      svg.append(shape('polyline', { points: points.join(' '), class: name }));
+      losses.forEach((loss, digit) => svg.append(shape('circle', { cx: x(digit), cy: y(loss), r: digit === at ? 5 : 2.5,
+        class: name })));
+      if (at < losses.length) {
+        svg.append(shape('text', { x: x(at), y: y(losses[at]) + (which ? -8 : 18), class: name }, losses[at].toFixed(2)));
+      }
+    });
+    const middle = x(expected), side = Math.min(Math.max(middle, 80), width - 80);
+    svg.append(shape('path', { d: `M${middle} ${y(0) + 2}l5 8h-10z`, class: 'mean' }),
+      shape('text', { x: side, y: y(0) + 24, class: 'mean' }, mean));
+  }
+
+  function fill(body, rows, chosen) {
+    body.replaceChildren(...rows.map(cells => {
+      const row = document.createElement('tr');
+      for (const cell of cells) row.insertCell().textContent = cell;
+      row.classList.toggle('chosen', cells[0] === chosen);
+      return row;
+    }));
+  }
+
   // Without an answer, there are no arrows and no numbers.
   function draw() {
     const { problem = '', arrows = heights.map(() => [0, 0]), spoken = [], rows = [], loss = '', sum = '+ NTL' } = answer;
@@ -94,15 +134,33 @@ function picture(section) {
     find('.problem').textContent = problem;
     find('.loss').textContent = loss;
     find('.sum').textContent = sum;
+    find('.read').textContent = answer.read ?? '';
+    find('.wrong').textContent = answer.curves ? `“${first.tokens[answer.at]}”` : '';
+    find('.digits caption').textContent = answer.off ?? '';
+    fill(find('.kinds tbody'), answer.kinds ?? [], form.elements.kind.value);
+    fill(find('.digits tbody'), answer.digits ?? []);
+    find('.play').textContent = isPlaying ? 'Pause' : 'Play';
+    find('.play').setAttribute('aria-pressed', isPlaying);
+    drawCurves();
   }
 
   const ask = newest(section, async () => {
     const { kind, weight, squash_factor, label_sigma, reweigh } = form.elements;
     const squash = squash_factor.valueAsNumber;
     answer = await post('picture', JSON.stringify({ heights, label, kind: kind.value, weight: weight.valueAsNumber,
-      reweigh: reweigh.checked, squash_factor: squash > 1 ? squash : null, label_sigma: label_sigma.valueAsNumber }));
+      reweigh: reweigh.checked, squash_factor: squash > 1 ? squash : null, label_sigma: label_sigma.valueAsNumber,
+      numbers: [typed.elements.number.value.trim(), typed.elements.guess.value.trim()] }));
+    isPlaying &&= Boolean(answer.step);
     draw();
+    clearTimeout(pause);
+    if (isPlaying) pause = setTimeout(() => isPlaying && step(), PAUSE);
   });
+
+  function step() {
+    if (!answer.step) return;
+    heights = answer.step;
+    change();
+  }
 
   function change() {
     draw();
@@ -139,9 +197,24 @@ function picture(section) {
       change();
     });
   });
+  for (const button of find('[aria-label="Predictions"]').children) {
+    button.addEventListener('click', () => {
+      ({ label } = first);
+      heights = first.presets[button.textContent];
+      change();
+    });
+  }
+  find('.step').addEventListener('click', step);
+  find('.play').addEventListener('click', () => {
+    isPlaying = !isPlaying;
+    change();
+  });
   form.addEventListener('input', change);
+  typed.addEventListener('input', change);
+  typed.addEventListener('submit', event => event.preventDefault());
   form.addEventListener('reset', () => {
     ({ heights, label } = first);
+    isPlaying = false;
     setTimeout(change);  // the controls are reset after this event
   });
   new ResizeObserver(draw).observe(find('.bars'));

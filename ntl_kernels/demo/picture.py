@@ -1,12 +1,14 @@
 """The picture: a prediction as bars to drag, and what cross-entropy and NTL do to each of them.
 
 The browser draws; every number, and every word that holds one, is computed here with `ntl_kernels` in float64. An arrow
-is minus the gradient by a token's logit: the direction in which gradient descent moves it.
+is minus the gradient by a token's logit: the direction in which gradient descent moves it. The curves are the losses if
+the likeliest wrong token's probability were another digit's.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import NTLConfig, NTLOutput, check_number
+from ..config import KINDS, SOFT, NTLConfig, NTLOutput, check_number
 from ..functional import cross_entropy_ntl
+from ..statistics import number_statistics
 from ..tokens import NumberTokens
 
 TOKENS = (*"0123456789", "text")
@@ -23,6 +26,17 @@ TOKENS = (*"0123456789", "text")
 NUMBERS = NumberTokens.from_mapping({digit: float(digit) for digit in range(10)}, len(TOKENS))
 FIRST = {"heights": [0.01, 0.01, 0.01, 0.4, 0.12, 0.01, 0.01, 0.01, 0.01, 0.4, 0.01], "label": 4}
 """A model torn between 3 and 9, which are not equally far from the label: there NTL's gradient shows."""
+PRESETS = {
+    "near": [*[0.01] * 3, 0.9, 0.01, *[0.01] * 6],
+    "far": [*[0.01] * 4, 0.01, *[0.01] * 4, 0.9, 0.01],
+    "two peaks": FIRST["heights"],
+    "a word": [*[0.01] * 4, 0.01, *[0.01] * 5, 0.9],
+}
+"""Predictions for the label 4 to choose from."""
+RATE, LEAST = 1.0, 1e-6
+"""The learning rate of a step, and the least height after it."""
+MOST_DIGITS = 6
+"""Of a number that is compared digit by digit."""
 FLAT = 0.005
 """A gradient below this is printed as 0.00 and has no direction."""
 
@@ -31,32 +45,38 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
     """What the picture draws for a setting, or {"problem": a sentence} if it is invalid.
 
     It is JSON: {"heights": one for each of :data:`TOKENS`, of which only the ratios count, "label": the label's place
-    among them, and any options of :class:`~ntl_kernels.NTLConfig`}. The question is not used.
+    among them, "numbers": a number and a guess, as digits, and any options of :class:`~ntl_kernels.NTLConfig`}. The
+    question is not used.
     """
     try:
         setting = json.loads(content)
         if not isinstance(setting, dict) or not {"heights", "label"} <= set(setting):
             raise TypeError(f"a setting needs heights and label; got {setting!r}")
-        heights, label = setting.pop("heights"), setting.pop("label")
+        heights, label, numbers = (setting.pop(name, None) for name in ("heights", "label", "numbers"))
         if not isinstance(heights, list) or len(heights) != len(TOKENS):
             raise ValueError(f"heights must be {len(TOKENS)} numbers above 0; got {heights!r}")
         for height in heights:
             check_number("a height", height, above=0.0)
         if label not in range(len(TOKENS)):
             raise ValueError(f"label must be a whole number from 0 to {len(TOKENS) - 1}; got {label!r}")
-        return drawn(heights, int(label), NTLConfig(**setting))
+        config = NTLConfig(**setting)
+        return drawn(heights, int(label), config) | digit_by_digit(numbers or ["", ""], config)
     except (OverflowError, RecursionError, TypeError, ValueError) as error:
         return {"problem": f"{error}."}
 
 
 def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]:
-    """Arrows and words of a setting."""
+    """Arrows, curves, words and the next step of a setting."""
     logits = torch.tensor(heights, dtype=torch.float64).log()
-    shares = logits.softmax(-1).tolist()
     output, both = loss_and_gradient(logits, label, config)
     _, alone = loss_and_gradient(logits, label, replace(config, weight=0.0))
+    shares = logits.softmax(-1).tolist()
     tokens = list(zip(TOKENS, shares, alone, both, strict=True))
+    wrong = max((place for place in range(len(TOKENS)) if place != label), key=shares.__getitem__)
+    curves = [curve(logits, label, wrong, each) for each in (replace(config, weight=0.0), config)]
     weight, ntl = f"{config.weight:.2f}", output.ntl.item()
+    expected = number_statistics(logits, NUMBERS).expected_value.item()
+    step = logits - RATE * torch.tensor(both, dtype=torch.float64)
     return {
         "arrows": [[-of_alone, -of_both] for _, _, of_alone, of_both in tokens],
         "spoken": [  # a bar as a screen reader says it
@@ -66,7 +86,61 @@ def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]
         "rows": [[token, f"{share:.1%}", *map(in_arrows, gradients)] for token, share, *gradients in tokens],
         "loss": f"cross-entropy {output.cross_entropy:.3f} + {weight} · NTL {ntl:.3f} = {output.loss:.3f}",
         "sum": f"+ {weight} NTL",
+        "expected": expected,
+        "mean": f"Expected value {expected:.2f}",
+        "curves": curves,
+        "at": wrong,
+        "read": f"The losses if the {shares[wrong]:.0%} of “{TOKENS[wrong]}” were on another digit",
+        "drawing": "; ".join(
+            f"{digit}: cross-entropy {first:.2f}, with NTL {second:.2f}" for digit, first, second in zip(TOKENS, *curves)
+        ),
+        "kinds": [kind_row(kind, logits, label, wrong, config) for kind in KINDS],
+        "step": step.softmax(-1).clamp(min=LEAST).tolist(),
     }
+
+
+def curve(logits: Tensor, label: int, wrong: int, config: NTLConfig) -> list[float]:
+    """The loss for each digit, if its probability and that of the likeliest wrong token were exchanged."""
+    rows = logits.repeat(len(NUMBERS), 1)
+    for digit, row in enumerate(rows):
+        row[[digit, wrong]] = logits[[wrong, digit]]
+    labels = torch.full((len(rows),), label)
+    losses = cross_entropy_ntl(rows, labels, NUMBERS, config=config, reduction="none")
+    assert isinstance(losses, Tensor)
+    return losses.tolist()
+
+
+def kind_row(kind: str, logits: Tensor, label: int, wrong: int, chosen: NTLConfig) -> list[str]:
+    """A kind of NTL, its value, and what it alone does to the label's logit and the likeliest wrong one's."""
+    config = chosen
+    if kind != chosen.kind:
+        config = NTLConfig(kind, chosen.weight, label_sigma=1.0 if kind == SOFT else 0.0)
+    output, both = loss_and_gradient(logits, label, config)
+    _, alone = loss_and_gradient(logits, label, replace(config, weight=0.0))
+    return [kind, f"{output.ntl:.3f}", *(in_arrows(both[place] - alone[place]) for place in (label, wrong))]
+
+
+def digit_by_digit(numbers: Any, config: NTLConfig) -> dict[str, Any]:
+    """The parts of the loss of each digit of a number, if its probability is 0.9 on a guess's and 0.1 on its own."""
+    if not isinstance(numbers, list) or [type(each) for each in numbers] != [str, str]:
+        raise TypeError(f"numbers must be two texts; got {numbers!r}")
+    label, guess = numbers
+    if not re.fullmatch(f"[0-9]{{0,{MOST_DIGITS}}}", label) or not re.fullmatch(f"[0-9]{{{len(label)}}}", guess):
+        return {"digits": [], "off": f"Write two numbers of as many digits, at most {MOST_DIGITS}."}
+    rows = [digit_row(*pair, config) for pair in zip(label, guess, strict=True)]
+    if not rows:
+        return {"digits": [], "off": ""}
+    mean = sum(ntl for *_, ntl in rows) / len(rows)
+    off = f"{guess} is {abs(int(label) - int(guess)):,} off {label}; NTL, the mean over its digits, is {mean:.2f}."
+    return {"digits": [[own, other, f"{ce:.2f}", f"{ntl:.2f}"] for own, other, ce, ntl in rows], "off": off}
+
+
+def digit_row(own: str, other: str, config: NTLConfig) -> tuple[str, str, float, float]:
+    shares = torch.full((len(TOKENS),), LEAST, dtype=torch.float64)
+    shares[int(own)] += 0.1
+    shares[int(other)] += 0.9
+    output, _ = loss_and_gradient(shares.log(), int(own), config)
+    return own, other, output.cross_entropy.item(), output.ntl.item()
 
 
 def loss_and_gradient(logits: Tensor, label: int, config: NTLConfig) -> tuple[NTLOutput, list[float]]:

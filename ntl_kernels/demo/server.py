@@ -156,5 +156,6 @@ def content_of(name: str) -> str:
     if name != "page.html":
         return text
     kinds = "".join(f"<option>{kind}</option>" for kind in KINDS)
-    first = escape(json.dumps({"tokens": picture.TOKENS, **picture.FIRST}))
-    return Template(text).substitute(kinds=kinds, first=first, most_bytes=MOST_BYTES)
+    buttons = "".join(f'<button type="button">{name}</button> ' for name in picture.PRESETS)
+    first = escape(json.dumps({"tokens": picture.TOKENS, "presets": picture.PRESETS, **picture.FIRST}))
+    return Template(text).substitute(kinds=kinds, presets=buttons, first=first, most_bytes=MOST_BYTES)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..tokens import NumberTokens
-from ..tokens.texts import Options, counts_of_options, panics_as_errors, possible_labels, shortened, vocab_of
+from ..tokens.texts import Options, panics_as_errors, possible_labels, shortened, verdict, vocab_of
 
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
@@ -97,16 +97,10 @@ def whole_number(text: str) -> int | None:
 def judge(tokenizer: Any, chosen: Options) -> dict[str, Any]:
     """Whether the chosen options count all number tokens that can be labels ("good"), in words, and the call with the
     options that do; nothing if the library finds none."""
-    ranking = counts_of_options(possible_labels(tokenizer, vocab_of(tokenizer)), chosen)
-    (_, counted), (best, most) = ranking[0], ranking[-1]
+    vocab = vocab_of(tokenizer)
+    good, words, best = verdict(vocab, possible_labels(tokenizer, vocab), chosen)
     try:
-        values = NumberTokens.from_tokenizer(tokenizer, None, *best, group_by=None).values.tolist()
+        NumberTokens.from_tokenizer(tokenizer, None, *best)
     except ValueError:
         return {}
-    words = f"All {most:,} number tokens count."
-    if counted < most:
-        words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
-    missing = [str(digit) for digit in range(10) if digit not in values]
-    if missing:
-        words += f" No token is worth {', '.join(missing)}."
-    return {"good": counted == most and not missing, "words": words, "call": best.call}
+    return {"good": good, "words": words, "call": best.call}

@@ -24,6 +24,8 @@ from .texts import (
     numbers_in,
     possible_labels,
     size_for,
+    splits,
+    verdict,
     vocab_of,
     without_mark,
 )
@@ -256,9 +258,12 @@ class NumberTokens:
             )
         for warning in [*warned, *uncounted]:
             warnings.warn(warning, stacklevel=2)
-        notes = [*gaps, *uncounted, *([f"other options: {more}"] if more else [])]
         names = {token: text for text, token in found}
         lengths = sorted({length_of(text) for text, _ in found})
+        place = {length: number for number, length in enumerate(lengths, 1) if group_by}
+        group_of = {token: place.get(length_of(text), 1) for text, token in found}
+        notes = [verdict(vocab, labels, options)[1], *splits(tokenizer, vocab, group_of), *gaps, *uncounted]
+        notes += [f"other options: {more}"] if more else []
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)
         units = [10.0 ** min(before - 1, 38) for before, _ in lengths]  # float32 holds no larger power of ten
@@ -456,7 +461,8 @@ class NumberTokens:
         return NumberTable(self.ids.int(), self.values, self.lookup, groups, width, self._hash, first)
 
     def describe(self, most: int = 12) -> str:
-        """A summary to check before training: how many numbers there are, their range, and the first values.
+        """A summary to check before training: how many number tokens there are and their range; after
+        :meth:`from_tokenizer`, whether they are all that can be labels and how numbers are split; the first values.
 
         Args:
             most: how many values to list, each with its tokens; -1 lists all.
@@ -466,7 +472,7 @@ class NumberTokens:
         """
         if isinstance(most, bool) or not isinstance(most, Integral) or most < -1:
             raise ValueError(f"most must be an int of at least 0, or -1 for all; got {most!r}")
-        lines = [repr(self)]
+        lines = [repr(self), *(f"  {note}" for note in self._notes)]
         for number, group in enumerate(self._groups, 1):
             pairs = self._pairs[group.start :][: group.size]
             unit = "" if group.unit == 1 else f", in units of {group.unit:g}"
@@ -482,7 +488,7 @@ class NumberTokens:
                 lines.append(f"  ... and {len(values) - shown} more values")
             if shared := sum(len(tokens) > 1 for _, tokens in values):
                 lines.append(f"  values with several tokens: {shared}")
-        return "\n".join([*lines, *(f"  {note}" for note in self._notes)])
+        return "\n".join(lines)
 
     def __len__(self) -> int:
         return len(self._pairs)

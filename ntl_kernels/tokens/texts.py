@@ -29,6 +29,8 @@ SPACE_MARKS = ("Ġ", "▁", " ")
 """The marks of a leading space in byte-level, SentencePiece and plain vocabularies."""
 RARE = "\U00012000"
 """A cuneiform sign, which the tokens of hardly any tokenizer have: its last token is the unknown one."""
+SAMPLES = ("1245", "3.14")
+"""Numbers that :meth:`NumberTokens.describe` shows as the tokenizer splits them."""
 Vocab: TypeAlias = Sequence[tuple[str, int]]
 """(text, id) of every token. Not a dictionary: a token of bytes and one of str may have the same text."""
 
@@ -197,6 +199,37 @@ def counts_of_options(vocab: Vocab, chosen: Options) -> list[tuple[Options, int]
         if count > found[-1][1]:
             found.append((other, count))
     return found
+
+
+def verdict(vocab: Vocab, labels: Vocab, chosen: Options) -> tuple[bool, str, Options]:
+    """Whether the chosen options count all number tokens that can be labels, in words, and the options that do."""
+    ranking = counts_of_options(labels, chosen)
+    (_, counted), (best, most) = ranking[0], ranking[-1]
+    words = f"All {most:,} number tokens count."
+    if counted < most:
+        words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    values = {value_of(text, best) for text, _ in vocab}
+    missing = [str(digit) for digit in range(10) if digit not in values]
+    if missing:
+        words += f" No token is worth {', '.join(missing)}."
+    return counted == most and not missing, words, best
+
+
+def splits(tokenizer: Any, vocab: Vocab, groups: Mapping[int, int]) -> Iterator[str]:
+    """How a tokenizer splits sample numbers, with the group of each token; nothing for an object that cannot encode.
+
+    Args:
+        groups: number token -> its group, from 1.
+    """
+    names, several = {token: text for text, token in vocab}, len(set(groups.values())) > 1
+    for sample in SAMPLES:
+        try:
+            tokens = [(token, names[token]) for token in encoded(tokenizer, sample)]
+        except Exception:  # whatever it raises, the object cannot encode
+            return
+        group = {token: f" (group {groups[token]})" if several else "" for token, _ in tokens if token in groups}
+        pieces = " + ".join(f"{text!r}{group.get(token, ' (CE alone)')}" for token, text in tokens)
+        yield f"{sample} is {pieces}"
 
 
 def never_counted(vocab: Vocab, options: Options) -> list[str]:
