@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TypeAlias
 
 import torch
@@ -88,11 +90,26 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_size
         raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
 
 
-def check_numbers(numbers: NumberTokens, vocab_size: int) -> None:
-    """Raise unless ``numbers`` belong to a vocabulary of ``vocab_size`` tokens."""
+def check_options(unknown: Mapping[str, object]) -> None:
+    """Raise for keywords that a loss does not have; those of the configuration are the commonest."""
+    if unknown:
+        name, value = next(iter(unknown.items()))
+        known = name in {field.name for field in fields(NTLConfig)}
+        remedy = f": pass config=NTLConfig({name}={value!r})" if known else ""
+        raise TypeError(f"a loss has no argument {name!r}{remedy}")
+
+
+def check_numbers(numbers: NumberTokens, shape: Sequence[int]) -> None:
+    """Raise unless ``numbers`` belong to the vocabulary of logits [B..., V], or of a head's rows [V]."""
+    vocab_size = shape[-1]
     if not isinstance(numbers, NumberTokens):
         raise TypeError(f"numbers must be NumberTokens; got {type(numbers).__name__}")
     if numbers.vocab_size != vocab_size:
+        if len(shape) > 2 and shape[1] == numbers.vocab_size:
+            raise ValueError(
+                f"logits must have the classes in their last dimension, [B..., V]; got {tuple(shape)}, with the "
+                f"vocabulary in dimension 1 as for F.cross_entropy: pass logits.movedim(1, -1)"
+            )
         raise ValueError(
             f"numbers are for a vocabulary of {numbers.vocab_size} tokens; got {vocab_size} columns. "
             f"Build them with vocab_size={vocab_size} or, from a tokenizer, with model=model. If the columns are one "

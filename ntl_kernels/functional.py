@@ -6,9 +6,11 @@ The arguments become a :class:`Problem`. :mod:`ntl_kernels.dispatch` computes it
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from torch import Tensor
 
-from .checks import check_linear, check_numbers, check_tensor, checked_problem
+from .checks import check_linear, check_numbers, check_options, check_tensor, checked_problem
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .dispatch import as_result, loss_of_hidden, loss_of_logits
 from .problem import RowInputs
@@ -36,6 +38,7 @@ def cross_entropy_ntl(
     inplace: bool = False,
     return_parts: bool = False,
     backend: str = "auto",
+    **unknown: NoReturn,
 ) -> Tensor | NTLOutput:
     """Cross-entropy + lambda * Number Token Loss of logits, computed together with their gradient.
 
@@ -93,8 +96,9 @@ def cross_entropy_ntl(
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083; z-loss: PaLM, arXiv 2204.02311;
     softcap: Gemma 2, arXiv 2408.00118.
     """
+    check_options(unknown)
     check_tensor("logits", logits)
-    check_numbers(numbers, logits.shape[-1])
+    check_numbers(numbers, logits.shape)
     spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
     rows = RowInputs(labels, token_weights, number_weights)
     given = num_tokens, num_numbers, backend, return_parts
@@ -128,6 +132,7 @@ def linear_cross_entropy_ntl(
     num_numbers: int | float | Tensor | None = None,
     return_parts: bool = False,
     backend: str = "auto",
+    **unknown: NoReturn,
 ) -> Tensor | NTLOutput:
     """:func:`cross_entropy_ntl` of ``hidden @ weight.T + bias``, without storing all logits at once.
 
@@ -160,8 +165,9 @@ def linear_cross_entropy_ntl(
         >>> linear_cross_entropy_ntl(hidden, head.weight, torch.tensor([2, 7, 1, 5]), numbers).item()
         2.3294...
     """
+    check_options(unknown)
     check_linear(hidden, weight, bias, chunk_size)
-    check_numbers(numbers, weight.shape[0])
+    check_numbers(numbers, weight.shape[:1])
     spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
     rows = RowInputs(labels, token_weights, number_weights)
     problem = checked_problem(hidden, rows, numbers, config, spec, num_tokens, num_numbers, backend)

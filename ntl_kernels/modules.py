@@ -23,7 +23,7 @@ class NTLLoss(nn.Module):
         super().__init__()
         self.numbers = numbers
         self.options: dict[str, Any] = dict(zip(OF_SPEC, of_spec, strict=True)) | others
-        check_numbers(numbers, getattr(numbers, "vocab_size", 0))
+        check_numbers(numbers, [getattr(numbers, "vocab_size", 0)])
         config, *rest = of_spec
         spec = spec_of(config, numbers, *rest)
         check_weight("weight", config.weight, spec)

@@ -111,7 +111,7 @@ def of_groups(
     """What ``reduce`` finds, [n] or [n, L], from rows [n, V] of logits and the ids and values of a group: [B...] (with
     several groups [B..., G]), and L as the last dimension."""
     check_tensor("logits", logits)
-    check_numbers(numbers, logits.shape[-1])
+    check_numbers(numbers, logits.shape)
     table = numbers.table(logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
     per_block = max(1, BLOCK_BYTES // (loss_dtype(rows.dtype).itemsize * numbers.vocab_size))

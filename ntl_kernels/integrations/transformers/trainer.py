@@ -62,13 +62,23 @@ class ForgetAttempt(TrainerCallback):
 
 @dataclass(frozen=True)
 class KeepsNumberWeights:
-    """A data collator that raises if another one drops the column ``number_weights``."""
+    """A data collator that raises if another one drops the column ``number_weights``, and explains that it must pad."""
 
     collator: Callable[[Any], Any]
 
     def __call__(self, rows: Any) -> Any:
         is_weighted = any(isinstance(row, Mapping) and NUMBER_WEIGHTS in row for row in rows)
-        batch = self.collator(rows)
+        try:
+            batch = self.collator(rows)
+        except ValueError as error:
+            lengths = {len(row["input_ids"]) for row in rows if isinstance(row, Mapping) and "input_ids" in row}
+            if len(lengths) < 2:
+                raise
+            name = getattr(self.collator, "__name__", type(self.collator).__name__)
+            raise ValueError(
+                f"the rows of a batch have {min(lengths)} to {max(lengths)} tokens, which {name} does not pad: pass "
+                "data_collator=DataCollatorForSeq2Seq(tokenizer), which pads labels with -100"
+            ) from error
         if is_weighted and NUMBER_WEIGHTS not in batch:
             raise ValueError(
                 f"the data has a column {NUMBER_WEIGHTS}, but its batches do not: pass a data_collator that "
@@ -250,7 +260,10 @@ class NTLTrainerMixin(Host):
     def ntl_targets(self, batch: Any, options: NTLOptions) -> Targets:
         """The target of each position of a batch."""
         if not label_names(batch):
-            raise ValueError(f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}")
+            raise ValueError(
+                f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}. For a causal model they are "
+                "the input_ids, with -100 where there is no loss (padding, prompts)"
+            )
         labels, shift_labels, weights = (batch.get(name) for name in ("labels", "shift_labels", NUMBER_WEIGHTS))
         virtual = virtual_tokens(self.model)
         if virtual and not (shift_labels is weights is None):
