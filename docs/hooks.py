@@ -1,5 +1,5 @@
-"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, marks in
-tables get colours, and intervals stay on one line.
+"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, and
+intervals stay on one line.
 
 MathML is part of HTML, so formulas need no script and no network.
 """
@@ -10,7 +10,6 @@ import ast
 import html
 import re
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,6 @@ TITLE = re.compile(r"^# ", re.MULTILINE)
 STYLE = re.compile(r"<style>.*?</style>\n?", re.DOTALL)
 CELL = re.compile(r"<t[hd]\b.*?</t[hd]>", re.DOTALL)
 CODE = re.compile(r"<code>([^<]+)</code>")
-MARK = re.compile(r"<td>([✓✗–])(?: \((\d+)\))?</td>")
-MARKS = {"✓": "yes", "✗": "no", "–": "untried"}
-"""The class of a cell that begins with a mark."""
 
 
 def on_config(config: Any) -> Any:
@@ -83,7 +79,7 @@ def copied(file: Path) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Insert diagrams and MathML, link equations by their numbers, keep intervals on one line, colour marks."""
+    """Insert diagrams and MathML, link equations by their numbers, keep intervals on one line."""
     content = FIGURE.sub(lambda match: diagram(match[1], match[2]), content)
     content = INLINE.sub(lambda match: mathml(match[1], "inline"), content)
     numbers = set(TAG.findall(content))
@@ -91,8 +87,7 @@ def on_page_content(content: str, **_: Any) -> str:
     content = outside(lambda text: CITATION.sub(lambda m: citation(m, numbers), text), content)
     content = outside(lambda text: UNBROKEN.sub(lambda m: re.sub(SPACE, "\xa0", m[0]), text), content)
     content = CELL.sub(lambda cell: outside(lambda text: HYPHENATED.sub(lambda m: word(m[0]), text), cell[0]), content)
-    content = CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
-    return marked(content) if "<td>✓" in content else content
+    return CELL.sub(lambda cell: CODE.sub(lambda code: unbroken(code[1]), cell[0]), content)
 
 
 def diagram(title: str, path: str) -> str:
@@ -216,18 +211,3 @@ def unbroken(code: str) -> str:
 def word(text: str) -> str:
     """Text that stays on one line."""
     return f'<span class="word">{text}</span>'
-
-
-def marked(content: str) -> str:
-    """Colour the cells of marks by their class, and link their numbers to the notes below the table."""
-    table, opening, notes = content.partition("<ol>")
-    listed, closing, rest = notes.partition("</ol>")
-    numbers = count(1)
-    listed = re.sub("<li>", lambda _: f'<li id="note-{next(numbers)}">', listed)
-    return MARK.sub(lambda match: mark(match[1], match[2]), table) + opening + listed + closing + rest
-
-
-def mark(sign: str, note: str | None) -> str:
-    """A cell of a table of marks."""
-    link = f' <a href="#note-{note}">({note})</a>' if note else ""
-    return f'<td class="{MARKS[sign]}">{sign}{link}</td>'

@@ -47,7 +47,8 @@ from .parallel.shards import group_of_one
 from .test_ntloss import tokenizer_of, twice_mse
 from .versions import needs
 
-PAGE = Path(__file__).parent.parent / "docs" / "pages" / "transforms.md"
+PAGE = Path(__file__).parent.parent / "docs" / "pages" / "scale.md"
+BEGIN, END = "<!-- transforms:begin, written by python -m tests.test_transforms -->\n", "<!-- transforms:end -->"
 BATCH, LENGTH, HIDDEN = 2, 9, 16
 LENGTHS = (9, 4, 7, 12, 5)
 """Of the batches that one compiled or exported function sees."""
@@ -553,26 +554,23 @@ class Outcome(NamedTuple):
 
 
 NO_SECOND = Outcome(
-    'Only first derivatives: a second derivative raises an error. With `backend="reference"` the functions have second '
-    "derivatives.",
+    'an error: there are only first derivatives; `backend="reference"` has second ones',
     r"ntl_kernels have no second derivatives.*Use backend='reference'",
 )
 UNSUPPORTED = Outcome(
-    'Not supported: the call raises an error. With `backend="reference"` the functions support every transform.',
+    'an error; `backend="reference"` supports it',
     r"ntl_kernels do not support .*Use backend='reference'",
 )
-NO_SECOND_OF_SHARDS = Outcome("Only first derivatives: a second derivative raises an error.", r"no second derivatives")
+NO_SECOND_OF_SHARDS = Outcome("an error: there are only first derivatives", r"no second derivatives")
 AUTOGRAD_ALONE = Outcome(
-    "Not supported: the call raises an error. Collectives have no such transform; use autograd.",
+    "an error: collectives have no such transform; use autograd",
     r"losses of a sharded vocabulary do not support .*use autograd",
 )
-NO_EXPORT = Outcome("Not supported: the exported loss of a sharded vocabulary has no gradient.", None)
-NO_DENOMINATOR = Outcome("Not applicable: it takes no denominator.", None)
-NO_OPERATOR = Outcome("Not applicable: it uses no operator of this library.", None)
-NO_LAMBDA = Outcome(
-    "Not applicable: it takes no lambda, or only that of its configuration, which can only be changed in place.", None
-)
-UNTRIED = Outcome("The test needs a GPU, and none has run it yet. An emulator runs the kernels that it captures.", None)
+NO_EXPORT = Outcome("no gradient of the exported loss", None)
+NO_DENOMINATOR = Outcome("takes no denominator", None)
+NO_OPERATOR = Outcome("uses no operator of this library", None)
+NO_LAMBDA = Outcome("takes no lambda, or only that of its configuration, changed in place", None)
+UNTRIED = Outcome("not run: the test needs a GPU (an emulator runs the kernels that it captures)", None)
 
 
 class Transform(NamedTuple):
@@ -740,56 +738,44 @@ def test_nothing_is_copied_to_a_device(subject: str) -> None:
         total(network(x, labels)).backward()
 
 
-# The page
+# The section of the page
 
-INTRODUCTION = """# Compatibility with torch
+INTRODUCTION = """The tests run every public function and module, and a patched model, under {count} transforms of torch. Value and
+gradient equal those of `backend="reference"`, with these exceptions. None returns a wrong result. `number_statistics`,
+`ntloss.NTLossDotProduct` and `ntloss.NumberLevelLoss` consist of torch operations and have every transform.
 
-The tests run each public function (columns) under each transform of torch (rows):
+{table}
 
-- ✓: value and gradient equal those of `backend="reference"`.
-- ✗: the call raises an error of this package that names what to use instead.
-- –: not applicable, or not run yet.
-
-A number refers to the list below the table. No combination silently returns a wrong result. A *patched model* is a
-Hugging Face model after `apply_ntl_to_model`.
-
-`python -m tests.test_transforms` writes this page from the table that the tests check."""
-
-CLOSING = """Notes:
-
-- If lambda changes during training, pass a 0-d tensor on the logits' device as `NTLConfig(weight=...)`. Change it in
-  place (`weight.fill_(0.1)`), or pass a new tensor in each call. A new value does not recompile, and a captured graph
-  follows a change in place.
-- Saved-tensor hooks (offloading, checkpoints) see at most one tensor of N x V elements for the loss from logits, and
-  none for the loss from hidden states.
-- Under a compiler, under a `torch.func` transform, and with fake or meta tensors, Python cannot inspect values. Then
-  the operators detect out-of-range labels when they run. `ntloss.NTLossDotProduct` and `NumberLevelLoss` return NaN for
-  such labels, and so does a patched model
-  that transforms its logits otherwise than declared, read before or guessed from its configuration.
-- A compiled `NumberLevelLoss` sums at most 4096 digits of one number.
+Without exception: {others}.
 """
 
 
-def page() -> str:
-    """The documentation's page of the table."""
-    outcomes = list(dict.fromkeys(outcome for row in TABLE.values() for outcome in row.outcomes.values()))
-
-    def cell(outcome: Outcome | None) -> str:
-        if outcome is None:
-            return "✓"
-        return f"{'–' if outcome.message is None else '✗'} ({outcomes.index(outcome) + 1})"
-
-    rows = [["transform", *(subject.title for subject in SUBJECTS.values())], ["---"] * (len(SUBJECTS) + 1)]
-    rows += [[row.title, *(cell(row.outcomes.get(subject)) for subject in SUBJECTS)] for row in TABLE.values()]
+def section() -> str:
+    """The documentation's section: a row for each transform that does not work for all, and a list of the others."""
+    rows, others = [["transform", "losses", "losses of a sharded vocabulary"], ["---"] * 3], []
+    for row in TABLE.values():
+        found = [{row.outcomes.get(name) for name in names} for names in (LOSSES, SHARDED)]
+        found = [group if any(each and each.message for each in group) or group & {NO_EXPORT, UNTRIED} else {None} for group in found]
+        if found == [{None}] * 2:
+            others.append(row.title)
+            continue
+        (of_losses,), (of_shards,) = found  # the same for all of them
+        rows.append([row.title, *(each.sentence if each else "as the reference" for each in (of_losses, of_shards))])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    sentences = "\n".join(f"{number}. {outcome.sentence}" for number, outcome in enumerate(outcomes, 1))
-    return "\n\n".join([INTRODUCTION, table, sentences, CLOSING])
+    return INTRODUCTION.format(count=len(TABLE), table=table, others="; ".join(others))
+
+
+def page() -> str:
+    """The page with the section of now."""
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return before + begin + section() + end + after
 
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.test_transforms"
+    assert section().count("| an error") > 10
 
 
 if __name__ == "__main__":
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
