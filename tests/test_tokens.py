@@ -9,11 +9,12 @@ import pickle
 import random
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from transformers import (
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.tokens import NumberTable
+from ntl_kernels.tokens.__main__ import main as describe_command
 
 from .integrations.models import make_model
 
@@ -323,14 +325,17 @@ def test_options_that_count_half_of_the_numbers_do_not_warn(texts: list[str]) ->
 def test_missing_digits_warn_and_are_described() -> None:
     numbers, (warned,) = found(FakeTokenizer(*"01245678", "Ġ3"))
     assert re.match(r"digits without a token: 3, 9;.*space_prefixed=True counts 9", warned)
-    assert "digits without a token: 3, 9" in numbers.describe()
+    assert "1 of 9 number tokens would get no NTL: use space_prefixed=True. No token is worth 9." in numbers.describe()
     assert found(FakeTokenizer("10", "20"), digits_only=False)[1] == []  # which counts all of them
 
 
+OF_EVERY_TOKENIZER = r"NumberTokens\(|  ([\d.]+ is '|group \d|values with several tokens|\.\.\. and)"
+
+
 def advice(tokenizer: Any, **options: bool) -> tuple[str, str]:
-    """(what from_tokenizer warns of, what describe() notes)."""
+    """(what from_tokenizer warns of, what describe() notes of other number tokens and options)."""
     numbers, warned = found(tokenizer, **options)
-    notes = [line for line in numbers.describe(most=0).splitlines()[2:] if "values with several tokens" not in line]
+    _, *notes = (line for line in numbers.describe(most=0).splitlines() if not re.match(OF_EVERY_TOKENIZER, line))
     return " ".join(warned), " ".join(notes)
 
 
@@ -887,9 +892,13 @@ def test_descriptions() -> None:
     tokenizer = FakeTokenizer("a", "7", "07", "3.5", "12", "Ġ4")
     numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False)
     assert repr(numbers) == "NumberTokens(4 tokens in 3 groups, vocab_size=6)"
-    notes = ["  digits without a token: 0, 1, 2, 3, 4, 5, 6, 8, 9", "  other options: space_prefixed=True counts 5"]
+    notes = [
+        "  1 of 5 number tokens would get no NTL: use space_prefixed=True. No token is worth 0, 1, 2, 3, 5, 6, 8, 9.",
+        "  other options: space_prefixed=True counts 5",
+    ]
     assert numbers.describe(most=1).splitlines() == [
         repr(numbers),
+        *notes,
         "  group 1: 1 tokens worth 7",
         "  7  id 1 '7'",
         "  group 2: 1 tokens worth 3.5",
@@ -897,17 +906,16 @@ def test_descriptions() -> None:
         "  group 3: 2 tokens worth 0.7 to 1.2, in units of 10",
         "  0.7  id 2 '07'",
         "  ... and 1 more values",
-        *notes,
     ]
     numbers = NumberTokens.from_tokenizer(tokenizer, digits_only=False, group_by=None)
     assert repr(numbers) == "NumberTokens(4 tokens worth 3.5 to 12, vocab_size=6)"
     assert numbers.describe(most=2).splitlines() == [
         repr(numbers),
+        *notes,
         "  3.5  id 3 '3.5'",
         "  7  id 1 '7', id 2 '07'",
         "  ... and 1 more values",
         "  values with several tokens: 1",
-        *notes,
     ]
     assert NumberTokens.from_mapping({**dict.fromkeys(range(6), 0.5), 6: -2.0}, 7).describe().splitlines() == [
         "NumberTokens(7 tokens worth -2 to 0.5, vocab_size=7)",
@@ -1000,3 +1008,62 @@ def test_a_description_lists_no_negative_number_of_values(most: Any) -> None:
         numbers.describe(most)
     assert numbers.describe(-1) == numbers.describe(15) == numbers.describe(10**30)
     assert numbers.describe(np.int64(3)).splitlines()[3:] == ["  2  id 2", "  ... and 12 more values"]
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "said"),
+    [
+        (byte_level_with_digit_groups, {}, "14 of 24 number tokens would get no NTL: use digits_only=False."),
+        (sentencepiece_digits, {}, "All 10 number tokens count."),
+        (word_piece, {"digits_only": False}, "All 24 number tokens count, apart from those named below."),
+    ],
+)
+def test_descriptions_begin_with_a_verdict(build: Any, options: dict[str, bool], said: str) -> None:
+    assert found(build(), **options)[0].describe().splitlines()[1].strip() == said
+
+
+def test_descriptions_show_how_numbers_are_split_and_what_has_cross_entropy_alone() -> None:
+    """As the tokenizer itself splits them, with the group of each number token if there are several."""
+    for build, options in product(
+        (byte_level, byte_level_with_digit_groups, sentencepiece_digits, sentencepiece_unigram, word_piece),
+        ({}, {"digits_only": False}, {"digits_only": False, "space_prefixed": True, "group_by": None}),
+    ):
+        tokenizer = build()
+        numbers, lines = found(tokenizer, **options)[0], []
+        for text in ("1245", "3.14"):
+            pieces, split = [], tokenizer.encode(text, add_special_tokens=False)
+            for token, piece in zip(split.ids, split.tokens, strict=True):
+                starts = [group.start for group in numbers.groups]
+                place = numbers.ids.tolist().index(token) if token in numbers.ids else None
+                mark = "" if len(starts) == 1 else f" (group {bisect_right(starts, place or 0)})"
+                mark = " (CE alone)" if place is None else mark
+                pieces.append(f"{piece!r}{mark}")
+            lines.append(f"  {text} is {' + '.join(pieces)}")
+        assert [line for line in numbers.describe().splitlines() if " is '" in line] == lines
+
+
+def test_the_command_describes_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the default options and, if others count more, with those; of a file as of a folder."""
+    tokenizer = byte_level_with_digit_groups()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert describe_command([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for options, call in (({}, "tokenizer"), ({"digits_only": False}, "tokenizer, digits_only=False")):
+        described = found(tokenizer, **options)[0].describe(3)
+        assert f"NumberTokens.from_tokenizer({call})\n{described}\n" in printed
+    assert describe_command([str(tmp_path / "tokenizer.json"), "--most", "3"]) == 0
+    assert capsys.readouterr().out == printed
+    no_digits = Tokenizer(models.WordLevel({"a": 0, "7": 1}, unk_token="a"))
+    no_digits.save(str(tmp_path / "tokenizer.json"))
+    assert describe_command([str(tmp_path)]) == 0 and "two distinct values" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), ("{", "EOF while"), ("{}", "Model missing")])
+def test_the_command_names_files_that_hold_no_tokenizer(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        describe_command([str(tmp_path)])
+    assert said in (told := capsys.readouterr().err) and str(tmp_path) in told and len(told.splitlines()) <= 3

@@ -246,10 +246,10 @@ class NumberTokens:
         if len(set(values.values())) < 2:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
         absent = ", ".join(str(digit) for digit in range(10) if digit not in values.values())
-        gaps = [f"digits without a token: {absent}"] if absent else []
-        warned = (
-            [f"{gaps[0]}; labels with them get no number loss{more and f' ({more})'}"] if gaps and digits_only else []
-        )
+        warned = []
+        if absent and digits_only:
+            also = f" ({more})" if more else ""
+            warned.append(f"digits without a token: {absent}; labels with them get no number loss{also}")
         best, most = ranking[-1]
         if most > 2 * counted:
             warned.append(
@@ -262,7 +262,7 @@ class NumberTokens:
         lengths = sorted({length_of(text) for text, _ in found})
         place = {length: number for number, length in enumerate(lengths, 1) if group_by}
         group_of = {token: place.get(length_of(text), 1) for text, token in found}
-        notes = [verdict(vocab, labels, options)[1], *splits(tokenizer, vocab, group_of), *gaps, *uncounted]
+        notes = [verdict(vocab, labels, options)[1], *splits(tokenizer, vocab, group_of), *uncounted]
         notes += [f"other options: {more}"] if more else []
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)

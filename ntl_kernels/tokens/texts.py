@@ -203,16 +203,16 @@ def counts_of_options(vocab: Vocab, chosen: Options) -> list[tuple[Options, int]
 
 def verdict(vocab: Vocab, labels: Vocab, chosen: Options) -> tuple[bool, str, Options]:
     """Whether the chosen options count all number tokens that can be labels, in words, and the options that do."""
-    ranking = counts_of_options(labels, chosen)
+    ranking, others = counts_of_options(labels, chosen), never_counted(labels, chosen)
     (_, counted), (best, most) = ranking[0], ranking[-1]
-    words = f"All {most:,} number tokens count."
+    words = f"All {most:,} number tokens count{', apart from those named below' * bool(others)}."
     if counted < most:
         words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
     values = {value_of(text, best) for text, _ in vocab}
     missing = [str(digit) for digit in range(10) if digit not in values]
     if missing:
         words += f" No token is worth {', '.join(missing)}."
-    return counted == most and not missing, words, best
+    return counted == most and not missing and not others, words, best
 
 
 def splits(tokenizer: Any, vocab: Vocab, groups: Mapping[int, int]) -> Iterator[str]:
@@ -226,6 +226,8 @@ def splits(tokenizer: Any, vocab: Vocab, groups: Mapping[int, int]) -> Iterator[
         try:
             tokens = [(token, names[token]) for token in encoded(tokenizer, sample)]
         except Exception:  # whatever it raises, the object cannot encode
+            return
+        if not tokens:
             return
         group = {token: f" (group {groups[token]})" if several else "" for token, _ in tokens if token in groups}
         pieces = " + ".join(f"{text!r}{group.get(token, ' (CE alone)')}" for token, text in tokens)
