@@ -351,11 +351,11 @@ def lengths() -> str:
             for line, word in enumerate(reversed(words)):
                 yield text(10, bottom - 20 * line, word, size=size)
             for middle, loss in zip(middles, losses, strict=True):
-                above = bottom - round(50 * loss / max(losses), 1)
+                above = bottom - (round(50 * (math.log10(loss) + 3) / 6, 1) if loss else 0)
                 yield bar(middle, above, bottom, ORANGE if row else BLUE)
                 yield text(middle, above - 6, f"{loss:.3g}", "middle", size)
             yield path([(left, bottom), (left + len(GUESSES) * slot, bottom)], FAINT, 1)
-        yield text(10, bottom + 38, "Each row of bars has its own scale.", size=size, fill=FAINT)
+        yield text(10, bottom + 38, "All bars have one logarithmic scale, from 0.001 to 1,000.", size=size, fill=FAINT)
 
     return drawing(450, parts(), width=530)
 
