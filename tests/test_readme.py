@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.quality import report as quality
+from benchmarks.speed import results as speed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -19,23 +23,28 @@ EXAMPLE = re.compile(
 )
 EXAMPLES = {heading: (code, output) for heading, code, output in EXAMPLE.findall(README)}
 """Heading -> code and what it prints."""
-LOOP = re.search(r"In your own training loop:\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+LOOP = re.search(r"In your own training loop:\n\n```python\n(.*?)```", README, re.DOTALL)[1].splitlines()
 READERS_OWN = """
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
 
 torch.manual_seed(0)
 words = [*"0123456789", *"abcdefghijklmnopqrstuvwxyz", "<unk>"]
 tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer_object=Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<unk>")),
+    model_input_names=["input_ids", "attention_mask"],
 )
+tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
 model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
-dataset = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 37, (8, 12))]
+texts = [" ".join("2 0 a 1 b 7 9 c 3 9 d 4".split()[:length]) for length in (12, 5, 9, 2, 7, 12, 3, 8)]
+tokenizer.pad_token = tokenizer.unk_token = "<unk>"
+dataset = [{"input_ids": ids, "labels": ids} for ids in tokenizer(texts)["input_ids"]]
 args = TrainingArguments("runs/hf", max_steps=1, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
 """
 """Small versions of what the examples expect from their reader."""
+IMPORTS = "from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl\n"
 
 
 def printed_by(code: str, folder: Path) -> str:
@@ -59,7 +68,7 @@ def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
 def test_the_hugging_face_example_logs_the_losses(tmp_path: Path) -> None:
     """Names as printed; values move with the random weights of each version of transformers, the sum does not."""
     code, output = EXAMPLES["Hugging Face"]
-    lines = printed_by(READERS_OWN + code, tmp_path).splitlines()
+    lines = printed_by("\n".join((READERS_OWN, IMPORTS, LOOP[0], code)), tmp_path).splitlines()
     printed = ast.literal_eval(next(line for line in lines if line.startswith("{")))
     shown = ast.literal_eval(output)
     assert list(shown) == [name for name in printed if name in shown] and {"loss", "ce", "ntl"} <= set(shown)
@@ -68,18 +77,103 @@ def test_the_hugging_face_example_logs_the_losses(tmp_path: Path) -> None:
     assert float(shown["ce"]) == pytest.approx(float(printed["ce"]), rel=0.1)
 
 
-def test_the_training_loop_has_one_loss_from_logits_and_from_hidden_states(tmp_path: Path) -> None:
-    imported = "from ntl_kernels import NumberTokens, cross_entropy_ntl, linear_cross_entropy_ntl\n"
-    given = f"{imported}input_ids = torch.randint(0, 37, (2, 12))\n"
-    printing = "".join(
-        f"{line}\nprint(float(loss))\n" if line.startswith("loss") else f"{line}\n" for line in LOOP.splitlines()
+def test_the_training_loop_gives_the_loss_of_unpadded_rows(tmp_path: Path) -> None:
+    """From logits and from hidden states: the means of CE over all tokens and of NTL over all numbers."""
+    printing = "".join(f"{line}\nprint(float(loss))\n" if line.startswith("loss") else f"{line}\n" for line in LOOP)
+    rows = """
+ce, ntl = [], []
+for text in texts:
+    ids = torch.tensor(tokenizer(text)["input_ids"])
+    for p, label in zip(model(ids[None]).logits[0, :-1].double().softmax(-1), ids[1:].tolist()):
+        ce.append(-float(p[label].log()))
+        if label < 10:
+            digits = p[:10] / p[:10].sum()
+            ntl.append(float(digits @ (torch.arange(10.0).double() - label).abs()))
+assert len({len(tokenizer(text)["input_ids"]) for text in texts}) > 4 and len(ce) > len(ntl) > 10
+print(sum(ce) / len(ce) + 0.3 * sum(ntl) / len(ntl))
+"""
+    from_logits, from_hidden, unpadded = map(
+        float, printed_by(READERS_OWN + IMPORTS + printing + rows, tmp_path).split()[-3:]
     )
-    from_logits, from_hidden = map(float, printed_by(READERS_OWN + given + printing, tmp_path).split()[-2:])
-    assert from_logits == pytest.approx(from_hidden, rel=1e-5) and from_logits > 3
+    assert from_logits == pytest.approx(unpadded, rel=1e-6) and from_hidden == pytest.approx(unpadded, rel=1e-6)
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 140
+TOP, _, _ = README.partition("## Does it help?")
+KNOWN = {"4", "9", "3", "2411", "02083", "2025", "0", "1"}
+"""Numbers of the top that are no results: the example, the paper's number and year, weight 0, arguments of code."""
+
+
+NAMES = {10: "ten", 11: "eleven", 12: "twelve"}
+
+
+def milliseconds(folder: str, workload: str) -> dict[str, str]:
+    """The median time of each provider in a problem, with three digits."""
+    records = speed.preferred(speed.load(speed.FOLDER / folder))
+    return {name: f"{1e3 * seconds:.3g} ms" for name, seconds in speed.medians(records[workload]).items()}
+
+
+def peaks(folder: str, workload: str) -> dict[str, str]:
+    """The peak memory of each provider in a problem."""
+    found = speed.timed(speed.preferred(speed.load(speed.FOLDER / folder))[workload])
+    return {name: f"{entry['peak_bytes'] / 2**20:.0f} MiB" for name, entry in found.items()}
+
+
+def claims() -> list[str]:
+    """The sentences of the top with the numbers of the records."""
+    gpu, cpu = milliseconds("nvidia-h100-80gb-hbm3", "first-128256-bf16"), milliseconds("amd-epyc", "logits-fp32")
+    memory = peaks("amd-epyc", "hidden-fp32")
+    ratios = json.loads((quality.FOLDER / "timing-null-tokens.json").read_text())["ratios"]
+    outcomes = dict.fromkeys(("right", "refused", "not built", "not tried"), 0)
+    for line in (speed.FOLDER / "model-classes.md").read_text().splitlines():
+        if row := re.match(r"\| ([a-z ]+): .*? \| (\d+) \|", line):
+            outcomes[row[1]] += int(row[2])
+    sections = re.findall(r"^## (.*)", (ROOT / "docs" / "pages" / "frameworks.md").read_text(), re.MULTILINE)
+    others = sections[sections.index("TRL") + 1 :]
+    failed, passed = re.search(
+        r"(\d+) failed, (\d+) passed", (speed.FOLDER / "nvidia-h100-80gb-hbm3" / "tests.log").read_text()
+    ).groups()
+    first, plain = (
+        speed.preferred(speed.load(speed.FOLDER / folder))[name]
+        for folder, name in (("nvidia-h100-80gb-hbm3", "first-128256-bf16"), ("amd-epyc", "logits-fp32"))
+    )
+    assert (first["vocab"], first["dtype"], first["environment"]["device"][:11]) == (128_256, "bfloat16", "NVIDIA H100")
+    assert plain["environment"]["threads"] == 2 and plain["dtype"] == "float32"
+    return [
+        f"on an H100, **CE + NTL takes {gpu['ours']} where `F.cross_entropy` alone takes {gpu['torch_ce']}** "
+        f"({first['rows']:,} tokens, Llama 3's vocabulary, bfloat16)",
+        f"On two CPU cores ({plain['rows']:,} tokens, {plain['vocab']:,} columns, float32): our CE {cpu['ours_off']}, "
+        f"our CE + NTL {cpu['ours']}, `F.cross_entropy` {cpu['torch_ce']}, and with `ntloss` {cpu['torch_ce_ntloss']}.",
+        f"A training step of SmolLM2 takes {ratios['ce']['median']:.2f} times as long as with our CE alone, and "
+        f"{ratios['stock']['median']:.2f} times as long as with the stock Trainer",
+        f"peak at {memory['ours']} instead of {memory['torch_linear']}",
+        f"[{outcomes['right']} of {outcomes['right'] + outcomes['refused']} model classes]",
+        f"the Trainer, TRL, LoRA and [{NAMES[len(others)]} other frameworks]",
+        f"{passed} of {int(passed) + int(failed)} tests of the kernels passed",
+    ]
+
+
+def test_every_number_of_the_top_is_that_of_a_record() -> None:
+    """No sentence differs from its records, and no number is in no such sentence."""
+    top = " ".join(TOP.split())
+    for claim in claims():
+        assert claim in top, claim
+        top = top.replace(claim, "", 1)
+    assert set(re.findall(r"(?<![A-Za-z0-9])\d+", top)) <= KNOWN
+
+
+def test_the_top_comes_first_and_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150 and len(TOP.splitlines()) < 40
+    parts = (
+        "![",
+        "```diff\n-loss = F.cross_entropy",
+        "- **It replaces",
+        "costs little",
+        "stores no logits",
+        "fits",
+        "tells",
+        "no",
+    )
+    assert [*map(TOP.index, parts[:-1])] == sorted(map(TOP.index, parts[:-1]))
 
 
 def commands() -> list[str]:

@@ -62,7 +62,9 @@ FROM_SCRATCH = (SHORT, LONG, "housing", "taxis", "diamonds", "arithmetic")
 CHOSEN = "†"
 """Marks the rows on whose data the setting was chosen."""
 SHOWN = "median_error"
-"""The table's measure: wild answers do not dominate it, and every task has it."""
+"""The measure of a row: wild answers do not dominate it, and every task has it."""
+UNMOVED = "mae"
+"""The measure of a row whose median error is the same in every pair, as with answers that are whole numbers."""
 TRAINED = (*FINETUNED[:3], "housing", "taxis", "diamonds", RENTS)
 """The data sets whose difference is plotted over training."""
 Pair = tuple[Headline, list[Record], list[Record]]
@@ -85,21 +87,27 @@ def in_table(runs: Sequence[Record], datasets: Sequence[str]) -> list[Pair]:
 
 
 def table(runs: Sequence[Record], datasets: Sequence[str] = FROM_SCRATCH) -> str:
-    """A row per task: the median error with CE and with CE + NTL, and how it and the mean error change."""
+    """A row per task: an error with CE and with CE + NTL, and how it and the mean error change."""
     found = in_table(runs, datasets)
     ours = NTL if {row.loss for row, _, _ in found} <= {NTL} else "CE + NTL"
-    header = ["task", "CE", ours, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
-    return markdown(header, [table_row(*pair) for pair in found], words=1)
+    header = ["task", "error", "CE", ours, "change [95% interval]", "seeds with a smaller error", "change in MAE"]
+    return markdown(header, [table_row(*pair) for pair in found], words=2)
 
 
 def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[str]:
     unit = f", {UNITS[row.dataset]}" if row.dataset in UNITS else ""
-    means = [rounded(fmean(values_of(side, row.split, SHOWN)), 3) for side in (plain, ours)]
-    found, mae = (compare(ours, plain, row.split, metric) for metric in (SHOWN, "mae"))
-    equal = sum(map(eq, *(values_of(side, row.split, SHOWN) for side in (ours, plain))))
-    seeds = f"{found.lower} of {found.pairs}" + f" ({equal} equal)" * (equal > 0) if found else ""
     name = subject(row.dataset) + variant(row) + unit + CHOSEN * (row.dataset in BUDGETS)
-    return [name, *means, marked(found, SHOWN), seeds, marked(mae, "mae")]
+    shown = measure(row, ours, plain)
+    means = [rounded(fmean(values_of(side, row.split, shown)), 3) for side in (plain, ours)]
+    found, mae = (compare(ours, plain, row.split, metric) for metric in (shown, "mae"))
+    seeds = f"{found.lower} of {found.pairs}" if found else ""
+    return [name, METRICS[shown], *means, marked(found, shown), seeds, marked(mae, "mae") * (shown != "mae")]
+
+
+def measure(row: Headline, ours: list[Record], plain: list[Record]) -> str:
+    """The error that a row shows."""
+    both = (values_of(side, row.split, SHOWN) for side in (ours, plain))
+    return UNMOVED if all(map(eq, *both)) else SHOWN
 
 
 def marked(found: Difference | None, metric: str) -> str:
@@ -109,19 +117,23 @@ def marked(found: Difference | None, metric: str) -> str:
 
 def finetuning(runs: Sequence[Record], yardsticks: Record) -> str:
     """What was fine-tuned, and how far the model before it and a method for tables are from the answers."""
-    found = in_table(runs, FINETUNED)
+    found, datasets = in_table(runs, FINETUNED), by_dataset(runs)
     if not found:
         return ""
-    (_, ours, _), datasets = found[0], by_dataset(runs)
-    training, lora = ours[0]["config"]["trainer"]["arguments"], ours[0]["config"]["model"]["lora"]
-    made = (
-        "SmolLM2-135M-Instruct, a pretrained model of 135 million parameters, was fine-tuned with LoRA (rank "
-        f"{lora['r']}) for {training['max_steps']} steps of {training['per_device_train_batch_size']} rows."
-    )
     untrained = [(datasets[row.dataset].get((UNTRAINED, "CE"), []), row.split) for row, _, _ in found]
     shares = [1 - share for group, split in untrained for share in values_of(group, split, "no_number")]
     asked = f"Before that, at most {max(shares):.1%} of its answers in any task were numbers." if shares else ""
-    return " ".join(filter(None, [made, asked, beyond(runs, yardsticks, FINETUNED)]))
+    return " ".join(filter(None, [made(runs), asked, beyond(runs, yardsticks, FINETUNED)]))
+
+
+def made(runs: Sequence[Record]) -> str:
+    """The sentence on the model that was fine-tuned, and how."""
+    (_, ours, _), *_ = in_table(runs, FINETUNED)
+    training, lora = ours[0]["config"]["trainer"]["arguments"], ours[0]["config"]["model"]["lora"]
+    return (
+        "SmolLM2-135M-Instruct, a pretrained model of 135 million parameters, was fine-tuned with LoRA (rank "
+        f"{lora['r']}) for {training['max_steps']} steps of {training['per_device_train_batch_size']} rows."
+    )
 
 
 def scope(runs: Sequence[Record], yardsticks: Record) -> str:

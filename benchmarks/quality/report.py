@@ -11,7 +11,7 @@ from ..commands import InputError, Parser, in_one_line, writable
 from ..environment import ROOT
 from ..published import README, Draw, Pages, digest
 from . import headlines, ordered, paper, plots, records, several_digits
-from .advice import ADVICE, CHOICE, SOFT, Evidence
+from .advice import ADVICE, CHOICE, HELP, SOFT, Evidence
 from .losses import NTL
 from .names import ANSWERS, FINETUNED, METRICS, OF_PAPER, SEVERAL, WITH_BINS, anchor, file_name, in_order, words
 from .records import Groups, Key, Record, by_dataset, is_rated, splits_of
@@ -21,6 +21,7 @@ from .tables import (
     HIGHER,
     LEGEND,
     LOWER,
+    brief,
     budget_table,
     budgets,
     cost_table,
@@ -176,7 +177,7 @@ def advice(runs: Sequence[Record], yardsticks: Record) -> str:
     """The advice page: when to use NTL and with which options, with a table of evidence for each sentence."""
     parts = ["# When the Number Token Loss helps", *finetuned_parts(runs, yardsticks)]
     parts += ["## Small models, from scratch", *headline_parts(runs, yardsticks)]
-    parts += [f"![{ALT}]({DIFFERENCES})", SHRINKS, f"![Change in MAE over training steps]({TRAINING})"]
+    parts += [f"![{ALT}]({DIFFERENCES})", f"![Change in MAE over training steps]({TRAINING})", SHRINKS]
     parts += [folded("How to read the tables", LEGEND), folded("How the settings were chosen", CHOICE)]
     for sentence, evidence, details in ADVICE:
         table = evidence_table(runs, evidence)
@@ -190,8 +191,8 @@ def advice(runs: Sequence[Record], yardsticks: Record) -> str:
 
 ALT = "Change in error with CE + NTL, relative to CE"
 CAPTION = (
-    f"Median absolute error of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. Change: "
-    f"paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
+    f"Errors of the test answers, mean over seeds, with cross-entropy alone and with {NTL}. The error is the MAE where "
+    f"the median error is the same in every run. Change: paired by seed; {LOWER} or {HIGHER}: the interval excludes 0."
 )
 IN_BINS = (
     f"In 256 bins: each answer is one new token, and the loss is {SOFT}. The answers are greedy. On house values, "
@@ -210,9 +211,11 @@ def folded(title: str, text: str) -> str:
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
-def filled(sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record]) -> str:
+def filled(
+    sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record], write: Callable[..., str] = in_words
+) -> str:
     """A sentence with ``{0}``, ``{1}``, ... replaced by the changes of its evidence."""
-    return sentence.format(*(in_words(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
+    return sentence.format(*(write(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
@@ -241,7 +244,7 @@ def evidence_of(datasets: dict[str, Groups], evidence: Evidence) -> Difference:
 def wrong_advice(runs: Sequence[Record]) -> list[str]:
     """Claims that the records do not support."""
     datasets = by_dataset(runs)
-    claims = [(one.sentence, each, evidence_of(datasets, each)) for one in ADVICE for each in one.evidence]
+    claims = [(one.sentence, each, evidence_of(datasets, each)) for one in HELP + ADVICE for each in one.evidence]
     return [
         f"advice {sentence!r}: {each.dataset}, {each.loss}: {each.metric} is {found.verdict}"
         for sentence, each, found in claims
@@ -250,13 +253,15 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
 
 
 def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
-    """The README's text on quality: one table and links to the rest."""
+    """The README's text on quality: where NTL helps and where it does not, one table, and links to the rest."""
     where = folder.resolve().relative_to(ROOT)
+    lines = "\n".join(f"- {filled(sentence, evidence, runs, brief)}" for sentence, evidence, _ in HELP)
+    _, table, caption = finetuned_parts(runs, yardsticks)
     found = (
         f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
         f"All tables: [report]({where}/{TEXT})."
     )
-    return "\n\n".join(finetuned_parts(runs, yardsticks) or headline_parts(runs, yardsticks)) + f" {found}\n"
+    return f"{lines}\n\n{table}\n\n{headlines.made(runs)} {caption} {found}\n"
 
 
 def pages(folder: Path) -> Pages:

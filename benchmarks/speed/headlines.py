@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from ..published import SPACE
 from ..table import Table
-from .memory import FRESH, KEPT
-from .results import Record, Records, medians, of_way, preferred, timed
+from .results import Record, Records, medians, preferred, timed
 from .tables import MARK, is_disturbed, label, over, problem, scaled
 
 NOT_TIMED = "not timed"
@@ -25,6 +24,8 @@ class Headline:
     words: str
     """The label, printed before the size of the problem."""
     ours: str = "ours"
+    ours_alone: str = "ours_off"
+    """The provider of our cross-entropy without NTL."""
     baselines: tuple[str, str] = ("torch_ce", "torch_ce_compiled")
     """The providers of cross-entropy alone, as torch or the model computes it, and compiled; empty if there is none."""
     package: str = "torch_ce_ntloss"
@@ -32,26 +33,22 @@ class Headline:
     peers: tuple[str, ...] = ()
     """Providers of fused cross-entropy without NTL; the fastest that was timed is shown."""
 
-    def row(self, record: Record, fresh: Record | None, device: str) -> list[str]:
+    def row(self, record: Record, device: str) -> list[str]:
         """The cells. ``device`` is empty if there is only one."""
         times = medians(record)
         peer = min((name for name in self.peers if name in times), key=times.__getitem__, default="")
-        others = [self.compared(times, name) for name in (*self.baselines, self.package, peer)]
+        others = [self.compared(times, name) for name in (self.ours_alone, *self.baselines, self.package, peer)]
         others[-1] += f" {label(record, peer)}" * bool(peer)
         peaks = {name: entry["peak_bytes"] for name, entry in timed(record).items() if entry.get("peak_bytes")}
-        mapped = medians(fresh) if fresh and record["memory"] == KEPT else {}
+        plain = self.baselines[0]
+        memory = over(peaks[self.ours], peaks[plain]) if {self.ours, plain} <= set(peaks) else ""
         words = f"{device}: {self.words}" if device else self.words
-        mark = MARK * any(is_disturbed(found) for found in (record, fresh) if found)
-        start = f"{words}: {problem(record)}{mark}"
-        return [start, scaled(times[self.ours]), *others, *self.ratios(mapped), *self.ratios(peaks)]
+        start = f"{words}: {problem(record)}{MARK * is_disturbed(record)}"
+        return [start, scaled(times[self.ours]), *others, memory]
 
     def compared(self, times: Mapping[str, float], name: str) -> str:
         """A provider's time, and ours / theirs."""
         return f"{scaled(times[name])} ({over(times[self.ours], times[name])})" if name in times else NOT_TIMED
-
-    def ratios(self, amounts: Mapping[str, float]) -> list[str]:
-        """Ours / theirs for both baselines; empty where one is missing."""
-        return [over(amounts[self.ours], amounts[n]) if {self.ours, n} <= set(amounts) else "" for n in self.baselines]
 
 
 LINEAR = {"baselines": ("torch_linear", "torch_linear_compiled"), "package": "torch_linear_ntloss"}
@@ -73,6 +70,7 @@ HEADLINES = {
     "cpu": (
         Headline("logits-fp32", "logits"),
         Headline("logits-bf16", "logits"),
+        Headline("hidden-fp32", "hidden states", **LINEAR),
         Headline("numbers-1110-share-100", MANY),
         Headline("eager-4x64-fp32", "very small"),
     ),
@@ -81,14 +79,12 @@ HEADLINES = {
 HEADER = [
     "forward + backward",
     "ours: CE + NTL",
+    "ours: CE alone",
     "CE alone: `F.cross_entropy`",
     "CE alone, compiled",
     "CE + `ntloss`",
     "fused CE without NTL",
-    "fresh memory: time / CE",
-    "fresh memory: time / compiled",
     "peak memory / CE",
-    "peak memory / compiled",
 ]
 
 
@@ -104,9 +100,9 @@ def headline_table(devices: Sequence[tuple[str, str, Records]]) -> str:
     """The table for (name, kind, records) of each device, in this order; empty if nothing was timed."""
     rows = []
     for name, kind, records in devices:
-        found, fresh = preferred(records), of_way(records, FRESH)
+        found = preferred(records)
         rows += [
-            headline.row(found[headline.workload], fresh.get(headline.workload), name if len(devices) > 1 else "")
+            headline.row(found[headline.workload], name if len(devices) > 1 else "")
             for headline in HEADLINES[kind]
             if headline.workload in found and headline.ours in timed(found[headline.workload])
         ]

@@ -36,8 +36,8 @@ CAPTION = (
     "faster or smaller.**"
 )
 WAYS_TEXT = (
-    "On CPUs, times are with kept memory, which the process reuses from step to step; fresh memory is requested anew "
-    "from the system at every step, the default of PyTorch on Linux for large tensors. "
+    "On CPUs, times are with kept memory, which the process reuses from step to step; with fresh memory, the default of "
+    "PyTorch on Linux for large tensors, they differ. "
 )
 SMALL_TEXT = "Very small problems are dominated by the cost of calling operations."
 MEMORY_TEXT = (
@@ -86,7 +86,7 @@ def section(found: dict[Path, Records]) -> str:
     counts = [line for device in found if (line := headline(load(device, [COUNTS])))]
     missing = not_measured((kind_of(records), records) for records in found.values())
     texts = [text for device, records in ordered for text in (sources(device, records), first_text(device, records))]
-    return joined([CAPTION, table, ways + SMALL_TEXT, " ".join(filter(None, [*texts, *counts[:1], missing]))])
+    return joined([table, " ".join(filter(None, [CAPTION, ways + SMALL_TEXT, *texts, *counts[:1], missing]))])
 
 
 def joined(parts: Iterable[str]) -> str:

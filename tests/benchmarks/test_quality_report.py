@@ -343,6 +343,8 @@ ADVISED = (
     ),
 )
 
+HELPS = (advice.Advice("**Fares:** MAE {0}.", tuple(advice.about("taxis", NTL, mae="lower"))),)
+
 
 @pytest.fixture
 def committed(tmp_path: Path, monkeypatch: Any) -> Path:
@@ -350,7 +352,7 @@ def committed(tmp_path: Path, monkeypatch: Any) -> Path:
     out, readme = tmp_path / "out", tmp_path / "README.md"
     begin, end = published.markers(report.SECTION)
     readme.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nafter\n")
-    for name, value in {"README": readme, "ROOT": tmp_path, "FOLDER": out, "ADVICE": ADVISED}.items():
+    for name, value in {"README": readme, "ROOT": tmp_path, "FOLDER": out, "ADVICE": ADVISED, "HELP": HELPS}.items():
         monkeypatch.setattr(report, name, value)
     monkeypatch.setattr(plots, "draw", lambda *_: published.save(published.pyplot().figure(), *_[-2:]))  # is slow
     out.mkdir()
@@ -389,8 +391,9 @@ def test_what_does_not_agree_is_named(committed: Path, capsys: Any) -> None:
         if (run["dataset"], run["loss"]) == ("taxis", NTL):
             run["metrics"]["test"]["mae"] = 20.0
     records.write(found, committed / records.FILE)
-    wrong = ("report.md", "advice.md", "taxis.png", "differences.png", "advice 'Use it: MAE {0}.'")
-    assert [name in problem for problem, name in zip(report.check(committed), wrong, strict=True)] == [True] * 5
+    pages = ("report.md", "advice.md", "taxis.png", "differences.png", "README.md: the section on quality")
+    wrong = (*pages, "advice '**Fares:** MAE {0}.'", "advice 'Use it: MAE {0}.'")
+    assert [name in problem for problem, name in zip(report.check(committed), wrong, strict=True)] == [True] * 7
     readme = committed.parent / "README.md"
     readme.write_text(readme.read_text().replace("| 5.12 |", "| 5.11 |"))
     assert any("README" in problem for problem in report.check(committed)) and report.main(["--check"]) == 1
@@ -433,6 +436,15 @@ def test_rows_with_bins_name_their_loss_and_are_not_plotted() -> None:
     assert len(headlines.training(runs)) == len(headlines.errors(runs)) == 1
 
 
+def test_rows_whose_median_error_cannot_move_show_the_mean_error() -> None:
+    runs = both("taxis")
+    for run in runs:
+        run["metrics"]["test"]["median_error"] = 1.0
+    table = headlines.table(runs)
+    assert "| taxi fares, dollars | MAE |" in table and table.endswith(" |  |") and "| 1.00 |" not in table
+    assert "| taxi fares, dollars | median error |" in headlines.table(both("taxis"))
+
+
 def test_parts_without_runs_are_left_out() -> None:
     runs = both("diamonds")
     assert report.report(runs, {}, {}, advised=False).count("## ") == 1
@@ -443,8 +455,10 @@ def test_parts_without_runs_are_left_out() -> None:
 def test_advice_that_the_records_do_not_bear_out_is_found(committed: Path, monkeypatch: Any) -> None:
     runs = records.read([committed])
     for verdict in ("higher", "undecided"):
-        monkeypatch.setattr(report, "ADVICE", (advice.Advice("Do not.", (claim(verdict),)),))
-        assert report.wrong_advice(runs) == ["advice 'Do not.': diamonds, CE + 0.3 NTL-WAS: mae is lower"]
+        for name, other in (("ADVICE", "HELP"), ("HELP", "ADVICE")):
+            monkeypatch.setattr(report, name, (advice.Advice("Do not.", (claim(verdict),)),))
+            monkeypatch.setattr(report, other, ())
+            assert report.wrong_advice(runs) == ["advice 'Do not.': diamonds, CE + 0.3 NTL-WAS: mae is lower"]
     elsewhere = (advice.Evidence("nowhere", "CE", "mae", "lower"),)
     monkeypatch.setattr(report, "ADVICE", (advice.Advice("Else?", elsewhere),))
     with pytest.raises(InputError, match="no pairs of nowhere"):
@@ -456,7 +470,7 @@ def test_advice_that_the_records_do_not_bear_out_is_found(committed: Path, monke
 
 def test_committed_results_agree_with_their_tables() -> None:
     assert report.check(report.FOLDER) == []
-    assert all(one.evidence for one in advice.ADVICE)
+    assert all(one.evidence for one in advice.HELP + advice.ADVICE)
 
 
 def test_a_cell_of_a_table_worked_out_by_other_means() -> None:
