@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import product
@@ -740,8 +740,9 @@ def test_nothing_is_copied_to_a_device(subject: str) -> None:
 
 # The section of the page
 
-INTRODUCTION = """The tests run every public function and module, and a patched model, under {count} transforms of torch. Value and
-gradient equal those of `backend="reference"`, with these exceptions. None returns a wrong result. `number_statistics`,
+INTRODUCTION = """\
+The tests run every public function and module, and a patched model, under {count} transforms of torch. Value and gradient
+equal those of `backend="reference"`, with these exceptions. None returns a wrong result. `number_statistics`,
 `ntloss.NTLossDotProduct` and `ntloss.NumberLevelLoss` consist of torch operations and have every transform.
 
 {table}
@@ -750,19 +751,23 @@ Without exception: {others}.
 """
 
 
+def exception(row: Transform, names: Iterable[str]) -> Outcome | None:
+    """What a transform does instead, the same in all of these; None if it works in all that have what it needs."""
+    found = {row.outcomes.get(name) for name in names} - {NO_DENOMINATOR, NO_OPERATOR, NO_LAMBDA}
+    (only,) = found or {None}
+    return only
+
+
 def section() -> str:
-    """The documentation's section: a row for each transform that does not work for all, and a list of the others."""
-    rows, others = [["transform", "losses", "losses of a sharded vocabulary"], ["---"] * 3], []
-    for row in TABLE.values():
-        found = [{row.outcomes.get(name) for name in names} for names in (LOSSES, SHARDED)]
-        found = [group if any(each and each.message for each in group) or group & {NO_EXPORT, UNTRIED} else {None} for group in found]
-        if found == [{None}] * 2:
-            others.append(row.title)
-            continue
-        (of_losses,), (of_shards,) = found  # the same for all of them
-        rows.append([row.title, *(each.sentence if each else "as the reference" for each in (of_losses, of_shards))])
+    """The documentation's section: a row for each transform with an exception, and a list of the others."""
+    found = {row.title: [exception(row, names) for names in (LOSSES, SHARDED)] for row in TABLE.values()}
+    rows = [["transform", "losses", "losses of a sharded vocabulary"], ["---"] * 3]
+    for title, exceptions in found.items():
+        if any(exceptions):
+            rows.append([title, *(each.sentence if each else "as the reference" for each in exceptions)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return INTRODUCTION.format(count=len(TABLE), table=table, others="; ".join(others))
+    others = "; ".join(title for title, exceptions in found.items() if not any(exceptions))
+    return INTRODUCTION.format(count=len(TABLE), table=table, others=others)
 
 
 def page() -> str:
