@@ -741,8 +741,8 @@ def test_nothing_is_copied_to_a_device(subject: str) -> None:
 # The section of the page
 
 INTRODUCTION = """\
-The tests run every public function and module, and a patched model, under {count} transforms of torch. Value and gradient
-equal those of `backend="reference"`, with these exceptions. None returns a wrong result. `number_statistics`,
+The tests run every public function and module, and a patched model, under {count} transforms of torch. Value and
+gradient equal those of `backend="reference"`, with these exceptions. None returns a wrong result. `number_statistics`,
 `ntloss.NTLossDotProduct` and `ntloss.NumberLevelLoss` consist of torch operations and have every transform.
 
 {table}
