@@ -1,5 +1,5 @@
-"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, and
-intervals stay on one line.
+"""Hooks of MkDocs: formulas become MathML, files of the repository and public names become parts of pages, linked
+sources are copied, and intervals stay on one line.
 
 MathML is part of HTML, so formulas need no script and no network.
 """
@@ -21,6 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = Path(__file__).parent / "pages"
 COMMANDS = "commands.md"
 
+SOURCE = re.compile(r"\]\(\.\./\.\./(\w[\w/]*\.py)\)")
 REPOSITORY = re.compile(r"^repository-code: (\S+)$", re.MULTILINE)
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
@@ -63,13 +64,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = INCLUDE.sub(
         lambda match: "\n\n".join(included(path, match[3], is_part) for path in matching(match[1], match[2])), markdown
     )
+    markdown = SOURCE.sub(r"](\1.txt)", markdown)
     return NAMES.sub(lambda match: references(match[1]), markdown)
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the reports' figures and lists of commands."""
+    """Add the reports' figures and lists of commands, and the sources that pages link, as text."""
     for file in sorted([*RESULTS.rglob("*.png"), *RESULTS.rglob(COMMANDS)]):
         files.append(File.generated(config, copied(file), abs_src_path=str(file)))
+    linked = SOURCE.findall("".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")))
+    for source in sorted(set(linked)):
+        files.append(File.generated(config, f"{source}.txt", abs_src_path=str(ROOT / source)))
     return files
 
 

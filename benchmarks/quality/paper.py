@@ -1,4 +1,4 @@
-"""The paper's comparisons in small: its models and losses on its data sets, and what becomes of its claims."""
+"""The paper's comparisons at small scale: its models and losses on its data sets, and what becomes of its claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .records import Groups, Key, Record, by_dataset, splits_of, values_of
 from .statistics import Difference, baseline, compare
 from .tables import difference_table, markdown, mean_table, rounded, settings, told
 
-TITLE = "The paper's comparisons in small"
+TITLE = "The paper's comparisons at small scale"
 MEASURED = ("number_accuracy", "paper_accuracy", "mae", "median_error", "log_mae", "r2")
 BETTER = {"number_accuracy": "higher", "mae": "lower", "r2": "higher"}
 """What the claims are about -> the direction that is better."""

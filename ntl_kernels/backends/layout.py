@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 VECTOR_BYTES = 16
-"""Bytes of the widest load and store of a GPU."""
+"""Bytes of the widest load and store that the kernels use."""
 
 
 def rows_of(logits: Tensor) -> Tensor:

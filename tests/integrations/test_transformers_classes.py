@@ -238,7 +238,7 @@ class TestShift:
 
         model, batch = Doubled(transformers.LlamaConfig(**DECODER)), make_batch(rows=4)
         expected = self.plain(model, batch, shift=False)[0]
-        said = r"own loss of Doubled .* is 9\.\d+, .* 4\.\d+ with shifted .* 4\.\d+ without: it has other parts. Pass s"
+        said = r"Doubled's own loss .* is 9\.\d+, .* 4\.\d+ with shifted .* 4\.\d+ without: it has other parts. Pass s"
         with pytest.raises(ValueError, match=said):
             self.trainer(apply_ntl_to_model(model, NUMBERS, NO_NTL) if patched else model, batch, tmp_path).train()
         torch.testing.assert_close(apply_ntl_to_model(model, NUMBERS, NO_NTL, shift=False)(**batch).loss, expected)

@@ -245,7 +245,7 @@ def measured_shift(model: Any, inputs: dict[str, Any], forward: Callable[..., An
     if fits and min(errors) < gap / 4:
         return errors[0] < errors[1]
     raise ValueError(
-        f"the own loss of {name} in the first batch is {own:.7g}, and the cross-entropy of its logits {found[0]:.7g} "
+        f"{name}'s own loss in the first batch is {own:.7g}, and the cross-entropy of its logits {found[0]:.7g} "
         f"with shifted labels, {found[1]:.7g} without: {'too close' if fits else 'it has other parts'}. Pass "
         "shift=True (position t predicts label t + 1) or shift=False to train CE + NTL of the logits"
     )
