@@ -10,7 +10,8 @@ async function post(path, body) {
 }
 
 // One request at a time, repeated if something changed meanwhile: a slow response is never drawn over a later one.
-function newest(section, ask) {
+// Then, with the answer to what is shown, what comes next.
+function newest(section, ask, next = () => {}) {
   let asking = false, changed = false;
   return async () => {
     changed = true;
@@ -23,7 +24,13 @@ function newest(section, ask) {
     }
     asking = false;
     section.setAttribute('aria-busy', 'false');
+    next();
   };
+}
+
+// Only a change is written: a screen reader reads each.
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 function picture(section) {
@@ -31,10 +38,12 @@ function picture(section) {
   const FULL = 0.75;  // of the plot: a bar of probability 1
   const STEPS = { ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1,
     Home: -1, End: 1 };
-  const PAUSE = 150;  // milliseconds between two steps of a run
+  const isCalm = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  const PAUSE = isCalm ? 1000 : 150;  // milliseconds between two steps of a run
+  const END = 0.014;  // the gradients at which a run ends: their arrows are too short to see
   const find = selector => section.querySelector(selector);
   const first = JSON.parse(section.dataset.first), form = find('form'), table = find('tbody'), typed = find('.numbers-form');
-  let { heights, label } = first, answer = {}, isPlaying = false, pause;
+  let { heights, label } = first, answer = {}, isPlaying = false, owed = 0, pause;
 
   const columns = first.tokens.map(token => {
     const column = find('template').content.firstElementChild.cloneNode(true);
@@ -81,7 +90,8 @@ function picture(section) {
   function drawCurves() {
     const svg = find('.curves'), { curves, at, drawing, expected, mean } = answer;
     svg.replaceChildren();
-    if (!curves) return svg.removeAttribute('aria-label');
+    svg.style.visibility = curves ? 'visible' : 'hidden';
+    if (!curves) return;
     svg.setAttribute('aria-label', `${drawing}; ${mean}`);
     const width = svg.clientWidth, height = svg.clientHeight - 26, top = Math.max(...curves.flat(), 0.1);
     const x = digit => (digit + 0.5) * width / columns.length, y = loss => 22 + (height - 24) * (1 - loss / top);
@@ -91,10 +101,12 @@ function picture(section) {
       svg.append(shape('polyline', { points: points.join(' '), class: name }));
       losses.forEach((loss, digit) => svg.append(shape('circle', { cx: x(digit), cy: y(loss), r: digit === at ? 5 : 2.5,
         class: name })));
-      if (at < losses.length) {
-        svg.append(shape('text', { x: x(at), y: y(losses[at]) + (which ? -8 : 18), class: name }, losses[at].toFixed(2)));
-      }
     });
+    if (at < curves[0].length) {
+      const [alone, both] = curves.map(losses => losses[at]), below = Math.min(y(alone) + 18, y(0) - 6);
+      svg.append(shape('text', { x: x(at), y: below, class: 'alone' }, alone.toFixed(2)),
+        shape('text', { x: x(at), y: Math.min(y(both) - 8, below - 14), class: 'both' }, both.toFixed(2)));
+    }
     const middle = x(expected), side = Math.min(Math.max(middle, 80), width - 80);
     svg.append(shape('path', { d: `M${middle} ${y(0) + 2}l5 8h-10z`, class: 'mean' }),
       shape('text', { x: side, y: y(0) + 24, class: 'mean' }, mean));
@@ -129,18 +141,13 @@ function picture(section) {
     });
     for (const output of form.querySelectorAll('output')) {
       const { name, value } = form.elements[output.htmlFor.value];
-      output.textContent = name === 'squash_factor' && value === '1' ? 'off' : Number(value).toFixed(2);
+      say(output, name === 'squash_factor' && value === '1' ? 'off' : Number(value).toFixed(2));
     }
-    find('.problem').textContent = problem;
-    find('.loss').textContent = loss;
-    find('.sum').textContent = sum;
-    find('.read').textContent = answer.read ?? '';
-    find('.wrong').textContent = answer.curves ? `“${first.tokens[answer.at]}”` : '';
-    find('.digits caption').textContent = answer.off ?? '';
+    find('.loss').ariaLive = isPlaying ? 'off' : 'polite';
+    const { read = '', off = '', wrong = 'a wrong token' } = answer, play = isPlaying ? 'Pause' : 'Play';
+    for (const [name, text] of Object.entries({ problem, loss, sum, read, wrong, off, play })) say(find(`.${name}`), text);
     fill(find('.kinds tbody'), answer.kinds ?? [], form.elements.kind.value);
     fill(find('.digits tbody'), answer.digits ?? []);
-    find('.play').textContent = isPlaying ? 'Pause' : 'Play';
-    find('.play').setAttribute('aria-pressed', isPlaying);
     drawCurves();
   }
 
@@ -150,26 +157,39 @@ function picture(section) {
     answer = await post('picture', JSON.stringify({ heights, label, kind: kind.value, weight: weight.valueAsNumber,
       reweigh: reweigh.checked, squash_factor: squash > 1 ? squash : null, label_sigma: label_sigma.valueAsNumber,
       numbers: [typed.elements.number.value.trim(), typed.elements.guess.value.trim()] }));
-    isPlaying &&= Boolean(answer.step);
     draw();
-    clearTimeout(pause);
-    if (isPlaying) pause = setTimeout(() => isPlaying && step(), PAUSE);
+  }, () => {
+    if (owed && answer.step) return step();
+    owed = 0;
+    if (!isPlaying) return;
+    isPlaying = Boolean(answer.arrows?.some(([, both]) => Math.abs(both) > END));
+    if (isPlaying) pause = setTimeout(step, PAUSE);
+    else draw();
   });
 
+  // From the answer to what is shown.
   function step() {
-    if (!answer.step) return;
+    owed = Math.max(0, owed - 1);
     heights = answer.step;
     change();
   }
 
+  function begin(bars) {
+    ({ label } = first);
+    heights = bars;
+    owed = 0;
+    clearTimeout(pause);
+  }
+
   function change() {
+    clearTimeout(pause);
     draw();
     ask();
   }
 
   // The other tokens share the rest in the same proportions.
   function raise(k, wanted) {
-    const share = Math.min(LARGEST, Math.max(SMALLEST, wanted)), rest = 1 - heights[k];
+    const share = Math.min(LARGEST, Math.max(SMALLEST, wanted)), rest = heights.reduce((a, b) => a + b) - heights[k];
     heights = heights.map((height, place) => place === k ? share : Math.max(1e-6, height * (1 - share) / rest));
     change();
   }
@@ -199,21 +219,21 @@ function picture(section) {
   });
   for (const button of find('[aria-label="Predictions"]').children) {
     button.addEventListener('click', () => {
-      ({ label } = first);
-      heights = first.presets[button.textContent];
+      begin(first.presets[button.textContent]);
       change();
     });
   }
-  find('.step').addEventListener('click', step);
+  find('.step').addEventListener('click', () => {
+    owed += 1;
+    change();
+  });
   find('.play').addEventListener('click', () => {
     isPlaying = !isPlaying;
     change();
   });
-  form.addEventListener('input', change);
-  typed.addEventListener('input', change);
-  typed.addEventListener('submit', event => event.preventDefault());
+  for (const each of [form, typed]) each.addEventListener('input', change);
   form.addEventListener('reset', () => {
-    ({ heights, label } = first);
+    begin(first.heights);
     isPlaying = false;
     setTimeout(change);  // the controls are reset after this event
   });

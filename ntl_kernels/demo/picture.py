@@ -2,7 +2,7 @@
 
 The browser draws; every number, and every word that holds one, is computed here with `ntl_kernels` in float64. An arrow
 is minus the gradient by a token's logit: the direction in which gradient descent moves it. The curves are the losses if
-the likeliest wrong token's probability were another digit's.
+the likeliest token's probability were another digit's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NUMBERS = NumberTokens.from_mapping({digit: float(digit) for digit in range(10)}
 FIRST = {"heights": [0.01, 0.01, 0.01, 0.4, 0.12, 0.01, 0.01, 0.01, 0.01, 0.4, 0.01], "label": 4}
 """A model torn between 3 and 9, which are not equally far from the label: there NTL's gradient shows."""
 PRESETS = {
-    "near": [*[0.01] * 3, 0.9, 0.01, *[0.01] * 6],
-    "far": [*[0.01] * 4, 0.01, *[0.01] * 4, 0.9, 0.01],
+    "near": [*[0.01] * 3, 0.9, *[0.01] * 7],
+    "far": [*[0.01] * 9, 0.9, 0.01],
     "two peaks": FIRST["heights"],
-    "a word": [*[0.01] * 4, 0.01, *[0.01] * 5, 0.9],
+    "a word": [*[0.01] * 10, 0.9],
 }
 """Predictions for the label 4 to choose from."""
 RATE, LEAST = 1.0, 1e-6
-"""The learning rate of a step, and the least height after it."""
+"""The learning rate of a step, and about the least height after it."""
 MOST_DIGITS = 6
 """Of a number that is compared digit by digit."""
 FLAT = 0.005
@@ -52,7 +52,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         setting = json.loads(content)
         if not isinstance(setting, dict) or not {"heights", "label"} <= set(setting):
             raise TypeError(f"a setting needs heights and label; got {setting!r}")
-        heights, label, numbers = (setting.pop(name, None) for name in ("heights", "label", "numbers"))
+        heights, label, numbers = setting.pop("heights"), setting.pop("label"), setting.pop("numbers", ["", ""])
         if not isinstance(heights, list) or len(heights) != len(TOKENS):
             raise ValueError(f"heights must be {len(TOKENS)} numbers above 0; got {heights!r}")
         for height in heights:
@@ -60,7 +60,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         if label not in range(len(TOKENS)):
             raise ValueError(f"label must be a whole number from 0 to {len(TOKENS) - 1}; got {label!r}")
         config = NTLConfig(**setting)
-        return drawn(heights, int(label), config) | digit_by_digit(numbers or ["", ""], config)
+        return drawn(heights, int(label), config) | digit_by_digit(numbers, config)
     except (OverflowError, RecursionError, TypeError, ValueError) as error:
         return {"problem": f"{error}."}
 
@@ -72,11 +72,12 @@ def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]
     _, alone = loss_and_gradient(logits, label, replace(config, weight=0.0))
     shares = logits.softmax(-1).tolist()
     tokens = list(zip(TOKENS, shares, alone, both, strict=True))
-    wrong = max((place for place in range(len(TOKENS)) if place != label), key=shares.__getitem__)
-    curves = [curve(logits, label, wrong, each) for each in (replace(config, weight=0.0), config)]
+    likely = sorted(range(len(TOKENS)), key=lambda place: -shares[place])
+    top, wrong = likely[0], next(place for place in likely if place != label)
+    curves = [curve(logits, label, top, each) for each in (replace(config, weight=0.0), config)]
     weight, ntl = f"{config.weight:.2f}", output.ntl.item()
     expected = number_statistics(logits, NUMBERS).expected_value.item()
-    step = logits - RATE * torch.tensor(both, dtype=torch.float64)
+    step = (logits - RATE * torch.tensor(both, dtype=torch.float64)).softmax(-1).clamp(min=LEAST)
     return {
         "arrows": [[-of_alone, -of_both] for _, _, of_alone, of_both in tokens],
         "spoken": [  # a bar as a screen reader says it
@@ -89,21 +90,23 @@ def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]
         "expected": expected,
         "mean": f"Expected value {expected:.2f}",
         "curves": curves,
-        "at": wrong,
-        "read": f"The losses if the {shares[wrong]:.0%} of “{TOKENS[wrong]}” were on another digit",
+        "at": top,
+        "read": f"The losses if the {shares[top]:.0%} of “{TOKENS[top]}” moved to each digit",
         "drawing": "; ".join(
-            f"{digit}: cross-entropy {first:.2f}, with NTL {second:.2f}" for digit, first, second in zip(TOKENS, *curves)
+            f"{digit}: cross-entropy {first:.2f}, with NTL {second:.2f}"
+            for digit, (first, second) in enumerate(zip(*curves, strict=True))
         ),
+        "wrong": f"“{TOKENS[wrong]}”",
         "kinds": [kind_row(kind, logits, label, wrong, config) for kind in KINDS],
-        "step": step.softmax(-1).clamp(min=LEAST).tolist(),
+        "step": (step / step.sum()).tolist(),
     }
 
 
-def curve(logits: Tensor, label: int, wrong: int, config: NTLConfig) -> list[float]:
-    """The loss for each digit, if its probability and that of the likeliest wrong token were exchanged."""
+def curve(logits: Tensor, label: int, top: int, config: NTLConfig) -> list[float]:
+    """The loss for each digit, if its probability and that of the likeliest token were exchanged."""
     rows = logits.repeat(len(NUMBERS), 1)
     for digit, row in enumerate(rows):
-        row[[digit, wrong]] = logits[[wrong, digit]]
+        row[[digit, top]] = logits[[top, digit]]
     labels = torch.full((len(rows),), label)
     losses = cross_entropy_ntl(rows, labels, NUMBERS, config=config, reduction="none")
     assert isinstance(losses, Tensor)
@@ -111,10 +114,14 @@ def curve(logits: Tensor, label: int, wrong: int, config: NTLConfig) -> list[flo
 
 
 def kind_row(kind: str, logits: Tensor, label: int, wrong: int, chosen: NTLConfig) -> list[str]:
-    """A kind of NTL, its value, and what it alone does to the label's logit and the likeliest wrong one's."""
-    config = chosen
+    """A kind of NTL, its value, and what it alone does to the label's logit and the likeliest wrong one's.
+
+    Of the chosen kind's options, another has the weight and, if it takes it, reweigh; soft_labels label_sigma, or 1.
+    """
+    config, is_soft = chosen, kind == SOFT
     if kind != chosen.kind:
-        config = NTLConfig(kind, chosen.weight, label_sigma=1.0 if kind == SOFT else 0.0)
+        sigma = (chosen.label_sigma or 1.0) if is_soft else 0.0
+        config = NTLConfig(kind, chosen.weight, chosen.reweigh and not is_soft, label_sigma=sigma)
     output, both = loss_and_gradient(logits, label, config)
     _, alone = loss_and_gradient(logits, label, replace(config, weight=0.0))
     return [kind, f"{output.ntl:.3f}", *(in_arrows(both[place] - alone[place]) for place in (label, wrong))]
@@ -126,7 +133,7 @@ def digit_by_digit(numbers: Any, config: NTLConfig) -> dict[str, Any]:
         raise TypeError(f"numbers must be two texts; got {numbers!r}")
     label, guess = numbers
     if not re.fullmatch(f"[0-9]{{0,{MOST_DIGITS}}}", label) or not re.fullmatch(f"[0-9]{{{len(label)}}}", guess):
-        return {"digits": [], "off": f"Write two numbers of as many digits, at most {MOST_DIGITS}."}
+        return {"digits": [], "off": f"Write two numbers of equal length: at most {MOST_DIGITS} digits, nothing else."}
     rows = [digit_row(*pair, config) for pair in zip(label, guess, strict=True)]
     if not rows:
         return {"digits": [], "off": ""}

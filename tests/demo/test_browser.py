@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,16 +23,57 @@ from .test_tokenizer import DIGITS, made_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
 SHOWN = """
-const section = document.querySelector('#picture'), text = selector => section.querySelector(selector).textContent;
+const section = document.querySelector('#picture'), find = selector => section.querySelector(selector);
+const text = selector => find(selector).textContent, svg = find('.curves'), box = e => e.getBoundingClientRect();
 const of = (root, selector, read) => [...root.querySelectorAll(selector)].map(read);
 return { busy: section.ariaBusy, loss: text('.loss'), problem: text('.problem'),
   label: of(section, '.token', token => token.matches('.true')).indexOf(true),
   heights: of(section, '.token', token => +token.dataset.share),
   spoken: of(section, '.bar', bar => bar.ariaValueText),
-  rows: of(section, 'tbody tr', row => of(row, 'td', cell => cell.textContent)),
+  ...Object.fromEntries(Object.entries({ rows: 'table', kinds: '.kinds', digits: '.digits' }).map(([name, table]) =>
+    [name, of(find(`${table} tbody`), 'tr', row => of(row, 'td', cell => cell.textContent))])),
+  chosen: of(section, '.chosen td:first-child', cell => cell.textContent),
+  off: text('.off'), read: text('.read'), wrong: text('.wrong'), play: text('.play'),
+  numbers: [find('#number').value.trim(), find('#guess').value.trim()],
+  drawing: svg.style.visibility === 'visible' ? svg.ariaLabel : '',
+  curves: of(svg, 'polyline', line => [...line.points].map(point => [point.x, point.y])),
+  dots: of(svg, 'circle', dot => [dot.cx.baseVal.value, dot.cy.baseVal.value]),
+  axis: svg.querySelector('line')?.y1.baseVal.value, labels: of(svg, 'text', label => label.textContent),
+  mean: svg.querySelector('path') && box(svg.querySelector('path')).x + 5 - box(svg).x,
+  middles: of(section, '.plot', plot => box(plot).x + box(plot).width / 2 - box(svg).x),
   arrows: of(section, '.token', token => of(token, '.push', push => +push.dataset.push)) };
 """
 """What the picture shows."""
+CLOCK = """
+const timers = new Map(), start = setTimeout;
+let last = 0;
+window.setTimeout = (what, wait) => timers.set(++last, what) && (window.wait = wait, last);
+window.clearTimeout = timer => timers.delete(timer);
+window.resume = () => { window.setTimeout = start; };
+window.tick = () => { const due = [...timers.values()]; timers.clear(); due.forEach(what => what()); };
+"""
+"""Time passes only when a test says so."""
+NOISE = """
+window.noise = 0;
+const observer = new MutationObserver(changes => { window.noise += changes.length; });
+for (const spoken of document.querySelectorAll('#picture :is(output, [role=alert], [role=status])')) {
+  observer.observe(spoken, { childList: true, characterData: true, subtree: true });
+}
+"""
+"""Counts what a screen reader would read unasked, besides the loss."""
+OUTLINE = """
+const active = document.activeElement, seen = active.type === 'radio' ? active.nextSibling : active;
+return getComputedStyle(seen).outlineStyle + ' ' + getComputedStyle(seen).outlineWidth;
+"""
+TICK = "tick"
+BUTTONS = """
+const press = text => [...document.querySelectorAll('button')].find(button => button.textContent === text).click();
+for (const text of arguments) text === 'tick' ? tick() : press(text);
+"""
+OLD = ".loss, .read, .off, .wrong, .sum, .curves, .push, #picture td"
+"""All that an answer brings."""
+UNEQUAL = "Write two numbers of equal length: at most 6 digits, nothing else."
+CONTRAST = (Path(__file__).parents[1] / "docs" / "contrast.js").read_text()
 
 
 class Page:
@@ -39,12 +82,13 @@ class Page:
     def __init__(self, driver: Any, url: str) -> None:
         self.driver, self.url, self.run = driver, url, driver.execute_script
 
-    def open(self, width: int = 1280, scheme: str = "light") -> None:
-        """A fresh page of that width, for a reader who prefers ``scheme``."""
+    def open(self, width: int = 1280, scheme: str = "light", motion: str = "no-preference") -> None:
+        """A fresh page of that width, for a reader who prefers ``scheme`` and ``motion``."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+        preferences = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
+        features = [{"name": name, "value": value} for name, value in preferences.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get(self.url)
         self.expect()
 
@@ -54,6 +98,13 @@ class Page:
     def text(self, selector: str) -> str:
         return self.run("return document.querySelector(arguments[0]).textContent", selector)
 
+    def press(self, *texts: str) -> None:
+        """Buttons, and :data:`TICK`, faster than an answer comes."""
+        self.run(BUTTONS, *texts)
+
+    def button(self, text: str) -> Any:
+        return self.driver.find_element("xpath", f"//button[text()='{text}']")
+
     def bar(self, token: str) -> Any:
         return self.find(f'[aria-label="Probability of {token}"]')
 
@@ -61,9 +112,13 @@ class Page:
         """What the picture shows, once it has ``changed`` and has an answer: the library's for its bars and options."""
         shown = until(lambda: self.shown_if(changed), "the picture to change")
         heights, label = shown["heights"], shown["label"]
-        answer = picture.answer({}, json.dumps({"heights": heights, "label": label, **options}).encode())
+        answer = answer_to(shown, **options)
         assert sum(heights) == pytest.approx(1, abs=1e-4)
-        assert all(shown[name] == answer[name] for name in ("loss", "rows", "spoken"))
+        for name in ("loss", "rows", "spoken", "kinds", "digits", "off", "read", "wrong"):
+            assert shown[name] == answer[name]
+        assert shown["chosen"] == [options.get("kind", "wasserstein")]
+        assert shown["drawing"] == f"{answer['drawing']}; {answer['mean']}"
+        expect_curves(shown, answer)
         for index, config in enumerate((NTLConfig(weight=0.0), NTLConfig(**options))):
             _, expected = reference(heights, label, config)
             assert [pair[index] for pair in shown["arrows"]] == [pytest.approx(e, abs=1e-9) for e in expected]
@@ -81,6 +136,40 @@ class Page:
 def page(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with driving(tmp_path_factory.mktemp("chromium"), logs=("browser", "performance")) as driver:
         yield Page(driver, server.url)
+
+
+def answer_to(shown: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """The library's answer for what is shown."""
+    setting = {name: shown[name] for name in ("heights", "label", "numbers")}
+    return picture.answer({}, json.dumps(setting | options).encode())
+
+
+def expect_curves(shown: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Points below the bars of their digits, as far above the axis as the losses are; the labels of one of them."""
+    losses, points = (list(chain(*each["curves"])) for each in (answer, shown))
+    unit = (shown["axis"] - min(y for _, y in points)) / max(losses)
+    assert (
+        unit > 0 and len(shown["curves"]) == 2 and shown["dots"] == [pytest.approx(point, abs=1e-3) for point in points]
+    )
+    for (x, y), loss, middle in zip(points, losses, shown["middles"][:10] * 2, strict=True):
+        assert (x, shown["axis"] - y) == (pytest.approx(middle, abs=1), pytest.approx(unit * loss, abs=0.1))
+    at, expected, zero = answer["at"], answer["expected"], shown["middles"][0]
+    assert shown["mean"] == pytest.approx(zero + expected * (shown["middles"][1] - zero), abs=1)
+    labels = [f"{curve[at]:.2f}" for curve in answer["curves"]] if at < 10 else []
+    assert shown["labels"] == [*labels, answer["mean"]]
+
+
+def has_bars(heights: list[float], shown: dict[str, Any]) -> bool:
+    return shown["heights"] == pytest.approx(heights)
+
+
+def run_from(shown: dict[str, Any]) -> list[list[float]]:
+    """The bars of every step of a run."""
+    answer, steps = answer_to(shown), []
+    while max(abs(both) for _, both in answer["arrows"]) > 0.014:
+        steps.append(answer["step"])
+        answer = answer_to(shown | {"heights": answer["step"]})
+    return steps
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -112,6 +201,7 @@ def test_bars_are_dragged_by_mouse_and_finger(page: Page) -> None:
 
 
 def test_everything_works_from_the_keyboard(page: Page) -> None:
+    """Every control is reached in order, is seen to have the focus, and does what it says."""
     from selenium.webdriver import ActionChains, Keys
 
     page.open()
@@ -124,17 +214,158 @@ def test_everything_works_from_the_keyboard(page: Page) -> None:
     page.expect(lambda shown: shown["heights"][0] == pytest.approx(0.95))
     tops = page.run("return [...document.querySelectorAll('.push, .bars')].map(e => e.getBoundingClientRect().top)")
     assert min(tops) == tops[0], "no arrow leaves the picture"
-    reached = []
+
+    presses: dict[str, list[tuple[str, Callable[[dict[str, Any]], Any]]]] = {
+        name: [(Keys.SPACE, partial(has_bars, heights))] for name, heights in picture.PRESETS.items()
+    }
+    stepped = answer_to(first | {"heights": picture.PRESETS["a word"]})["step"]
+    presses |= {
+        "One gradient step": [(Keys.ENTER, partial(has_bars, stepped))],
+        "Play": [
+            (Keys.ENTER, lambda shown: shown["play"] == "Pause"),
+            (Keys.SPACE, lambda shown: shown["play"] == "Play"),
+        ],
+        "Reset": [(Keys.ENTER, lambda shown: shown == first)],
+        "number": [("87", lambda shown: shown["off"] == UNEQUAL)],
+        "guess": [(f" 92 {Keys.ENTER}", lambda shown: shown["off"].startswith("92 is 5 off 87; "))],
+    }
+    page.run(f"{CLOCK} document.body.tabIndex = -1; document.body.focus()")
+    reached: list[str] = []
     while "vocab_size" not in reached:
         ActionChains(page.driver).send_keys(Keys.TAB).perform()
         active = page.driver.switch_to.active_element
-        reached.append(active.get_attribute("id") or active.get_attribute("aria-label") or active.text)
-        assert len(reached) < 40, reached
-        if active.text == "Reset":
-            active.send_keys(Keys.ENTER)
-    controls = ["kind", "weight", "squash_factor", "label_sigma", "reweigh", "Reset", "file", "digits_only"]
-    assert [name for name in reached if name in controls] == controls and "Probability of text" in reached
-    assert page.expect(lambda shown: shown["label"] == 4) == first
+        name = active.get_attribute("id") or active.get_attribute("aria-label") or active.text
+        reached.append(name)
+        assert len(reached) < 50 and page.run(OUTLINE) == "solid 3px", reached
+        for keys, changed in presses.get(name, []):
+            ActionChains(page.driver).send_keys(keys).perform()
+            page.run("arguments[0] && tick()", name == "Reset")
+            assert page.expect(changed)["label"] == 4
+    bars = [f"Probability of {token}" for token in picture.TOKENS]
+    controls = ["several digits", "your tokenizer", *picture.PRESETS, *bars[:5], "The label is 4", *bars[5:]]
+    controls += ["One gradient step", "Play"]
+    controls += ["kind", "weight", "squash_factor", "label_sigma", "reweigh", "Reset", "number", "guess"]
+    assert reached == [*controls, "file", "digits_only", "space_prefixed", "vocab_size"]
+
+
+def test_buttons_and_numbers_by_mouse(page: Page) -> None:
+    from selenium.webdriver import Keys
+
+    page.open()
+    page.find('[aria-label="The label is 8"]').click()
+    page.expect(lambda shown: shown["label"] == 8)
+    for name, heights in picture.PRESETS.items():
+        page.button(name).click()
+        shown = page.expect(partial(has_bars, heights))
+        assert shown["label"] == 4
+    page.button("One gradient step").click()
+    page.expect(partial(has_bars, answer_to(shown)["step"]))
+    for number, guess, said in (("1234567", "389", UNEQUAL), ("", "", ""), ("007", "017", "017 is 10 off 007; ")):
+        for name, text in (("number", number), ("guess", guess)):
+            page.find(f"#{name}").click()
+            page.find(f"#{name}").send_keys(Keys.CONTROL, "a", Keys.DELETE, Keys.NULL, text)
+        shown = page.expect()
+        assert shown["numbers"] == [number, guess]
+        assert shown["off"].startswith(said) and bool(shown["digits"]) == (said not in ("", UNEQUAL))
+
+
+def test_a_run_ends_where_the_arrows_vanish(page: Page) -> None:
+    """Silently, whatever the reader's screen reader does."""
+    page.open()
+    page.run(CLOCK + NOISE)
+    steps = run_from(page.expect())
+    page.button("Play").click()
+    page.expect(lambda shown: shown["play"] == "Pause")
+    assert page.run("return [document.querySelector('.loss').ariaLive, window.wait]") == ["off", 150]
+    for heights in steps:
+        page.run("tick()")
+        shown = page.expect(partial(has_bars, heights))
+    assert shown["play"] == "Play" and len(steps) > 20
+    assert page.run("tick(); return [document.querySelector('.loss').ariaLive, window.noise]") == ["polite", 0]
+    assert page.expect() == shown
+    page.open(motion="reduce")
+    page.run(CLOCK)
+    page.button("Play").click()
+    page.expect(lambda shown: shown["play"] == "Pause")
+    assert page.run("return window.wait") == 1000
+
+
+def test_a_run_gives_way_to_whoever_does_something_else(page: Page) -> None:
+    from selenium.webdriver import ActionChains
+
+    near, far, first = (picture.PRESETS[name] for name in ("near", "far", "two peaks"))
+    page.open()
+    page.run(CLOCK)
+    page.press("Play")
+    page.expect(lambda shown: shown["play"] == "Pause")
+    page.press("near", TICK)
+    shown = page.expect(partial(has_bars, near))
+    page.run("tick()")
+    shown = page.expect(partial(has_bars, answer_to(shown)["step"]))
+    ActionChains(page.driver).drag_and_drop_by_offset(page.bar("9"), 0, -60).perform()
+    dragged = page.expect(lambda shown: shown["heights"][9] > 0.15)
+    page.run("tick()")
+    shown = page.expect(partial(has_bars, answer_to(dragged)["step"]))
+    page.run("document.querySelector('[aria-label=\"The label is 0\"]').click(); tick()")
+    assert page.expect(partial(has_bars, shown["heights"]))["label"] == 0
+    page.run("tick()")
+    shown = page.expect(partial(has_bars, answer_to(shown | {"label": 0})["step"]))
+    assert shown["play"] == "Pause"
+    page.press("Reset", TICK)
+    assert page.expect(partial(has_bars, first))["play"] == "Play"
+
+    page.press("near", "One gradient step", "One gradient step")
+    once = shown | {"label": 4, "heights": near}
+    page.expect(partial(has_bars, answer_to(once | {"heights": answer_to(once)["step"]})["step"]))
+    page.press("One gradient step", "far")
+    page.expect(partial(has_bars, far))
+
+    page.press("Play")
+    page.expect(lambda shown: shown["play"] == "Pause")
+    page.run("window.ask = fetch; window.fetch = () => Promise.reject(); tick()")
+    silent = until(lambda: page.shown_if(lambda shown: shown["problem"]), "the silence to be named")
+    assert "is it still running?" in silent["problem"] and silent["play"] == "Play"
+    assert not any(silent[name] for name in ("loss", "kinds", "digits", "off", "read", "drawing", "curves", "labels"))
+    page.run("window.fetch = window.ask")
+    page.press("One gradient step")
+    page.expect(partial(has_bars, answer_to(silent)["step"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "following"),
+    [("several digits", "digits", "number"), ("your tokenizer", "tokenizer-title", "file")],
+)
+def test_links_lead_to_what_they_name(text: str, heading: str, following: str, page: Page) -> None:
+    """By mouse and by Enter; the next control is the one below."""
+    from selenium.webdriver import ActionChains, Keys
+
+    def is_seen() -> bool:
+        box = page.run("return document.getElementById(arguments[0]).getBoundingClientRect().toJSON()", heading)
+        return box["top"] >= 0 and box["bottom"] <= 900
+
+    for enter in (False, True):
+        page.open(390)
+        link = page.driver.find_element("link text", text)
+        link.send_keys(Keys.ENTER) if enter else link.click()
+        until(is_seen, "the heading to be seen")
+        ActionChains(page.driver).send_keys(Keys.TAB).perform()
+        assert page.driver.switch_to.active_element.get_attribute("id") == following
+
+
+def test_numbers_of_a_slow_answer_look_pending(page: Page) -> None:
+    page.open()
+    page.run("const ask = fetch; window.fetch = (...it) => new Promise(done => window.let = () => done(ask(...it)))")
+    page.press("far")
+
+    def opacities() -> set[float]:
+        return set(
+            page.run("return [...document.querySelectorAll(arguments[0])].map(e => +getComputedStyle(e).opacity)", OLD)
+        )
+
+    until(lambda: opacities() == {0.4}, "what is outdated to fade")
+    page.run("window.let()")
+    page.expect(partial(has_bars, picture.PRESETS["far"]))
+    assert opacities() == {1}
 
 
 def test_every_control_matters(page: Page) -> None:
@@ -233,12 +464,27 @@ def test_axe_finds_nothing(page: Page, width: int, scheme: str, tmp_path: Path) 
     assert background == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(11, 15, 25)")
     page.upload(path)
     until(lambda: page.find(".verdict").is_displayed(), "the verdict")
-    axe = Axe(page.driver)
-    axe.inject()
-    found = axe.run()
-    assert len(found["passes"]) > 10
-    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]] == []
-    assert page.run("return document.documentElement.scrollWidth") <= width
+    Axe(page.driver).inject()
+
+    def expect_nothing() -> None:
+        found = Axe(page.driver).run()
+        assert len(found["passes"]) > 10
+        assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]] == []
+        assert page.run("return document.documentElement.scrollWidth") <= width
+
+    expect_nothing()
+    page.run(CLOCK)
+    page.find("#guess").send_keys("0")
+    page.press("far", "Play")
+    page.expect(lambda shown: shown["play"] == "Pause" and shown["off"] == UNEQUAL)
+    page.run("resume()")  # for axe; the run has stopped for good
+    expect_nothing()
+    page.run("document.querySelector('.curves').classList.add('diagram')")
+    contrasts = page.run(CONTRAST)
+    assert len(contrasts) == 3 and min(contrast for _, contrast in contrasts) >= 4.5
+    page.find("#kind").send_keys("soft")
+    until(lambda: page.shown_if(lambda shown: "label_sigma" in shown["problem"]), "the missing option to be named")
+    expect_nothing()
     page.open(320, scheme)
     assert page.run("return document.documentElement.scrollWidth") <= 320
 
